@@ -154,6 +154,7 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
   using K = typename Terms<typename T::K>::Type;
   constexpr int PRODUCTS = Terms<K>::PRODUCTS, PLANES = Terms<typename T::K>::PLANES;
   constexpr int PER = T::TILE < 8 * WARPS ? 1 : T::TILE / (8 * WARPS), STRIDE = PLANES * T::K_STRIDE;
+  [[maybe_unused]] constexpr int UNROLL = T::D > 256 ? 2 : T::D / 32;  // more at once would take more registers than there are
   const K* keys = reinterpret_cast<const K*>(tile);
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 8 * PER;
   if (T::TILE < 8 * WARPS && first >= T::TILE) return;
@@ -161,7 +162,7 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
   const K* q_line = reinterpret_cast<const K*>(shared.queries) + lane % 16 * T::Q_STRIDE + lane / 16 * 8;
   const K* k_line = keys + (first + lane % 8) * STRIDE + lane / 8 * 8;
   float s[PER][4] = {};
-#pragma unroll
+#pragma unroll UNROLL
   for (int dim = 0; dim < T::D; dim += 32) {
     unsigned q[2][PRODUCTS][4];
 #pragma unroll

@@ -48,6 +48,8 @@ struct SequenceView {
   unsigned capacity;     // positions, a multiple of 64
   int first_traced_row;  // rows before it are not recorded
   TraceView trace;
+  float* states;      // of its delta nets, after the last row (delta_net.cu)
+  float** snapshots;  // [positions / interval + 1] where copies of them go, by tokens / interval; null: nowhere
 };
 
 /// A layer's attention, by its place among those that have it: which one of its size in the cache, and its sizes.

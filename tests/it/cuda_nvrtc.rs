@@ -12,11 +12,22 @@ fn model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut config = tiny::config();
     config["head_dim"] = json!(16);
-    config["architectures"] = json!(["Qwen3MoeForCausalLM"]);
-    for (setting, n) in [("num_experts", 4), ("num_experts_per_tok", 2), ("moe_intermediate_size", 16)] {
+    // experts, and delta nets in all layers but the last
+    config["architectures"] = json!(["Qwen3_5MoeForCausalLM"]);
+    config["full_attention_interval"] = json!(3);
+    for (setting, n) in [
+        ("num_experts", 4),
+        ("num_experts_per_tok", 2),
+        ("moe_intermediate_size", 16),
+        ("shared_expert_intermediate_size", 16),
+        ("linear_num_key_heads", 2),
+        ("linear_num_value_heads", 2),
+        ("linear_key_head_dim", 8),
+        ("linear_value_head_dim", 8),
+        ("linear_conv_kernel_dim", 4),
+    ] {
         config[setting] = json!(n);
     }
-    config["decoder_sparse_step"] = json!(2); // a dense layer, too
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     tiny::write_weights(folder.path(), &config, |_, _| ());
     tiny::write_tokenizer(folder.path());

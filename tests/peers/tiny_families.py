@@ -74,7 +74,7 @@ MODELS = {
     "qwen3_5_moe": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", {
         "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
         "linear_conv_kernel_dim": 4, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-        "shared_expert_intermediate_size": 20, "tie_word_embeddings": False}),
+        "shared_expert_intermediate_size": 24, "tie_word_embeddings": False}),
     "gemma4_moe": ("gemma4_text", "Gemma4ForCausalLM", {
         **GEMMA4, "num_hidden_layers": 6, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
         "num_kv_shared_layers": 0, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24}),

@@ -1,7 +1,7 @@
 //! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
 //! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
 
-use super::families::{Family, check, cuda_families, run, trace};
+use super::families::{Family, check, families, run, trace};
 use safetensors::Dtype;
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -70,7 +70,7 @@ fn every_family_equals_hugging_face() {
         return;
     }
     let widths: &[usize] = if long_tests() { &[1, 5, 48] } else { &[5, 48] };
-    for Family { name, golden, folder, .. } in cuda_families() {
+    for Family { name, golden, folder, .. } in families() {
         let mut backend = cuda(&folder, (F32, F32));
         for &width in widths {
             check(&format!("{name}, {width} rows a pass"), &golden, &mut backend, width);
@@ -178,7 +178,7 @@ fn every_cache_type_equals_the_cpu_backend() {
         return;
     }
     let long = long_tests();
-    for (index, Family { name, golden, folder, .. }) in cuda_families().enumerate() {
+    for (index, Family { name, golden, folder, .. }) in families().into_iter().enumerate() {
         let tokens = token_ids(&golden["input_ids"]);
         let exact = score(&mut cpu(&folder, (F32, F32)), &tokens, 48, EntropyRule::Exact);
         let types: &[(DType, DType)] = match (long, index % 2) {
@@ -201,6 +201,26 @@ fn every_cache_type_equals_the_cpu_backend() {
                 same_heads(&what, &found, &expected, 2e-4_f32.max(rounding[1] as f32));
             }
         }
+    }
+}
+
+/// Heads of 512, whose prefill has two warps for each line.
+#[test]
+fn large_heads_equal_the_cpu_backend() {
+    if !cuda_host::load() {
+        return;
+    }
+    let (folder, tokens, cache) = (tiny::gemma4_model(512, Dtype::F32), text(40, 2), (F32, F16));
+    let (mut device, mut host) = (cuda(folder.path(), cache), cpu(folder.path(), cache));
+    let exact = score(&mut cpu(folder.path(), (F32, F32)), &tokens, 40, EntropyRule::Exact);
+    let expected = score(&mut host, &tokens, 40, EntropyRule::Exact);
+    let rounding = differences(&expected, &exact); // as in `every_cache_type_equals_the_cpu_backend`
+    for width in [7, 33] {
+        let found = score(&mut device, &tokens, width, EntropyRule::Exact);
+        for (found, rounding) in differences(&found, &expected).iter().zip(rounding) {
+            assert!(*found <= 2e-4_f64.max(rounding), "{width} rows a pass: {found}, rounding makes {rounding}");
+        }
+        same_heads(&format!("{width} rows a pass"), &found, &expected, 2e-4_f32.max(rounding[1] as f32));
     }
 }
 
@@ -307,19 +327,22 @@ fn batches_and_captured_steps_agree_bit_for_bit() {
     if !cuda_host::load() {
         return;
     }
-    batches_and_captured_steps_agree(bf16_model(|_| ()).path());
-    batches_and_captured_steps_agree(tiny::gemma4_model().path());
+    batches_and_captured_steps_agree(bf16_model(|_| ()).path(), 19);
+    batches_and_captured_steps_agree(tiny::gemma4_model(32, Dtype::BF16).path(), 5);
+    batches_and_captured_steps_agree(tiny::delta_model().path(), 5);
 }
 
-fn batches_and_captured_steps_agree(folder: &Path) {
-    let prompts: Vec<(usize, Vec<u32>)> = prompts(if long_tests() { 67 } else { 19 }).into_iter().enumerate().collect();
+/// In a batch of `rows`, and of others in the long variant.
+fn batches_and_captured_steps_agree(folder: &Path, rows: usize) {
+    let prompts: Vec<(usize, Vec<u32>)> =
+        prompts(if long_tests() { 67 } else { rows }).into_iter().enumerate().collect();
     let hot = Sampling { temperature: 0.9, top_p: 0.95, seed: 3, ..Sampling::GREEDY };
     let apart = if long_tests() { 5 } else { 2 };
     let tokens = |i: usize| 3 + apart * (i % 4);
     let mut backend = cuda(folder, (F32, F16));
     let batches: &[(usize, bool)] = match long_tests() {
         true => &[(1, true), (3, false), (8, false), (9, true), (16, false), (19, false), (67, false)],
-        false => &[(1, true), (19, false)],
+        false => &[(1, true), (rows, false)],
     };
     for sampling in [Sampling::GREEDY, hot] {
         let alone: Vec<_> = prompts
@@ -408,6 +431,16 @@ fn what_cannot_be_done_is_said() {
     assert!(refused(|c| c["head_dim"] = json!(40), (F32, F16), 0).contains("d40"));
     assert!(refused(|c| c["intermediate_size"] = json!(100), (F32, F16), 0).contains("intermediate_size is 100"));
     assert!(refused(|_| (), (F32, F16), 3).contains("no CUDA device 3"));
+    let delta_nets: fn(&mut serde_json::Value) = |config| {
+        config["architectures"] = json!(["Qwen3_5ForCausalLM"]);
+        let sizes = [("num_key_heads", 1), ("num_value_heads", 1), ("key_head_dim", 130), ("value_head_dim", 8)];
+        for (key, size) in sizes {
+            config[format!("linear_{key}")] = json!(size);
+        }
+        config["linear_conv_kernel_dim"] = json!(4);
+        config["full_attention_interval"] = json!(3);
+    };
+    assert!(refused(delta_nets, (F32, F16), 0).contains("expected keys of at most 128"));
 }
 
 #[test]

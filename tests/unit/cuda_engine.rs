@@ -36,7 +36,7 @@ fn folders() -> Vec<(String, tempfile::TempDir)> {
         tiny::write_tokenizer(folder.path());
         ((*family).to_owned(), folder)
     };
-    FAMILIES.iter().chain(&["gemma4_small"]).map(copy).collect()
+    FAMILIES.iter().chain(&["gemma4_small", "qwen3_5"]).map(copy).collect()
 }
 
 /// A small bf16 model with a head_dim that there are kernels for.

@@ -1,6 +1,7 @@
 //! Device memory, as the host-run driver counts it: what `uqac inspect` predicts is what a long sequence takes, and a
 //! cache that grows keeps what it holds.
 
+use safetensors::Dtype;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,7 +123,9 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     if !cuda_host::load() {
         return;
     }
-    [tiny::windowed_model(), tiny::gemma4_model()].iter().for_each(|folder| what_is_decoded_is_kept(folder.path()));
+    [tiny::windowed_model(), tiny::gemma4_model(32, Dtype::BF16), tiny::delta_model()]
+        .iter()
+        .for_each(|folder| what_is_decoded_is_kept(folder.path()));
 }
 
 fn what_is_decoded_is_kept(folder: &Path) {

@@ -1,39 +1,67 @@
 //! Models with gated delta nets, whose sequences can be gone back in only to where their states are kept.
 
-use test_support::tiny;
+use std::ops::ControlFlow;
+use test_support::{cuda_host, long_tests, tiny};
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
+use uqac::backend::cuda::{CudaBackend, CudaOptions};
 use uqac::backend::entropy::EntropyRule;
-use uqac::backend::forward::{enter, extend};
-use uqac::backend::{Backend, BackendError, Operations, Pass, Row, SequenceId, TraceOptions};
+use uqac::backend::forward::forward;
+use uqac::backend::sampling::Sampling;
+use uqac::backend::{Backend, BackendError, DecodeRow, Operations, Pass, Row, SequenceId, TraceOptions};
 
 const INTERVAL: usize = uqac::backend::cpu::states::INTERVAL;
 
-/// The backend, and a sequence of which all but the last token have entered.
-fn entered(tokens: &[u32], forked_at: usize) -> (tempfile::TempDir, CpuBackend, SequenceId) {
-    let folder = tiny::delta_model();
-    let (spec, weights) = super::random_models::open(folder.path());
-    let mut backend = CpuBackend::new(spec, weights, CpuOptions { threads: 2, ..CpuOptions::default() });
+fn cpu() -> CpuBackend {
+    let (spec, weights) = super::random_models::open(tiny::delta_model().path());
+    CpuBackend::new(spec, weights, CpuOptions { threads: 2, ..CpuOptions::default() })
+}
+
+fn cuda() -> CudaBackend {
+    let (spec, weights) = super::random_models::open(tiny::delta_model().path());
+    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None };
+    CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
+}
+
+/// A sequence of which all but the last token have entered.
+fn entered(backend: &mut dyn Backend, tokens: &[u32], forked_at: usize) -> SequenceId {
     let id = backend.open(Some(TraceOptions::new(0, 4, EntropyRule::Exact))).unwrap();
     backend.expect_fork(id, forked_at);
-    let before = &tokens[..tokens.len() - 1];
-    extend::<BackendError>(&mut backend, id, 0, before, true, |_| false, |_, _| Ok(())).unwrap();
-    (folder, backend, id)
+    enter(backend, id, 0, &tokens[..tokens.len() - 1], true);
+    id
+}
+
+/// In narrow passes, in which a row has the same bits on CUDA, too.
+fn enter(backend: &mut dyn Backend, sequence: SequenceId, start: usize, tokens: &[u32], record: bool) {
+    let rows: Vec<Row> =
+        (start..).zip(tokens).map(|(position, token)| Row { sequence, position, token: *token }).collect();
+    rows.chunks(16).for_each(|rows| forward(backend, &Pass::all(rows, record)).unwrap());
 }
 
 fn tokens(len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + i / 7) % 250).collect()
 }
 
-fn hidden(backend: &mut CpuBackend, rows: &[Row]) -> Vec<f32> {
-    uqac::backend::forward::forward(backend, &Pass::all(rows, false)).unwrap();
-    backend.hidden(rows.len() - 1).unwrap()
+fn hidden(backend: &mut dyn Backend, row: Row) -> Vec<f32> {
+    forward(backend, &Pass::all(&[row], false)).unwrap();
+    backend.hidden(0).unwrap()
 }
 
 #[test]
 fn a_sequence_goes_back_to_where_its_states_are_kept() {
-    let all = tokens(2 * INTERVAL + 90);
+    goes_back(&mut cpu(), &[INTERVAL + 33, INTERVAL, 0]);
+}
+
+#[test]
+fn a_sequence_goes_back_to_where_its_states_are_kept_on_cuda() {
+    if cuda_host::load() {
+        goes_back(&mut cuda(), if long_tests() { &[INTERVAL + 33, INTERVAL, 0] } else { &[INTERVAL + 33] });
+    }
+}
+
+fn goes_back(backend: &mut dyn Backend, backs: &[usize]) {
+    let all = tokens(2 * INTERVAL + 30);
     let (len, mark) = (all.len() - 1, INTERVAL + 33);
-    let (_folder, mut backend, id) = entered(&all, mark);
+    let id = entered(backend, &all, mark);
     assert!(!backend.rewinds());
     for (positions, expected) in [
         (len + 5, len),
@@ -54,23 +82,48 @@ fn a_sequence_goes_back_to_where_its_states_are_kept() {
     }
     assert!(matches!(backend.fork(id, mark + 1, None), Err(BackendError::NotHeld { .. })));
     let start = backend.resumes_at(id, len);
-    enter(&mut backend, id, start, &all[start..len]).unwrap();
-    let expected = hidden(&mut backend, &[row(len)]);
+    enter(backend, id, start, &all[start..len], false);
+    let expected = hidden(backend, row(len));
     // what went back and came again is where it was, whatever came between
-    for back in [mark, INTERVAL, 0] {
+    for &back in backs {
         let other: Vec<u32> = all[back..].iter().map(|token| token + 1).collect();
         let fork = backend.fork(id, back, None).unwrap();
-        enter(&mut backend, fork, back, &other).unwrap();
-        enter(&mut backend, fork, back, &all[back..len]).unwrap();
-        assert_eq!(hidden(&mut backend, &[Row { sequence: fork, ..row(len) }]), expected, "{back}");
+        enter(backend, fork, back, &other, false);
+        enter(backend, fork, back, &all[back..len], false);
+        assert_eq!(hidden(backend, Row { sequence: fork, ..row(len) }), expected, "{back}");
         backend.close(fork);
     }
+}
+
+/// Captured steps keep states, too, and none runs beyond the end.
+#[test]
+fn captured_steps_keep_states() {
+    if !cuda_host::load() {
+        return;
+    }
+    let (mut backend, prompt, count) = (cuda(), tokens(INTERVAL - 5), 9);
+    let id = entered(&mut backend, &prompt, prompt.len() - 1);
+    let mut all = prompt.clone();
+    let row = Row { sequence: id, position: prompt.len() - 1, token: prompt[prompt.len() - 1] };
+    let row = DecodeRow { row, sampling: Sampling::GREEDY, stream: 0, detail: false };
+    let mut on_step = |_, _, token| {
+        all.push(token);
+        if all.len() < prompt.len() + count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    backend.decode(&[row], 250, &mut on_step).unwrap();
+    let last = all.len() - 1;
+    assert_eq!((backend.resumes_at(id, last), backend.resumes_at(id, last - 1)), (last, INTERVAL));
+    enter(&mut backend, id, INTERVAL, &all[INTERVAL..last], false);
+    let found = hidden(&mut backend, Row { sequence: id, position: last, token: all[last] });
+    let other = entered(&mut backend, &all, 0);
+    assert_eq!(found, hidden(&mut backend, Row { sequence: other, position: last, token: all[last] }));
 }
 
 #[test]
 fn the_memory_of_states_is_foretold() {
     let all = tokens(3 * INTERVAL + 2);
-    let (_folder, backend, id) = entered(&all, 200);
+    let mut backend = cpu();
+    let id = entered(&mut backend, &all, 200);
     let expected = backend.expected_memory(all.len() - 1, TraceOptions::new(0, 4, EntropyRule::Exact));
     let (spec, net) = (backend.spec(), backend.spec().delta_net.unwrap());
     // of each state, three inputs of the convolutions, and a matrix of 8 x 20 for each head, whose columns fill vectors of 16

@@ -70,11 +70,6 @@ pub fn families() -> Vec<Family> {
     stored.into_iter().flatten().chain(made).collect()
 }
 
-/// Those that there are CUDA kernels for.
-pub fn cuda_families() -> impl Iterator<Item = Family> {
-    families().into_iter().filter(|family| !family.name.contains("qwen3_5"))
-}
-
 /// Writes the weights that `tests/peers/tiny_families.py` gives to transformers, where it says so.
 #[test]
 fn tiny_families_are_written() {

@@ -32,11 +32,6 @@ pub const RANDOM_FAMILIES: [&str; 18] = [
     "gemma4",
 ];
 
-/// The families that there are CUDA kernels for.
-pub fn cuda_families() -> impl Iterator<Item = &'static str> {
-    RANDOM_FAMILIES.into_iter().filter(|family| !family.starts_with("qwen3_5"))
-}
-
 /// A model's description; its weights follow from it.
 #[derive(Clone, Debug)]
 pub struct RandomModel {
@@ -113,10 +108,14 @@ impl RandomModel {
                 let kind = |delta: bool| if delta { "linear_attention" } else { "full_attention" };
                 let types: Vec<&str> = (0..layers).map(|layer| kind(layer != attention && pick(0, 3) > 0)).collect();
                 let turning = 2 * pick(1, head_dim / 2);
+                let (key_dim, value_dim, moe_inner, shared_inner) = match shapes {
+                    Shapes::Any => (pick(1, 21), pick(1, 40), pick(5, 40), pick(5, 40)),
+                    Shapes::Cuda => (2 * pick(1, 21), 8 * pick(1, 9), 8 * pick(1, 5), 8 * pick(1, 5)),
+                };
                 let own = json!({
                     "attention_bias": flag, "layer_types": types, "partial_rotary_factor": turning as f64 / head_dim as f64,
                     "linear_num_key_heads": key_heads, "linear_num_value_heads": key_heads * pick(1, 3),
-                    "linear_key_head_dim": pick(1, 21), "linear_value_head_dim": pick(1, 40),
+                    "linear_key_head_dim": key_dim, "linear_value_head_dim": value_dim,
                     "linear_conv_kernel_dim": pick(1, 5)
                 });
                 if family == "qwen3_5" {
@@ -124,8 +123,8 @@ impl RandomModel {
                 } else {
                     let experts = pick(2, 7);
                     let own_experts = json!({
-                        "num_experts": experts, "num_experts_per_tok": pick(1, experts), "moe_intermediate_size": pick(5, 40),
-                        "shared_expert_intermediate_size": pick(5, 40)
+                        "num_experts": experts, "num_experts_per_tok": pick(1, experts), "moe_intermediate_size": moe_inner,
+                        "shared_expert_intermediate_size": shared_inner
                     });
                     ("Qwen3_5Moe", own, own_experts)
                 }

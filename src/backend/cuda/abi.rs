@@ -77,6 +77,9 @@ pub struct SequenceView {
     pub capacity: u32,
     pub first_traced_row: i32,
     pub trace: TraceView,
+    /// Of its delta nets, and where copies of them go, by tokens.
+    pub states: DevicePtr<f32>,
+    pub snapshots: DevicePtr<DevicePtr<f32>>,
 }
 
 /// A layer's attention.
@@ -165,6 +168,10 @@ pub struct ExpertView {
     pub down_scales: DevicePtr<f32>,
 }
 
+/// Activations of [`GateRows`].
+pub const SILU: Int = Int(0);
+pub const SIGMOID: Int = Int(2);
+
 /// Up to three matrices over the same input; unused ones have no outputs.
 pub type MatrixJobs = [MatrixJob; 3];
 
@@ -201,6 +208,36 @@ pub struct RopeTarget {
     pub v_type: i32,
 }
 
+/// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Of three: queries, keys and values.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DeltaNet {
+    pub rows: DevicePtr<RowState>,
+    pub sequences: DevicePtr<SequenceView>,
+    /// `[rows, components]`
+    pub raw: [DevicePtr<f32>; 3],
+    /// `[taps, components]`
+    pub conv: [DevicePtr<f32>; 3],
+    /// `[rows, value_heads]`, both
+    pub a: DevicePtr<f32>,
+    pub b: DevicePtr<f32>,
+    /// `[value_heads]`, both
+    pub a_log: DevicePtr<f32>,
+    pub dt_bias: DevicePtr<f32>,
+    /// `[rows, heads, key_stride]`, of values `[rows, value_heads, value_dim]`
+    pub mixed: [DevicePtr<f32>; 3],
+    /// `[rows, value_heads, 2]`
+    pub rates: DevicePtr<f32>,
+    pub place: i32,
+    pub key_heads: i32,
+    pub value_heads: i32,
+    pub key_dim: i32,
+    pub value_dim: i32,
+    pub taps: i32,
+    pub activation: i32,
+    pub padding: i32,
+}
+
 /// An element in its stored dtype, given by the kernel's name: f32, f16, or in the cache bf16.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stored {}
@@ -218,6 +255,7 @@ impl Argument for RoundedRows {}
 impl Argument for MatrixJobs {}
 impl Argument for RopeTarget {}
 impl Argument for HeadLog {}
+impl Argument for DeltaNet {}
 
 /// An RMS norm: three parameters of a kernel. Null weights: no norm.
 #[derive(Clone, Copy, Default)]
@@ -302,6 +340,10 @@ kernels! {
         gate: DevicePtr<f32>, gate_stride: Int, gate_step: Int, x: DevicePtr<f32>, x_stride: Int, width: Int,
         activation: Int, y: DevicePtr<f32>,
     }
+    /// `delta_net.cu`: `delta_mix`
+    DeltaMix(128) { net: DeltaNet }
+    /// `delta_net.cu`: `delta_rule`
+    DeltaRule(256) { net: DeltaNet, keeps: DevicePtr<DevicePtr<f32>>, interval: Int, out: DevicePtr<f32> }
     /// `gemv_wide.cu`: `split_rows`
     SplitRows(256) {
         x: DevicePtr<f32>, norm: Norm, terms: DevicePtr<u16>,

@@ -8,9 +8,12 @@ use super::error::CudaError;
 use super::kernel_set::OVERRUN;
 use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
-use crate::backend::{DType, ExpectedMemory, SequenceId, TraceOptions};
+use super::states::{self, States};
+use crate::backend::cpu::states::INTERVAL;
+use crate::backend::{BackendError, DType, ExpectedMemory, Row, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::LayerSpec;
+use std::collections::HashSet;
 
 /// Capacities are multiples of this, as the kernels require.
 const CAPACITY_STEP: usize = 64;
@@ -86,6 +89,10 @@ struct Sequence {
     /// Expected positions.
     hint: usize,
     room: Option<Room>,
+    /// In models with delta nets.
+    states: Option<States>,
+    /// Numbers of tokens after which copies of the states are kept besides every [`INTERVAL`].
+    expected: Vec<usize>,
     /// Traced rows so far.
     traced: usize,
 }
@@ -181,14 +188,17 @@ impl Sequences {
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
     }
 
-    /// A new, empty sequence; memory is allocated with its first row.
-    pub fn open(&mut self, options: Option<TraceOptions>) -> SequenceId {
+    /// A new, empty sequence; but for states, memory is allocated with its first row.
+    pub fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId, CudaError> {
+        let new_states = |_| States::new(&self.device, &self.shape.spec, self.max_positions);
+        let states = self.shape.spec.delta_net.map(new_states).transpose()?;
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
         if free == self.sequences.len() {
             self.sequences.push(None);
         }
-        self.sequences[free] = Some(Sequence { options, capacity: 0, hint: 0, room: None, traced: 0 });
-        SequenceId(free)
+        self.sequences[free] =
+            Some(Sequence { options, capacity: 0, hint: 0, room: None, states, expected: Vec::new(), traced: 0 });
+        Ok(SequenceId(free))
     }
 
     pub fn close(&mut self, id: SequenceId) {
@@ -297,8 +307,56 @@ impl Sequences {
         }
     }
 
-    /// Copies the first `positions` keys and values of `from` to `to`, which has room for them.
-    pub fn copy_prefix(&self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
+    /// The largest number of tokens up to `positions` after which the sequence can go on in another way.
+    pub fn resumes_at(&self, id: SequenceId, positions: usize) -> usize {
+        let states = self.get(id).and_then(|sequence| sequence.states.as_ref());
+        states.map_or(positions, |states| states.resumes_at(positions))
+    }
+
+    pub fn expect_fork(&mut self, id: SequenceId, positions: usize) {
+        self.get_mut(id).into_iter().for_each(|sequence| sequence.expected.push(positions));
+    }
+
+    /// Whether the states are held that rows of a pass go on from: those of a sequence follow each other.
+    pub fn check_states(&self, rows: &[Row]) -> Result<(), BackendError> {
+        let mut seen = HashSet::new();
+        let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
+        let runs = rows.chunk_by(follows).filter_map(|run| run.first());
+        for Row { sequence, position, .. } in runs.filter(|_| self.shape.spec.delta_net.is_some()) {
+            if !seen.insert(*sequence) || self.resumes_at(*sequence, *position) != *position {
+                return Err(BackendError::NotHeld { position: *position });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes back to the states before the rows of a pass; where those after each are copied to.
+    pub fn begin_states(&mut self, rows: &[Row], record: bool) -> Result<Vec<DevicePtr<f32>>, CudaError> {
+        let mut keeps = Vec::new();
+        for (i, Row { sequence, position, .. }) in rows.iter().enumerate() {
+            let Some(Sequence { states: Some(states), expected, .. }) = self.get_mut(*sequence) else { continue };
+            if i == 0 || rows[i - 1].sequence != *sequence {
+                states.resume(*position)?;
+            }
+            let tokens = position + 1;
+            let kept = record && (tokens.is_multiple_of(INTERVAL) || expected.contains(&tokens));
+            keeps.push(if kept { states.keep(tokens)? } else { DevicePtr::NULL });
+        }
+        Ok(keeps)
+    }
+
+    /// The states of a sequence, in a model with delta nets.
+    pub fn states(&mut self, id: SequenceId) -> Option<&mut States> {
+        self.get_mut(id)?.states.as_mut()
+    }
+
+    /// Copies the first `positions` keys and values of `from` to `to`, which has room for them, and takes over its states there.
+    pub fn copy_prefix(&mut self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
+        let mut states = self.get_mut(to).and_then(|sequence| sequence.states.take());
+        if let (Some(to), Some(Sequence { states: Some(from), .. })) = (&mut states, self.get(from)) {
+            to.copy(from, positions)?;
+        }
+        self.get_mut(to).into_iter().for_each(|sequence| sequence.states = states.take());
         let (Some(source), Some(target)) = (self.get(from), self.get(to)) else { return Ok(()) };
         let (Some(from), Some(to)) = (&source.room, &target.room) else { return Ok(()) };
         let (shape, positions) = (&self.shape, positions.min(source.capacity));
@@ -362,7 +420,10 @@ impl Sequences {
     pub fn bytes(&self, id: SequenceId) -> (usize, usize) {
         let room = self.get(id).and_then(|s| s.room.as_ref());
         let sums = |room: &Room| room.layers.as_ref().map_or(0, LayerSums::bytes);
-        room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes() + sums(room)))
+        let states = self.get(id).and_then(|s| s.states.as_ref()).map_or(0, States::bytes);
+        let (cache, trace) =
+            room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes() + sums(room)));
+        (cache + states, trace)
     }
 
     /// Bytes that a sequence of `positions` positions will take, all traced with these options.
@@ -378,7 +439,8 @@ impl Sequences {
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
-            states: 0,
+            // those after the last token, those where the response begins, and one for every interval
+            states: 4 * states::numbers(&shape.spec) * (2 + positions / INTERVAL),
             trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),
             working: 0,
@@ -412,6 +474,7 @@ impl Sequence {
             }
         }
         let first_traced_row = self.options.map_or(i32::MAX, |o| i32::try_from(o.first_row).unwrap_or(i32::MAX));
-        SequenceView { k, v, capacity: self.capacity as u32, first_traced_row, trace }
+        let (states, snapshots) = self.states.as_ref().map(States::view).unwrap_or_default();
+        SequenceView { k, v, capacity: self.capacity as u32, first_traced_row, trace, states, snapshots }
     }
 }

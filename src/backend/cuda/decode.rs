@@ -110,6 +110,11 @@ impl CudaBackend {
         Ok(())
     }
 
+    /// Steps of a batch. With delta nets one, which is waited for: a state cannot be taken back, and none may be beyond its row.
+    fn steps(&self) -> usize {
+        if self.spec.delta_net.is_some() { 1 } else { DECODE_STEPS }
+    }
+
     /// Runs rows until one of them ends; returns the others.
     pub(super) fn decode_group(
         &mut self,
@@ -119,10 +124,10 @@ impl CudaBackend {
     ) -> Result<Vec<(usize, DecodeRow)>, BackendError> {
         let mut group = Group::new(rows);
         let shape = self.begin_group(&group, vocabulary)?;
-        let (mut started, mut finished) = (0, 0);
+        let (mut started, mut finished, ahead) = (0, 0, if self.spec.delta_net.is_some() { 1 } else { 2 });
         loop {
             let ended = group.rows.iter().any(Option::is_none);
-            if !ended && started < finished + 2 {
+            if !ended && started < finished + ahead {
                 self.start_steps(&group, shape, started)?;
                 started += 1;
             } else if finished < started {
@@ -148,12 +153,19 @@ impl CudaBackend {
         let group = Group::new(rows.iter().copied().enumerate().collect());
         let shape = self.begin_group(&group, vocabulary)?;
         self.replay(shape, 1)?;
+        rows.iter().for_each(|row| self.entered(&row.row));
         let log = &self.decoder.log;
         let words: Vec<u32> = self.device.read(&log.data, 0, log.bytes() / 4)?;
         let result = |row| self.decoder.result(bytemuck::cast_slice(&words), row, self.of_wide(row));
         let found: Vec<_> = rows.iter().map(result).collect();
         let unfit = |(row, found): (&DecodeRow, Option<_>)| found.ok_or(row.row.position);
         rows.iter().zip(found).map(unfit).collect::<Result<_, _>>().or_else(|position| self.unfit(position))
+    }
+
+    /// Notes that a row has entered its sequence.
+    fn entered(&mut self, row: &Row) {
+        self.sequences.note_traced(row.sequence, row.position);
+        self.sequences.states(row.sequence).into_iter().for_each(|states| states.enter(row.position + 1));
     }
 
     /// Clears the flag of states that are not finite.
@@ -166,6 +178,8 @@ impl CudaBackend {
     fn begin_group(&mut self, group: &Group, vocabulary: usize) -> Result<Shape, BackendError> {
         let rows: Vec<Row> = group.rows.iter().flatten().map(|(_, r)| r.row).collect();
         self.check_tokens(&rows)?;
+        self.sequences.check_states(&rows)?;
+        self.sequences.begin_states(&rows, false)?;
         let samplers: Vec<Sampler> = group
             .rows
             .iter()
@@ -191,10 +205,10 @@ impl CudaBackend {
             .states
             .iter()
             .zip(&self.pass.rows)
-            .map(|(state, row)| Row { position: state.position as usize + batch * DECODE_STEPS, ..*row })
+            .map(|(state, row)| Row { position: state.position as usize + batch * self.steps(), ..*row })
             .collect();
-        self.make_room(&reached, DECODE_STEPS)?;
-        self.replay(shape, DECODE_STEPS)?;
+        self.make_room(&reached, self.steps())?;
+        self.replay(shape, self.steps())?;
         let Decoder { arrivals, log, .. } = &mut self.decoder;
         let (arrival, event) = &mut arrivals[batch % 2];
         self.device.read_pinned(arrival, &log.data, log.bytes())?;
@@ -215,10 +229,10 @@ impl CudaBackend {
     fn finish_steps(&mut self, group: &mut Group, batch: usize, on_step: &mut OnStep) -> Result<(), BackendError> {
         let (_, event) = &self.decoder.arrivals[batch % 2];
         event.synchronize().during("waiting for the device")?;
-        for _ in 0..DECODE_STEPS {
+        for _ in 0..self.steps() {
             for entry in &mut group.rows {
                 let Some((index, row)) = entry else { continue };
-                self.sequences.note_traced(row.row.sequence, row.row.position);
+                self.entered(&row.row);
                 let (arrival, _) = &self.decoder.arrivals[batch % 2];
                 let Some((step, token)) = self.decoder.result(arrival.bytes(), row, self.of_wide(row)) else {
                     return self.unfit(row.row.position);
@@ -237,6 +251,9 @@ impl CudaBackend {
     fn make_room(&mut self, rows: &[Row], steps: usize) -> Result<(), CudaError> {
         for row in rows {
             self.reserve_positions(row.sequence, row.position + steps)?;
+            if let Some(states) = self.sequences.states(row.sequence) {
+                states.prepare(row.position + 1, row.position + steps)?;
+            }
         }
         if self.decoder.slots < self.sequences.slots {
             self.decoder = Decoder::new(&self.device, self.sequences.slots)?;

@@ -1,16 +1,16 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
 use super::CudaBackend;
-use super::abi::{ChooseExperts, ExpertDown, ExpertGated, Norm, RmsNorm};
+use super::abi::{ChooseExperts, ExpertDown, ExpertGated, Norm, RmsNorm, SIGMOID};
 use super::error::CudaError;
-use super::gemm::{Job, Product, ptr_or_null};
+use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::scratch::ExpertScratch;
 use super::weights::Matrix;
 use crate::model::config::ExpertSpec;
-use crate::model::weights::DenseBeside;
+use crate::model::weights::{DenseBeside, Expert};
 
 impl CudaBackend {
     /// x += Σ_e g_e expert_e(norm(x)), every row.
@@ -18,7 +18,22 @@ impl CudaBackend {
         let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
         self.norm_rows(x, self.input_norm(self.weights.layers[layer].feed_forward_norm.as_ref()), h)?;
         self.choose_experts(router, h, None)?;
-        self.mix(layer, h, x, true)
+        self.mix(layer, h, x, true)?;
+        self.add_shared_expert(layer, h)
+    }
+
+    /// x += sigmoid(gate h) · expert(h), every row, of an expert that all rows go through.
+    fn add_shared_expert(&self, layer: usize, h: DevicePtr<f32>) -> Result<(), CudaError> {
+        let shared = &self.weights.layers[layer].shared_expert;
+        let Some((Expert { gate, up, down }, gate_of_rows)) = shared else { return Ok(()) };
+        let (scratch, n, inner) = (&self.scratch, self.pass.rows.len(), gate.out_features);
+        let (logits, y) = (scratch.experts.logits.ptr(), scratch.gate());
+        let job = |w, y| Job { w, bias: None, y };
+        self.gemv(h, Norm::default(), &[job(gate_of_rows, logits)], n, Product::Linear { accumulate: false })?;
+        let jobs = [job(gate, y), job(up, DevicePtr::NULL)];
+        self.gated(h, self.input_norm(None), jobs, n, self.activation(), None)?;
+        self.gate_rows((logits, 1, 0), (y, inner), inner, SIGMOID, y)?;
+        self.matmul(Input::F32(y), job(down, scratch.x.ptr()), n, true)
     }
 
     /// x ← factor · (x + norm(norm(dense(norm(x))) + norm(Σ_e g_e s_e expert_e(norm(x))))), every row, each norm with weights of its own.

@@ -135,7 +135,8 @@ impl CudaBackend {
         rows: usize,
         to: RopeTarget,
     ) -> Result<(), CudaError> {
-        for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype) {
+        let most = MatrixJobs::default().len();
+        for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
             match self.wide(jobs[0].w)? {
                 None => self.gemv(x, norm, jobs, rows, Product::Qkv(to))?,
                 Some(wide) => {

@@ -1,9 +1,9 @@
 //! The kernels of a model, and their limits.
 
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, Embed, ExpertDown,
-    ExpertGated, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial,
-    LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
+    Embed, ExpertDown, ExpertGated, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish,
+    HeadMass, HeadPartial, LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
@@ -104,6 +104,11 @@ pub const WIDE_OUTS: usize = 128;
 pub const EXPERT_OUTS: usize = 8;
 pub const MAX_CHOSEN: usize = 32;
 
+/// Heads per block of `delta_mix`, columns per block of `delta_rule`, and its largest key_head_dim.
+pub const DELTA_HEADS: usize = 4;
+pub const DELTA_COLUMNS: usize = 64;
+pub const MAX_KEY_DIM: usize = 128;
+
 /// The choice between the variants of `gemm.cu` and of `gemv_wide.cu`, which give the same bits.
 impl DeviceInfo {
     /// The faster variant for a product of `rows` rows and `outs` outputs: with large blocks one multiprocessor may get
@@ -145,6 +150,8 @@ pub struct Variants {
     pub cache: (DType, DType),
     /// Type of the experts' weights, if there are experts.
     pub experts: Option<DType>,
+    /// Whether there are gated delta nets.
+    pub delta_net: bool,
 }
 
 /// Layers and heads of the cases of the self-test.
@@ -170,6 +177,7 @@ pub struct KernelSet {
     pub rows: Kernel<AttnRows>,
     pub head: HeadKernels,
     pub experts: Option<ExpertKernels>,
+    pub delta_net: Option<DeltaKernels>,
 }
 
 /// Attention with one head_dim.
@@ -194,6 +202,12 @@ pub struct ExpertKernels {
     pub choose: Kernel<ChooseExperts>,
     pub gated: Kernel<ExpertGated>,
     pub down: Kernel<ExpertDown>,
+}
+
+/// `delta_net.cu`, in the order of their launches.
+pub struct DeltaKernels {
+    pub mix: Kernel<DeltaMix>,
+    pub rule: Kernel<DeltaRule>,
 }
 
 /// Products with weights of one type.
@@ -256,7 +270,7 @@ impl KernelSet {
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
     pub fn load(files: &KernelFiles, variants: &Variants) -> Result<KernelSet, CudaError> {
-        let Variants { head_dims, types, embedding, cache, experts, .. } = variants;
+        let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
         let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, *dim, *cache)?)));
         let (attention, k) = (attention.collect::<Result<_, CudaError>>()?, cache.0.name());
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
@@ -280,6 +294,7 @@ impl KernelSet {
                 finish: files.get("head", "head_finish")?,
             },
             experts: experts.map(|w| ExpertKernels::load(files, w)).transpose()?,
+            delta_net: delta_net.then(|| DeltaKernels::load(files)).transpose()?,
         })
     }
 }
@@ -395,6 +410,12 @@ impl ExpertKernels {
             gated: files.get("experts", &format!("expert_gated_{}", w.name()))?,
             down: files.get("experts", &format!("expert_down_{}", w.name()))?,
         })
+    }
+}
+
+impl DeltaKernels {
+    pub fn load(files: &KernelFiles) -> Result<DeltaKernels, CudaError> {
+        Ok(DeltaKernels { mix: files.get("delta_net", "delta_mix")?, rule: files.get("delta_net", "delta_rule")? })
     }
 }
 

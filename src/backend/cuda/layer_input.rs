@@ -1,10 +1,9 @@
 //! Per-layer embeddings: every layer's input of a token, and how a layer adds its own to the residual stream.
 
 use super::CudaBackend;
-use super::abi::{AddRmsNorm, GateRows, Norm};
+use super::abi::{AddRmsNorm, Norm};
 use super::error::CudaError;
 use super::gemm::{Input, Job};
-use super::launch::Int;
 use crate::model::weights::LayerInput;
 use std::f32::consts::FRAC_1_SQRT_2;
 
@@ -28,17 +27,8 @@ impl CudaBackend {
         let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), gate.out_features);
         let y = scratch.gate();
         self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, n, false)?;
-        let parameters = GateRows {
-            gate: y,
-            gate_stride: d.into(),
-            gate_step: Int(1),
-            x: scratch.inputs.ptr().add(layer * d),
-            x_stride: (self.spec.layers.len() * d).into(),
-            width: d.into(),
-            activation: self.activation(),
-            y,
-        };
-        self.device.launch(&self.kernels.gate, [d.div_ceil(256), n, 1], &parameters)?;
+        let input = (scratch.inputs.ptr().add(layer * d), self.spec.layers.len() * d);
+        self.gate_rows((y, d, 1), input, d, self.activation(), y)?;
         self.add_residual(Input::F32(y), projection, None, Some(norm), w.scalar)
     }
 }

@@ -8,6 +8,7 @@ mod abi;
 mod cache;
 mod context;
 mod decode;
+mod delta_net;
 pub mod error;
 mod experts;
 mod gemm;
@@ -21,6 +22,7 @@ mod memory;
 mod pass;
 mod scratch;
 mod selftest;
+mod states;
 mod tensor_map;
 mod weights;
 
@@ -141,6 +143,7 @@ impl CudaBackend {
             embedding: dtype_on_device(weights.embedding.dtype),
             cache,
             experts: weights::expert_type(&weights),
+            delta_net: spec.delta_net.is_some(),
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
@@ -229,9 +232,11 @@ impl CudaBackend {
             self.reserve_positions(row.sequence, row.position + 1)?;
         }
         let trace = shared_trace(&mut self.sequences, rows, record)?;
-        if let Some(keep) = trace.map(|t| t.heads).filter(|keep| *keep > MAX_HEADS) {
-            return Err(CudaError::Unsupported(format!("{keep} heads a row: expected at most {MAX_HEADS}")));
+        if let Some(keep) = trace.map(|t| t.heads).filter(|keep| !(1..=MAX_HEADS).contains(keep)) {
+            return Err(CudaError::Unsupported(format!("{keep} heads a row: expected 1 to {MAX_HEADS}")));
         }
+        let keeps = self.sequences.begin_states(rows, record)?;
+        self.device.write(&self.scratch.delta.keeps, 0, &keeps)?;
         let states: Vec<_> = rows.iter().map(|row| row_state(row, 0)).collect();
         self.device.write(&self.scratch.rows, 0, &states)?;
         self.pass = PassState { rows: rows.to_vec(), trace, ..PassState::default() };
@@ -271,7 +276,7 @@ impl Backend for CudaBackend {
     }
 
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
-        Ok(self.sequences.open(trace))
+        Ok(self.sequences.open(trace)?)
     }
 
     fn reserve(&mut self, sequence: SequenceId, positions: usize) -> Result<(), BackendError> {
@@ -284,6 +289,9 @@ impl Backend for CudaBackend {
         positions: usize,
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError> {
+        if self.sequences.resumes_at(sequence, positions) != positions {
+            return Err(BackendError::NotHeld { position: positions });
+        }
         let id = self.open(trace)?;
         // with room for the next pass, up to the source's capacity
         let room = self.sequences.capacity(sequence).min(positions + MAX_ROWS).max(positions);
@@ -292,6 +300,14 @@ impl Backend for CudaBackend {
             .and_then(|()| self.sequences.copy_prefix(sequence, id, positions))
             .inspect_err(|_| self.sequences.close(id));
         copied.map(|()| id).map_err(BackendError::from)
+    }
+
+    fn resumes_at(&self, sequence: SequenceId, positions: usize) -> usize {
+        self.sequences.resumes_at(sequence, positions)
+    }
+
+    fn expect_fork(&mut self, sequence: SequenceId, positions: usize) {
+        self.sequences.expect_fork(sequence, positions);
     }
 
     fn mixes_sequences(&self) -> bool {
@@ -308,6 +324,7 @@ impl Backend for CudaBackend {
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
         self.check_tokens(pass.rows)?;
+        self.sequences.check_states(pass.rows)?;
         Ok(self.begin_pass(pass.rows, pass.record)?)
     }
 

@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, Norm, PrefillPart, RmsNorm,
-    RopeCache, RopeTarget, RoundedRows, SHARING, type_number,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GateRows, LayerSum, Norm, PrefillPart, RmsNorm,
+    RopeCache, RopeTarget, RoundedRows, SHARING, SIGMOID, SILU, type_number,
 };
 use super::cache::Sequences;
 use super::context::Device;
@@ -91,10 +91,16 @@ impl Operations for CudaBackend {
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         self.note_layer(layer, scratch.x.ptr())?;
+        if self.project_delta_net(layer)? {
+            return Ok(());
+        }
         let q = self.layer_queries(layer);
         let k = w.k.as_ref().map(|k| Job { w: k, bias: w.k_bias.as_ref(), y: scratch.k() });
         let v = w.v.as_ref().map(|v| Job { w: v, bias: w.v_bias.as_ref(), y: scratch.v() });
-        let jobs: Vec<Job> = [Job { w: &w.q, bias: w.q_bias.as_ref(), y: q }].into_iter().chain(k).chain(v).collect();
+        let (gate, y) = (w.output_gate.as_ref(), scratch.output_gate.ptr());
+        let gate = gate.map(|gate| Job { w: gate, bias: w.output_gate_bias.as_ref(), y });
+        let q_job = Job { w: &w.q, bias: w.q_bias.as_ref(), y: q };
+        let jobs: Vec<Job> = [q_job].into_iter().chain(k).chain(v).chain(gate).collect();
         let (x, norm, rows, to) =
             (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.pass.rows.len(), self.rope_target(layer));
         let normed = self.spec.qk_norm != QkNorm::None || self.spec.value_norm;
@@ -116,6 +122,9 @@ impl Operations for CudaBackend {
     /// In a wide pass the layer's heads enter the traced rows' selections here, the last layer's when the
     /// pass ends, with the hidden states.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+        if self.attend_delta_net(layer)? {
+            return Ok(());
+        }
         if self.pass.narrow() {
             self.attend_decode(layer)?
         } else {
@@ -132,6 +141,7 @@ impl Operations for CudaBackend {
     }
 
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+        self.gate_heads(layer)?;
         let w = &self.weights.layers[layer];
         let norm = w.post_attention_norm.as_ref();
         Ok(self.add_residual(self.attended(layer)?, &w.o, w.o_bias.as_ref(), norm, 1.0)?)
@@ -164,6 +174,9 @@ impl Operations for CudaBackend {
         self.note_layer(s.layers.len(), scratch.h.ptr())?;
         if !self.pass.captured {
             self.finish_selection(&self.device)?;
+            for Row { sequence, position, .. } in &self.pass.rows {
+                self.sequences.states(*sequence).into_iter().for_each(|states| states.enter(position + 1));
+            }
         }
         Ok(())
     }
@@ -264,11 +277,36 @@ impl CudaBackend {
     /// Attention's output, the input of `o`: rounded in a wide pass if kernel and product support that.
     fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
-        let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING);
+        let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING) && w.output_gate.is_none();
         Ok(match self.wide(&w.o)? {
             Some(wide) if rounds => Input::Rounded(wide, self.scratch.inner_rounded(w.o.in_features)),
             _ => Input::F32(self.scratch.attended()),
         })
+    }
+
+    /// attended ← attended ⊙ sigmoid(gate), in a delta net attended ⊙ silu(gate), where there is a gate.
+    fn gate_heads(&self, layer: usize) -> Result<(), CudaError> {
+        let (w, attended) = (&self.weights.layers[layer], self.scratch.attended());
+        if w.output_gate.is_none() {
+            return Ok(());
+        }
+        let (gate, width) = (self.scratch.output_gate.ptr(), w.o.in_features);
+        let activation = if w.delta_net.is_some() { SILU } else { SIGMOID };
+        self.gate_rows((gate, width, 1), (attended, width), width, activation, attended)
+    }
+
+    /// y = act(gate) ⊙ x, every row, of numbers of rows: x, numbers from row to row; the gate, the same, and from number to number.
+    pub(super) fn gate_rows(
+        &self,
+        (gate, gate_stride, gate_step): (DevicePtr<f32>, usize, usize),
+        (x, x_stride): (DevicePtr<f32>, usize),
+        width: usize,
+        activation: Int,
+        y: DevicePtr<f32>,
+    ) -> Result<(), CudaError> {
+        let (gate_stride, gate_step, x_stride) = (gate_stride.into(), gate_step.into(), x_stride.into());
+        let parameters = GateRows { gate, gate_stride, gate_step, x, x_stride, width: width.into(), activation, y };
+        self.device.launch(&self.kernels.gate, [width.div_ceil(256), self.pass.rows.len(), 1], &parameters)
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {

@@ -6,8 +6,9 @@ use super::context::Device;
 use super::error::CudaError;
 use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
 use super::memory::{Buffer, DevicePtr};
+use super::states::key_stride;
 use crate::model::ModelSpec;
-use crate::model::config::ExpertSpec;
+use crate::model::config::{DeltaNetSpec, ExpertSpec};
 
 /// Buffers of a pass; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
 pub struct Scratch {
@@ -30,6 +31,9 @@ pub struct Scratch {
     pub rounded_scales: Buffer<f32>,
     /// Of the layers, where they have inputs: `[N, layers, hidden_size_per_layer_input]`
     pub inputs: Buffer<f32>,
+    /// As wide as what it is multiplied by, the input of o: `[N, width]`; empty without gates
+    pub output_gate: Buffer<f32>,
+    pub delta: DeltaScratch,
     pub experts: ExpertScratch,
     /// Not 0: a value was not finite.
     pub not_finite: Buffer<i32>,
@@ -39,10 +43,13 @@ impl Scratch {
     pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
         let q_width = spec.num_attention_heads * spec.widest(|layer| layer.head_dim);
         let kv_width = spec.widest(|layer| layer.num_key_value_heads * layer.head_dim);
-        let gates = spec.widest(|layer| layer.intermediate_size);
-        let widest = spec.hidden_size.max(q_width).max(gates);
+        let shared = spec.experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0);
+        let gates = spec.widest(|layer| layer.intermediate_size).max(shared);
+        let values = spec.delta_net.map_or(0, |net| net.widths()[2]);
+        let widest = spec.hidden_size.max(q_width).max(gates).max(values);
         let inputs = spec.layer_input.map_or(0, |input| spec.layers.len() * input.hidden_size);
-        let inner = gates.max(q_width + 2 * kv_width).max(inputs).max(2 * spec.hidden_size);
+        let inner = gates.max(q_width + 2 * kv_width).max(inputs).max(2 * spec.hidden_size).max(values);
+        let output_gate = if spec.output_gate { q_width.max(values) } else { 0 };
         let parts: usize = Lines::of_layers(spec).iter().map(|lines| lines.of_row.div_ceil(lines.of_block)).sum();
         let floats = |what: &str, rows: usize, width: usize| device.scratch::<f32>(what, rows * width);
         let not_finite = device.scratch("flag", 1)?;
@@ -59,6 +66,8 @@ impl Scratch {
             rounded: device.scratch("rounded inputs", MAX_ROWS * widest)?,
             rounded_scales: device.scratch("rounded inputs", MAX_ROWS * row_scales(widest))?,
             inputs: floats("inputs of the layers", MAX_ROWS, inputs)?,
+            output_gate: floats("output gates", MAX_ROWS, output_gate)?,
+            delta: DeltaScratch::new(device, spec)?,
             experts: ExpertScratch::new(device, spec)?,
             not_finite,
         })
@@ -95,9 +104,10 @@ impl Scratch {
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        let floats = [&self.x, &self.h, &self.inner, &self.rounded_scales, &self.inputs].map(Buffer::bytes);
+        let buffers = [&self.x, &self.h, &self.inner, &self.rounded_scales, &self.inputs, &self.output_gate];
+        let floats = buffers.map(Buffer::bytes);
         let pass = self.rows.bytes() + self.parts.bytes() + self.rounded.bytes();
-        let others = pass + self.heads.bytes() + self.experts.bytes();
+        let others = pass + self.heads.bytes() + self.experts.bytes() + self.delta.bytes();
         floats.iter().sum::<usize>() + others
     }
 }
@@ -127,6 +137,53 @@ impl ExpertScratch {
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.logits.bytes() + self.ids.bytes() + self.shares.bytes() + self.inner.bytes()
+    }
+}
+
+/// Buffers of gated delta nets, empty without; N = [`MAX_ROWS`].
+pub struct DeltaScratch {
+    /// Queries, keys and values before and after their convolutions: `[N, components]` each
+    raw: Buffer<f32>,
+    mixed: Buffer<f32>,
+    /// `[N, num_value_heads]`, both
+    pub a: Buffer<f32>,
+    pub b: Buffer<f32>,
+    /// `[N, num_value_heads, 2]`
+    pub rates: Buffer<f32>,
+    /// Where states after a row are copied to: `[N]`
+    pub keeps: Buffer<DevicePtr<f32>>,
+}
+
+impl DeltaScratch {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<DeltaScratch, CudaError> {
+        let size = |size: fn(&DeltaNetSpec) -> usize| MAX_ROWS * spec.delta_net.as_ref().map_or(0, size);
+        let (floats, heads) = (|width| device.scratch("delta nets", width), size(|net| net.num_value_heads));
+        Ok(DeltaScratch {
+            raw: floats(size(|net| net.widths().iter().sum()))?,
+            mixed: floats(size(|net| 2 * net.num_key_heads * key_stride(net) + net.widths()[2]))?,
+            a: floats(heads)?,
+            b: floats(heads)?,
+            rates: floats(2 * heads)?,
+            keeps: device.scratch("places of states", size(|_| 1))?,
+        })
+    }
+
+    /// Queries, keys and values before their convolutions.
+    pub fn raw(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
+        let key = MAX_ROWS * net.widths()[0];
+        [0, key, 2 * key].map(|before| self.raw.ptr().add(before))
+    }
+
+    /// The same after them.
+    pub fn mixed(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
+        let key = MAX_ROWS * net.num_key_heads * key_stride(net);
+        [0, key, 2 * key].map(|before| self.mixed.ptr().add(before))
+    }
+
+    /// Size in bytes.
+    fn bytes(&self) -> usize {
+        let floats = [&self.raw, &self.mixed, &self.a, &self.b, &self.rates].map(Buffer::bytes);
+        floats.iter().sum::<usize>() + self.keeps.bytes()
     }
 }
 

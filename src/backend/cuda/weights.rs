@@ -5,11 +5,13 @@
 use super::abi::{ExpertView, NarrowWeights, Stored};
 use super::context::Device;
 use super::error::{Context, CudaError};
-use super::kernel_set::MAX_CHOSEN;
+use super::kernel_set::{MAX_CHOSEN, MAX_KEY_DIM};
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::config::LayerSpec;
-use crate::model::weights::{DType, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight};
+use crate::model::weights::{
+    DType, DeltaNetWeights, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight,
+};
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
@@ -148,6 +150,7 @@ pub fn expert_type(weights: &Weights) -> Option<DType> {
 /// The kernels' requirements on a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
     let moe_inner = spec.experts.map_or(0, |experts| experts.moe_intermediate_size);
+    let shared_inner = spec.experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0);
     let input = spec.layer_input.map_or(0, |input| input.hidden_size);
     let of_layer = |layer: &LayerSpec| {
         let q_width = spec.num_attention_heads * layer.head_dim;
@@ -157,6 +160,7 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
         ("hidden_size", spec.hidden_size),
         ("moe_intermediate_size", moe_inner),
         ("hidden_size_per_layer_input", input),
+        ("shared_expert_intermediate_size", shared_inner),
     ];
     for (name, width) in of_model.into_iter().chain(spec.layers.iter().flat_map(of_layer)) {
         if width % 8 != 0 {
@@ -166,8 +170,18 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     if spec.vocab_size > 1 << 20 {
         return Err(CudaError::Unsupported(format!("vocab_size is {}: expected at most 2^20", spec.vocab_size)));
     }
-    if spec.delta_net.is_some() || spec.output_gate {
-        return Err(CudaError::Unsupported("gated delta nets and gated attention: use --device cpu".to_owned()));
+    if let Some(net) = &spec.delta_net {
+        let (key, value) = (net.key_head_dim, net.value_head_dim);
+        // products of wide passes with 16-bit weights have two outputs at a time
+        let in_pairs = weights.layers.iter().any(|layer| dtype_on_device(layer.q.dtype) == DType::F16);
+        let odd = in_pairs && net.widths()[0] % 2 != 0;
+        if key > MAX_KEY_DIM || odd || value % 4 != 0 || net.widths()[2] % 8 != 0 {
+            return Err(CudaError::Unsupported(format!(
+                "delta nets of {} key heads of {key} and {} value heads of {value}: expected keys of at most {MAX_KEY_DIM}, an even \
+                 number of all their components, values of a multiple of 4, and of 8 in all",
+                net.num_key_heads, net.num_value_heads
+            )));
+        }
     }
     if let Some(inputs) = weights
         .layer_inputs
@@ -195,7 +209,8 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
         }
     }
     let beside = weights.layers.iter().filter_map(|layer| layer.dense_beside.as_ref().map(|beside| &beside.network));
-    let networks = weights.layers.iter().flat_map(|layer| &layer.experts).chain(beside);
+    let shared = weights.layers.iter().filter_map(|layer| layer.shared_expert.as_ref().map(|(expert, _)| expert));
+    let networks = weights.layers.iter().flat_map(|layer| &layer.experts).chain(beside).chain(shared);
     for Expert { gate, up, .. } in networks {
         if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
             let message = format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name());
@@ -235,6 +250,10 @@ impl<'a> Uploader<'a> {
         let optional = |values: &Option<Vec<f32>>| values.as_ref().map(vector).transpose();
         let beside = layer.dense_beside.as_ref().map(|beside| self.dense_beside(beside)).transpose()?;
         let input = layer.input.as_ref().map(|input| self.layer_input(input)).transpose()?;
+        let delta_net = layer.delta_net.as_ref().map(|net| self.delta_net(net)).transpose()?;
+        let shared = layer.shared_expert.as_ref();
+        let shared_expert =
+            shared.map(|(expert, gate)| Ok((self.expert(expert, residual)?, self.matrix(gate)?))).transpose()?;
         let times = |values: &Option<Vec<f32>>| values.as_ref().map(|bias| bias.iter().map(|x| x * residual).collect());
         let mut uploaded = DeviceLayer {
             input_norm: optional(&layer.input_norm)?,
@@ -249,14 +268,14 @@ impl<'a> Uploader<'a> {
             v_norm: optional(&layer.v_norm)?,
             o: self.matrix(&layer.o)?,
             o_bias: optional(&times(&layer.o_bias))?,
-            output_gate: None,
-            output_gate_bias: None,
-            delta_net: None,
+            output_gate: layer.output_gate.as_ref().map(|gate| self.matrix(gate)).transpose()?,
+            output_gate_bias: optional(&layer.output_gate_bias)?,
+            delta_net,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
             router: layer.router.as_ref().map(|router| self.matrix(router)).transpose()?,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
-            shared_expert: None,
+            shared_expert,
             dense_beside: beside,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
@@ -301,6 +320,18 @@ impl<'a> Uploader<'a> {
     fn layer_input(&mut self, input: &LayerInput) -> Result<LayerInput<Matrix, Buffer<f32>>, CudaError> {
         let (gate, projection) = (self.matrix(&input.gate)?, self.matrix(&input.projection)?);
         Ok(LayerInput { gate, projection, norm: self.vector(&input.norm)? })
+    }
+
+    fn delta_net(&mut self, net: &DeltaNetWeights) -> Result<DeltaNetWeights<Matrix, Buffer<f32>>, CudaError> {
+        let [q, k, v] = net.conv.each_ref().map(|taps| self.vector(taps));
+        Ok(DeltaNetWeights {
+            a: self.matrix(&net.a)?,
+            b: self.matrix(&net.b)?,
+            a_log: self.vector(&net.a_log)?,
+            dt_bias: self.vector(&net.dt_bias)?,
+            conv: [q?, k?, v?],
+            norm: self.vector(&net.norm)?,
+        })
     }
 
     fn dense_beside(&mut self, beside: &DenseBeside) -> Result<DenseBeside<Matrix, Buffer<f32>>, CudaError> {

@@ -298,6 +298,7 @@ pub fn model_with(settings: &[(&str, Value)], dtype: Dtype) -> tempfile::TempDir
 pub fn delta_model() -> tempfile::TempDir {
     let settings = [
         ("architectures", json!(["Qwen3_5ForCausalLM"])),
+        ("head_dim", json!(16)),
         ("num_hidden_layers", json!(4)),
         ("layer_types", json!(["linear_attention", "full_attention", "linear_attention", "full_attention"])),
         ("partial_rotary_factor", json!(0.5)),
@@ -310,15 +311,15 @@ pub fn delta_model() -> tempfile::TempDir {
     model_with(&settings, Dtype::BF16)
 }
 
-/// A model of Gemma 4, whose layers have heads of two sizes, shared keys and values, values that are keys, inputs of their own, and
+/// A model of Gemma 4, whose layers have heads of 16 and of this size, shared keys and values, values that are keys, inputs of their own, and
 /// experts beside a dense network.
-pub fn gemma4_model() -> tempfile::TempDir {
+pub fn gemma4_model(global_head_dim: usize, dtype: Dtype) -> tempfile::TempDir {
     let [sliding, full] = ["sliding_attention", "full_attention"];
     let settings = [
         ("architectures", json!(["Gemma4ForCausalLM"])),
         ("hidden_act", json!("gelu_pytorch_tanh")),
         ("head_dim", json!(16)),
-        ("global_head_dim", json!(32)),
+        ("global_head_dim", json!(global_head_dim)),
         ("num_global_key_value_heads", json!(1)),
         ("attention_k_eq_v", json!(true)),
         ("num_hidden_layers", json!(5)),
@@ -333,7 +334,7 @@ pub fn gemma4_model() -> tempfile::TempDir {
         ("top_k_experts", json!(2)),
         ("moe_intermediate_size", json!(24)),
     ];
-    model_with(&settings, Dtype::BF16)
+    model_with(&settings, dtype)
 }
 
 /// A model with room for long sequences whose attention sees a short window: time grows with length, not with its square.

@@ -252,7 +252,7 @@ impl Attention {
         };
         let (values, v) = bench.put_as(&v, self.cache.1)?;
         let (capacity, first_traced_row) = (CAPACITY as u32, FIRST_TRACED as i32);
-        let view = SequenceView { k: keys, v: values, capacity, first_traced_row, trace: TraceView::default() };
+        let view = SequenceView { k: keys, v: values, capacity, first_traced_row, ..SequenceView::default() };
         // scores of standard deviation 2
         let queries = Noise(32).floats(rows * HEADS * d, 6.0 / (d as f32).sqrt());
         Ok(Fixture { bench, attention: self, queries, k, v, view })

@@ -160,7 +160,16 @@ impl<'a> SelfTest<'a> {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
                 let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
                 let head_dims = vec![head_dim];
-                let variants = Variants { head_dims, layers, heads, types, cache, embedding: F32, experts: Some(F16) };
+                let variants = Variants {
+                    head_dims,
+                    layers,
+                    heads,
+                    types,
+                    cache,
+                    embedding: F32,
+                    experts: Some(F16),
+                    delta_net: false,
+                };
                 let mut kernels = KernelSet::load(self.files, &variants)?;
                 self.kernels(&mut kernels, &variants)?;
                 self.early_starts(&kernels)?;

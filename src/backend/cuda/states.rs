@@ -1,0 +1,123 @@
+//! The states of a sequence's delta nets on the device. A state cannot be rewound: copies are kept, as on the CPU, every
+//! [`INTERVAL`] tokens and where a fork is expected, and forks share them.
+
+use super::context::Device;
+use super::error::CudaError;
+use super::memory::{Buffer, DevicePtr};
+use crate::backend::cpu::states::INTERVAL;
+use crate::model::ModelSpec;
+use crate::model::config::DeltaNetSpec;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Numbers that a key takes in a state, its components and zeros.
+pub fn key_stride(net: &DeltaNetSpec) -> usize {
+    net.key_head_dim.next_multiple_of(16)
+}
+
+/// Numbers of all delta nets' states after one token, as `kernels/delta_net.cu` has them.
+pub fn numbers(spec: &ModelSpec) -> usize {
+    let layers = spec.layers.len() - spec.attention_layers().count();
+    spec.delta_net.map_or(0, |net| {
+        let inputs = (net.conv_kernel_dim - 1) * net.widths().iter().sum::<usize>();
+        layers * (inputs.next_multiple_of(4) + net.widths()[2] * key_stride(&net))
+    })
+}
+
+/// The states of all delta nets of one sequence.
+pub struct States {
+    device: Device,
+    numbers: usize,
+    /// After the last token that has entered.
+    current: Buffer<f32>,
+    /// Tokens that this has seen; `None` from the beginning of a pass until its end.
+    len: Option<usize>,
+    /// Copies by the number of tokens.
+    kept: BTreeMap<usize, Rc<Buffer<f32>>>,
+    /// What the pass in flight or the coming decode steps write.
+    coming: BTreeMap<usize, Rc<Buffer<f32>>>,
+    /// Decode steps find `coming` here, by tokens / [`INTERVAL`].
+    snapshots: Buffer<DevicePtr<f32>>,
+}
+
+impl States {
+    /// Of a sequence of at most `max` positions, before its first token.
+    pub fn new(device: &Device, spec: &ModelSpec, max: usize) -> Result<States, CudaError> {
+        let numbers = numbers(spec);
+        Ok(States {
+            device: device.clone(),
+            numbers,
+            current: device.allocate("the states of delta nets", numbers)?,
+            len: None,
+            kept: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            snapshots: device.upload("the places of states", &vec![DevicePtr::NULL; max / INTERVAL + 1])?,
+        })
+    }
+
+    /// What kernels have of it: the states, and places of copies.
+    pub fn view(&self) -> (DevicePtr<f32>, DevicePtr<DevicePtr<f32>>) {
+        (self.current.ptr(), self.snapshots.ptr())
+    }
+
+    /// The largest number of tokens up to `positions` after which the states are held.
+    pub fn resumes_at(&self, positions: usize) -> usize {
+        let kept = self.kept.range(..=positions).next_back().map_or(0, |(tokens, _)| *tokens);
+        self.len.filter(|len| *len <= positions).map_or(kept, |len| len.max(kept))
+    }
+
+    /// Goes back to the states after `positions` tokens, which are held, and forgets later ones.
+    pub fn resume(&mut self, positions: usize) -> Result<(), CudaError> {
+        if self.len != Some(positions) {
+            match self.kept.get(&positions) {
+                Some(kept) => self.device.copy((&self.current, 0), (kept, 0), self.numbers)?,
+                None => self.device.fill(&self.current, 0)?,
+            }
+        }
+        self.kept.split_off(&(positions + 1));
+        self.coming.clear();
+        self.len = None;
+        Ok(())
+    }
+
+    /// Goes on from another sequence's states after `positions` tokens, which are held.
+    pub fn copy(&mut self, from: &States, positions: usize) -> Result<(), CudaError> {
+        self.kept = from.kept.range(..=positions).map(|(tokens, kept)| (*tokens, kept.clone())).collect();
+        if from.len == Some(positions) {
+            self.device.copy((&self.current, 0), (&from.current, 0), self.numbers)?;
+            self.len = Some(positions);
+        }
+        Ok(())
+    }
+
+    /// Where the states after `tokens` tokens are copied to in the pass in flight.
+    pub fn keep(&mut self, tokens: usize) -> Result<DevicePtr<f32>, CudaError> {
+        if !self.coming.contains_key(&tokens) {
+            let copy = self.device.allocate("a copy of the states of delta nets", self.numbers)?;
+            self.coming.insert(tokens, Rc::new(copy));
+        }
+        Ok(self.coming[&tokens].ptr())
+    }
+
+    /// Makes room for copies of decode steps up to `tokens` tokens, from `first` on.
+    pub fn prepare(&mut self, first: usize, tokens: usize) -> Result<(), CudaError> {
+        for number in first.div_ceil(INTERVAL)..=tokens / INTERVAL {
+            if !self.coming.contains_key(&(number * INTERVAL)) {
+                let place = self.keep(number * INTERVAL)?;
+                self.device.write(&self.snapshots, number, &[place])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A row of the sequence has entered, its `tokens`-th.
+    pub fn enter(&mut self, tokens: usize) {
+        self.kept.extend(self.coming.remove_entry(&tokens));
+        self.len = Some(tokens);
+    }
+
+    /// Size in bytes, those shared with forks included.
+    pub fn bytes(&self) -> usize {
+        self.current.bytes() + self.snapshots.bytes() + self.kept.values().map(|kept| kept.bytes()).sum::<usize>()
+    }
+}
