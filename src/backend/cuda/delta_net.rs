@@ -15,7 +15,7 @@ use crate::model::weights::DeltaNetWeights;
 type Net<'a> = (DeltaNetSpec, &'a DeltaNetWeights<Matrix, Buffer<f32>>, &'a DeltaKernels);
 
 impl CudaBackend {
-    /// What a layer has in attention's place, if it has that.
+    /// The delta net of a layer, if it has one.
     fn delta_net(&self, layer: usize) -> Option<Net<'_>> {
         let w = self.weights.layers[layer].delta_net.as_ref()?;
         Some((self.spec.delta_net?, w, self.kernels.delta_net.as_ref()?))

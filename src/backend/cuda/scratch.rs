@@ -150,7 +150,7 @@ pub struct DeltaScratch {
     pub b: Buffer<f32>,
     /// `[N, num_value_heads, 2]`
     pub rates: Buffer<f32>,
-    /// Where states after a row are copied to: `[N]`
+    /// Places of copies of the states after a row: `[N]`
     pub keeps: Buffer<DevicePtr<f32>>,
 }
 

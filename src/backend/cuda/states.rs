@@ -34,7 +34,7 @@ pub struct States {
     len: Option<usize>,
     /// Copies by the number of tokens.
     kept: BTreeMap<usize, Rc<Buffer<f32>>>,
-    /// What the pass in flight or the coming decode steps write.
+    /// Copies that the pass in flight or the coming decode steps write.
     coming: BTreeMap<usize, Rc<Buffer<f32>>>,
     /// Decode steps find `coming` here, by tokens / [`INTERVAL`].
     snapshots: Buffer<DevicePtr<f32>>,
@@ -55,7 +55,7 @@ impl States {
         })
     }
 
-    /// What kernels have of it: the states, and places of copies.
+    /// Addresses for kernels: the states, and places of copies.
     pub fn view(&self) -> (DevicePtr<f32>, DevicePtr<DevicePtr<f32>>) {
         (self.current.ptr(), self.snapshots.ptr())
     }
@@ -90,7 +90,7 @@ impl States {
         Ok(())
     }
 
-    /// Where the states after `tokens` tokens are copied to in the pass in flight.
+    /// The place of the copy of the states after `tokens` tokens in the pass in flight.
     pub fn keep(&mut self, tokens: usize) -> Result<DevicePtr<f32>, CudaError> {
         if !self.coming.contains_key(&tokens) {
             let copy = self.device.allocate("a copy of the states of delta nets", self.numbers)?;

@@ -7,6 +7,7 @@
 mod attention;
 mod child;
 mod data;
+mod delta_net;
 mod head;
 mod products;
 mod record;
@@ -156,7 +157,7 @@ impl<'a> SelfTest<'a> {
 
     fn everything(&mut self) -> Tested {
         use DType::{Bf16, F16, F32};
-        for head_dim in [16, 32, 64, 96, 128, 256] {
+        for head_dim in [16, 32, 64, 96, 128, 256, 512] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
                 let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
                 let head_dims = vec![head_dim];
@@ -168,7 +169,7 @@ impl<'a> SelfTest<'a> {
                     cache,
                     embedding: F32,
                     experts: Some(F16),
-                    delta_net: false,
+                    delta_net: true,
                 };
                 let mut kernels = KernelSet::load(self.files, &variants)?;
                 self.kernels(&mut kernels, &variants)?;
@@ -213,6 +214,11 @@ impl<'a> SelfTest<'a> {
         self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
         self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;
         self.required(&set.layer_sums, rows::layer_sums)?;
+        self.required(&set.gate, delta_net::gate_rows)?;
+        if let Some(kernels) = &set.delta_net {
+            self.required(&kernels.mix, delta_net::mix)?;
+            self.required(&kernels.rule, delta_net::rule)?;
+        }
         self.required(&set.head.partial, |_, bench| head::partial(&set.head, bench))?;
         self.required(&set.head.mass, |_, bench| head::mass(&set.head, bench))?;
         self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))?;
