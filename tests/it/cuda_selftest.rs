@@ -58,6 +58,27 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
     assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
 }
 
+/// A start while another process tests waits for its verdicts; a test that is under way has not failed.
+#[test]
+fn a_start_waits_for_the_tests_of_another() {
+    let cache = tempfile::tempdir().unwrap();
+    let begun = || {
+        let files = std::fs::read_dir(cache.path().join("selftest")).into_iter().flatten().flatten();
+        files.map(|file| text(&std::fs::read(file.path()).unwrap_or_default())).any(|record| record.contains("running"))
+    };
+    let answers = std::thread::scope(|scope| {
+        let first = scope.spawn(|| ask(cache.path(), &[], "cuda"));
+        while !first.is_finished() && !begun() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        [ask(cache.path(), &[], "cuda"), first.join().unwrap()]
+    });
+    for output in answers.into_iter().flatten() {
+        assert_eq!(answer(&output), "42");
+        assert!(!text(&output.stderr).contains("self-test"), "{}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn a_kernel_without_a_replacement_stops_the_model() {
     let cache = tempfile::tempdir().unwrap();

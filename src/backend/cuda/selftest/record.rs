@@ -39,6 +39,10 @@ impl Record {
         let path = folder.map(|folder| folder.join(format!("{:016x}", hasher.finish())));
         let mut record = Record { path, ..Record::default() };
         record.read();
+        // of a process that is at work, or of one that has died in its test
+        if record.verdicts.values().any(|verdict| *verdict == Verdict::Running) {
+            record.lock();
+        }
         record
     }
 
