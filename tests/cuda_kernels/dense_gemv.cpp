@@ -176,8 +176,8 @@ static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, c
            jobs, k, rows, fused ? to : RopeTarget{});
     if (!fused)
       launch("rope_cache", dim3(ceil_div(s.heads + 2 * s.kv_heads, 4), rows), 128, 0, y[0].get(),
-             (const float*)y[1].get(), (const float*)y[2].get(), (const float*)nullptr, (const float*)nullptr, 0.0f,
-             0.0f, to, s.heads);
+             (const float*)y[1].get(), (const float*)y[2].get(), (const float*)nullptr, (const float*)nullptr,
+             (const float*)nullptr, 0.0f, 0.0f, to, s.heads);
     Got got = {y[0].host(), {}};
     if (rows > 1) got.q.resize((size_t)(rows - 1) * outs[0]);  // of a row beyond its cache: the one leaves sums, the other nothing
     for (auto& cache : caches) {
