@@ -1,6 +1,6 @@
 """What tables.py shows beyond the registered questions, and the registered table of items without an answer."""
 import numpy as np
-from samples import SEED, auroc, feature, platt, shown
+from samples import SEED, auroc, feature, platt, shown, two_sided
 
 # G4's parts by −ln, and the least value of one: a response without digits has none to be unsure of.
 LEAST_PART = 1e-4
@@ -52,23 +52,27 @@ def same_length(run, boot):
     return {"Q1 among pairs of like length: log P(response) over P": (log_p - p, log_p_drawn - p_drawn)}
 
 
-def after_a_fit(run, boot):
-    """Q4 with an interval: every item's squared error where it is held out, averaged over 20 splits, resampled by item."""
-    errors = {key: np.zeros(len(run.labels)) for key in ["response_prob", "p"]}
-    times = np.zeros(len(run.labels))
-    scores = {key: feature(run, key) for key in errors}
-    among = np.all([np.isfinite(one) for one in scores.values()], axis=0)
+def held_out(run, boot, scores, base):
+    """Less Brier: every item's squared error where Platt's fit holds it out, averaged over 20 splits, resampled by item."""
+    errors, times = np.zeros((2, len(run.labels))), np.zeros(len(run.labels))
+    among = np.isfinite(scores) & np.isfinite(base)
     for k in range(20):
         split = np.random.default_rng(SEED + k).permutation(len(run.labels))
         split = split[among[split]]
         fit, held = split[: len(split) // 2], split[len(split) // 2:]
         times[held] += 1
-        for key, one in scores.items():
-            errors[key][held] += (platt(one[fit], run.labels[fit])(one[held]) - run.labels[held]) ** 2
+        for error, one in zip(errors, [scores, base]):
+            error[held] += (platt(one[fit], run.labels[fit])(one[held]) - run.labels[held]) ** 2
     among &= times > 0
-    gap = (errors["response_prob"][among] - errors["p"][among]) / times[among]
+    gap = (errors[0] - errors[1])[among] / times[among]
     counts = boot.counts[:, among].astype(np.float64)
-    return {"Q4: log P(response) over P, held-out Brier": (gap.mean(), counts @ gap / counts.sum(1))}
+    return gap.mean(), counts @ gap / counts.sum(1)
+
+
+def after_a_fit(run, boot):
+    """Q4 with an interval."""
+    found = held_out(run, boot, feature(run, "response_prob"), feature(run, "p"))
+    return {"Q4: log P(response) over P, held-out Brier": found}
 
 
 def digits(run, boot):
@@ -136,9 +140,7 @@ def family(runs, asked):
     for run, answers in zip(runs, asked):
         for question, (difference, resampled) in answers.items():
             if question.startswith("Q2: "):
-                resampled = resampled[np.isfinite(resampled)]
-                tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
-                found.append((min(1, 2 * (tail + 1) / (len(resampled) + 1)), f"{run.name}, {question[4:]}", difference))
+                found.append((two_sided(resampled), f"{run.name}, {question[4:]}", difference))
     found.sort()
     print(f"\n## Holm's correction over all {len(found)} tests of Q2\n\n| test | difference | p | corrected |\n| --- | --- | --- | --- |")
     corrected = 0

@@ -9,7 +9,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from samples import LOGARITHMS, SEED, Bootstrap, Run, auroc, platt, shown
+from beyond import held_out
+from samples import LOGARITHMS, Bootstrap, Run, auroc, pool, shown, two_sided
 from scipy.stats import norm, rankdata
 from sklearn.linear_model import LogisticRegression
 
@@ -56,20 +57,6 @@ def less(run, boot, scores, base, among=None):
     return value, boot.auroc(scores, run.labels, both) - boot.auroc(base, run.labels, both)
 
 
-def held_out(run, boot, scores, base):
-    """As Q4: every item's squared error where Platt's fit holds it out, averaged over 20 splits, resampled by item."""
-    errors, times = np.zeros((2, len(run.labels))), np.zeros(len(run.labels))
-    for k in range(20):
-        split = np.random.default_rng(SEED + k).permutation(len(run.labels))
-        fit, held = split[: len(split) // 2], split[len(split) // 2:]
-        times[held] += 1
-        for error, one in zip(errors, [scores, base]):
-            error[held] += (platt(one[fit], run.labels[fit])(one[held]) - run.labels[held]) ** 2
-    gap = (errors[0] - errors[1])[times > 0] / times[times > 0]
-    counts = boot.counts[:, times > 0].astype(np.float64)
-    return gap.mean(), counts @ gap / counts.sum(1)
-
-
 def of_attention(run, boot):
     """The best score of attention by the even items, on the odd ones less G4, and the other way."""
     even = np.arange(len(run.labels)) % 2 == 0
@@ -103,16 +90,11 @@ def last_tokens(run):
 
 
 def pooled(runs, name, found):
-    """The row of a measure; its pooled resamples."""
-    weights = np.array([1 / np.nanvar(resampled) for _, resampled in found])
-    weights /= weights.sum()
-    value = sum(w * one for w, (one, _) in zip(weights, found))
-    resampled = sum(w * one for w, (_, one) in zip(weights, found))
+    """Prints the row of a measure; its name and pooled p."""
+    value, resampled = pool(found)
     cells = [shown(*one, "+") for one in found] + [f"**{shown(value, resampled, '+')}**"]
     print(f"| {name} | " + " | ".join(cells) + " |")
-    resampled = resampled[np.isfinite(resampled)]
-    tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
-    return name, value, min(1, 2 * (tail + 1) / (len(resampled) + 1))
+    return name, two_sided(resampled)
 
 
 def main():
@@ -145,7 +127,7 @@ def main():
     pooled(runs, "log P(response) less P", by(lambda run, boot: less(run, boot, base(run), run.score("p"))))
     print("\n| secondary | p | corrected |\n| --- | --- | --- |")
     corrected = 0
-    for i, (name, _, p) in enumerate(sorted(tests, key=lambda test: test[2])):
+    for i, (name, p) in enumerate(sorted(tests, key=lambda test: test[1])):
         corrected = max(corrected, min(1, p * (len(tests) - i)))
         print(f"| {name} | {p:.4f} | {corrected:.4f} |")
 

@@ -113,6 +113,19 @@ def shown(value, resampled, sign=""):
     return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
 
 
+def two_sided(resampled):
+    """The bootstrap's p of a difference of 0."""
+    resampled = resampled[np.isfinite(resampled)]
+    return min(1, 2 * (min((resampled <= 0).sum(), (resampled >= 0).sum()) + 1) / (len(resampled) + 1))
+
+
+def pool(found):
+    """Of (value, resamples) of runs, each weighted by the inverse of its bootstrap variance."""
+    weights = np.array([1 / np.nanvar(resampled) for _, resampled in found])
+    weights /= weights.sum()
+    return sum(w * value for w, (value, _) in zip(weights, found)), sum(w * resampled for w, (_, resampled) in zip(weights, found))
+
+
 def ece(p, labels, bins):
     """Equal-width bins [a, b), the last closed; weighted |mean p − accuracy|."""
     place = np.minimum((p * bins).astype(int), bins - 1)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import beyond
 import numpy as np
-from samples import (CHAIN_SCORES, CHAINS, LOGARITHMS, SEED, Bootstrap, Run, auroc, ece, feature, interval, platt, shown,
-                     wilson)
+from samples import (CHAIN_SCORES, CHAINS, LOGARITHMS, SEED, Bootstrap, Run, auroc, ece, feature, interval, platt, pool,
+                     shown, two_sided, wilson)
 from sklearn.metrics import brier_score_loss
 
 # The paper's baselines that claim to be probabilities.
@@ -185,9 +185,7 @@ def holm(runs, asked):
         for run, answers in zip(runs, asked):
             if question in answers:
                 difference, resampled = answers[question]
-                resampled = resampled[np.isfinite(resampled)]
-                tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
-                found.append((min(1, 2 * (tail + 1) / (len(resampled) + 1)), run.name, difference, resampled))
+                found.append((two_sided(resampled), run.name, difference, resampled))
         corrected = 0
         for i, (p, name, difference, resampled) in enumerate(sorted(found, key=lambda one: one[0])):
             corrected = max(corrected, min(1, p * (len(found) - i)))
@@ -199,15 +197,12 @@ def pooled(runs, asked):
     """Every question over all runs: the differences, each run's weighted by the inverse of its bootstrap variance."""
     print("\n## Pooled over runs\n\n| question | runs | difference [95 %] |\n| --- | --- | --- |")
     for question in sorted({question for answers in asked for question in answers}):
-        found = [(run.name, *answers[question]) for run, answers in zip(runs, asked) if question in answers]
+        found = [(run.name, answers[question]) for run, answers in zip(runs, asked) if question in answers]
         for among in [found, [one for one in found if one[0] != "R1"]]:
             if len(among) < 2 or (among is not found and len(among) == len(found)):
                 continue
-            weights = np.array([1 / np.nanvar(resampled) for *_, resampled in among])
-            weights /= weights.sum()
-            difference = sum(w * d for w, (_, d, _) in zip(weights, among))
-            resampled = sum(w * r for w, (*_, r) in zip(weights, among))
-            print(f"| {question} | {', '.join(name for name, *_ in among)} | {shown(difference, resampled, '+')} |")
+            names, answers = zip(*among)
+            print(f"| {question} | {', '.join(names)} | {shown(*pool(answers), '+')} |")
 
 
 def balanced(run):

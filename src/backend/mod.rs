@@ -80,6 +80,9 @@ impl TraceOptions {
     }
 }
 
+/// Tokens from one kept copy of delta nets' states to the next: the max that runs again where a sequence continues differently.
+pub const STATE_INTERVAL: usize = 256;
+
 /// Min alternatives of a step: the max of OpenAI's `top_logprobs`.
 pub const MIN_TOP: usize = 20;
 

@@ -58,7 +58,7 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
     assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
 }
 
-/// A start while another process tests waits for its verdicts; a test that is under way has not failed.
+/// A start during another process's self-test waits for its verdicts.
 #[test]
 fn a_start_waits_for_the_tests_of_another() {
     let cache = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use uqac::backend::forward::forward;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{Backend, BackendError, DecodeRow, Operations, Pass, Row, SequenceId, TraceOptions};
 
-const INTERVAL: usize = uqac::backend::cpu::states::INTERVAL;
+const INTERVAL: usize = uqac::backend::STATE_INTERVAL;
 
 fn cpu() -> CpuBackend {
     let (spec, weights) = super::random_models::open(tiny::delta_model().path());

@@ -13,14 +13,14 @@ mod packed;
 mod pass;
 mod predict;
 pub mod simd;
-pub mod states;
+mod states;
 pub mod threads;
 pub mod trace;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, SequenceId, Step, TraceOptions,
-    ValueType, WeightFormat,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, STATE_INTERVAL, SequenceId, Step,
+    TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::{LayerSpec, Rotation};
 use crate::model::{ModelSpec, Weights};
@@ -381,7 +381,7 @@ impl Backend for CpuBackend {
 
     fn state_memory(&self, positions: usize) -> usize {
         // those after the last token, those where the response begins, and one for every interval
-        self.bytes_of_states() * (2 + positions / states::INTERVAL)
+        self.bytes_of_states() * (2 + positions / STATE_INTERVAL)
     }
 
     fn working_memory(&self) -> usize {

@@ -2,12 +2,10 @@
 //! position. A copy costs memory alone: a state is copied when it is next written to.
 
 use super::cache::value_stride;
+use crate::backend::STATE_INTERVAL;
 use crate::model::config::DeltaNetSpec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Tokens from one kept copy to the next: the max that runs again where a sequence continues differently.
-pub const INTERVAL: usize = 256;
 
 /// The state of one layer.
 #[derive(Clone, Default)]
@@ -36,7 +34,7 @@ pub struct States {
     len: Option<usize>,
     /// Copies by the number of tokens; those of a pass that failed have fewer layers.
     kept: BTreeMap<usize, Vec<Arc<LayerState>>>,
-    /// Numbers of tokens after which copies are kept besides every [`INTERVAL`].
+    /// Numbers of tokens after which copies are kept besides every [`STATE_INTERVAL`].
     expected: Vec<usize>,
 }
 
@@ -83,7 +81,7 @@ impl States {
 
     /// Whether a copy is kept after `tokens` tokens.
     pub fn keeps(&self, tokens: usize) -> bool {
-        tokens.is_multiple_of(INTERVAL) || self.expected.contains(&tokens)
+        tokens.is_multiple_of(STATE_INTERVAL) || self.expected.contains(&tokens)
     }
 
     /// The state of the layer at this place.

@@ -9,7 +9,7 @@ use super::kernel_set::OVERRUN;
 use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
 use super::states::{self, States};
-use crate::backend::cpu::states::INTERVAL;
+use crate::backend::STATE_INTERVAL;
 use crate::backend::{BackendError, DType, ExpectedMemory, Row, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::LayerSpec;
@@ -91,7 +91,7 @@ struct Sequence {
     room: Option<Room>,
     /// In models with delta nets.
     states: Option<States>,
-    /// Numbers of tokens after which copies of the states are kept besides every [`INTERVAL`].
+    /// Numbers of tokens after which copies of the states are kept besides every [`STATE_INTERVAL`].
     expected: Vec<usize>,
     /// Traced rows so far.
     traced: usize,
@@ -339,7 +339,7 @@ impl Sequences {
                 states.resume(*position)?;
             }
             let tokens = position + 1;
-            let kept = record && (tokens.is_multiple_of(INTERVAL) || expected.contains(&tokens));
+            let kept = record && (tokens.is_multiple_of(STATE_INTERVAL) || expected.contains(&tokens));
             keeps.push(if kept { states.keep(tokens)? } else { DevicePtr::NULL });
         }
         Ok(keeps)
@@ -440,7 +440,7 @@ impl Sequences {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
             // those after the last token, those where the response begins, and one for every interval
-            states: 4 * states::numbers(&shape.spec) * (2 + positions / INTERVAL),
+            states: 4 * states::numbers(&shape.spec) * (2 + positions / STATE_INTERVAL),
             trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),
             working: 0,

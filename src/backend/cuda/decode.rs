@@ -124,7 +124,7 @@ impl CudaBackend {
     ) -> Result<Vec<(usize, DecodeRow)>, BackendError> {
         let mut group = Group::new(rows);
         let shape = self.begin_group(&group, vocabulary)?;
-        let (mut started, mut finished, ahead) = (0, 0, if self.spec.delta_net.is_some() { 1 } else { 2 });
+        let (mut started, mut finished, ahead) = (0, 0, self.steps().min(2));
         loop {
             let ended = group.rows.iter().any(Option::is_none);
             if !ended && started < finished + ahead {

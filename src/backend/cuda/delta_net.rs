@@ -7,7 +7,7 @@ use super::gemm::{Job, Product};
 use super::kernel_set::{DELTA_COLUMNS, DELTA_HEADS, DeltaKernels};
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
-use crate::backend::cpu::states::INTERVAL;
+use crate::backend::STATE_INTERVAL;
 use crate::model::config::DeltaNetSpec;
 use crate::model::weights::DeltaNetWeights;
 
@@ -48,7 +48,8 @@ impl CudaBackend {
         let (n, heads, dim, out) =
             (self.pass.rows.len(), net.num_value_heads, net.value_head_dim, self.scratch.attended());
         let keeps = if self.pass.captured { DevicePtr::NULL } else { self.scratch.delta.keeps.ptr() };
-        let parameters = DeltaRule { net: self.delta_layer(layer, &net, w), keeps, interval: INTERVAL.into(), out };
+        let parameters =
+            DeltaRule { net: self.delta_layer(layer, &net, w), keeps, interval: STATE_INTERVAL.into(), out };
         self.device.launch(&kernels.rule, [dim.div_ceil(DELTA_COLUMNS), heads, n], &parameters)?;
         let norm = Norm { weight: w.norm.ptr(), offset: 0.0, eps: self.spec.rms_norm_eps };
         let parameters = RmsNorm { x: out, norm, width: dim.into(), y: out, not_finite: DevicePtr::NULL };

@@ -1,10 +1,10 @@
 //! The states of a sequence's delta nets on the device. A state cannot be rewound: copies are kept, as on the CPU, every
-//! [`INTERVAL`] tokens and where a fork is expected, and forks share them.
+//! [`STATE_INTERVAL`] tokens and where a fork is expected, and forks share them.
 
 use super::context::Device;
 use super::error::CudaError;
 use super::memory::{Buffer, DevicePtr};
-use crate::backend::cpu::states::INTERVAL;
+use crate::backend::STATE_INTERVAL;
 use crate::model::ModelSpec;
 use crate::model::config::DeltaNetSpec;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct States {
     kept: BTreeMap<usize, Rc<Buffer<f32>>>,
     /// Copies that the pass in flight or the coming decode steps write.
     coming: BTreeMap<usize, Rc<Buffer<f32>>>,
-    /// Decode steps find `coming` here, by tokens / [`INTERVAL`].
+    /// Decode steps find `coming` here, by tokens / [`STATE_INTERVAL`].
     snapshots: Buffer<DevicePtr<f32>>,
 }
 
@@ -51,7 +51,7 @@ impl States {
             len: None,
             kept: BTreeMap::new(),
             coming: BTreeMap::new(),
-            snapshots: device.upload("the places of states", &vec![DevicePtr::NULL; max / INTERVAL + 1])?,
+            snapshots: device.upload("the places of states", &vec![DevicePtr::NULL; max / STATE_INTERVAL + 1])?,
         })
     }
 
@@ -101,9 +101,9 @@ impl States {
 
     /// Makes room for copies of decode steps up to `tokens` tokens, from `first` on.
     pub fn prepare(&mut self, first: usize, tokens: usize) -> Result<(), CudaError> {
-        for number in first.div_ceil(INTERVAL)..=tokens / INTERVAL {
-            if !self.coming.contains_key(&(number * INTERVAL)) {
-                let place = self.keep(number * INTERVAL)?;
+        for number in first.div_ceil(STATE_INTERVAL)..=tokens / STATE_INTERVAL {
+            if !self.coming.contains_key(&(number * STATE_INTERVAL)) {
+                let place = self.keep(number * STATE_INTERVAL)?;
                 self.device.write(&self.snapshots, number, &[place])?;
             }
         }

@@ -108,7 +108,7 @@ pub(crate) fn rates(net: &DeltaNetWeights, head: usize, a: f32, b: f32) -> (f64,
     ((-f64::from(net.a_log[head]).exp() * softplus).exp(), sigmoid(b.into()))
 }
 
-pub(super) fn sigmoid(x: f64) -> f64 {
+pub(crate) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 

@@ -7,6 +7,7 @@ use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
 use super::data::{Bench, Noise, Sum, Tested, U, exact, near, wide};
 use crate::backend::reference::activate;
+use crate::backend::reference::delta_net::sigmoid;
 use crate::model::config::Activation::Silu;
 
 const ROWS: usize = 3;
@@ -23,10 +24,6 @@ const COLUMNS: usize = HEADS * VALUE_DIM;
 /// The position of the first row.
 const FIRST: i32 = 9;
 
-fn sigmoid(x: f32) -> f64 {
-    1.0 / (1.0 + (-f64::from(x)).exp())
-}
-
 pub fn gate_rows(kernel: &Kernel<GateRows>, bench: &Bench) -> Tested {
     const WIDTH: usize = 300;
     let ((gate, gates), (x, values)) = (bench.noise(71, ROWS * WIDTH, 6.0)?, bench.noise(72, ROWS * WIDTH, 2.0)?);
@@ -37,7 +34,7 @@ pub fn gate_rows(kernel: &Kernel<GateRows>, bench: &Bench) -> Tested {
         bench.device.launch(kernel, [WIDTH.div_ceil(256), ROWS, 1], &parameters)?;
         let want = values.iter().enumerate().map(|(i, x)| {
             let g = gates[i / WIDTH * WIDTH + i % WIDTH * step as usize];
-            let factor = if activation == SILU { activate(Silu, g.into()) } else { sigmoid(g) };
+            let factor = if activation == SILU { activate(Silu, g.into()) } else { sigmoid(g.into()) };
             near(factor * f64::from(*x), f64::from(x.abs()) * factor.abs().max(0.1), 32.0 * U)
         });
         bench.compare("y", y, want)?;
@@ -114,7 +111,7 @@ pub fn mix(kernel: &Kernel<DeltaMix>, bench: &Bench) -> Tested {
     let rates = (0..ROWS * HEADS).flat_map(|at| {
         let time = f64::from(a[at]) + f64::from(dt_bias[at % HEADS]);
         let decay = (-f64::from(a_log[at % HEADS]).exp() * time.exp().ln_1p()).exp();
-        [decay, sigmoid(b[at])].map(|rate| near(rate, 1.0, 64.0 * U))
+        [decay, sigmoid(b[at].into())].map(|rate| near(rate, 1.0, 64.0 * U))
     });
     bench.compare("rates", net.rates, rates)
 }
