@@ -330,7 +330,7 @@ fn arrays(
     arrays.push(("layer_means", matrix(means, means.first().map_or(0, Vec::len), f64::NAN)));
     let states = if hidden { traced.hidden_states().map_err(text)? } else { Vec::new() };
     let shape = vec![len - first, states.len() / (len - first)];
-    arrays.push(("hidden_states", Array { shape, ..vector(states.into_iter()) }));
+    arrays.push(("hidden_states", Array { shape, ..vector(states) }));
     let records = (first..len).map(|row| Ok(traced.head_record(row).map_err(text)?.unwrap_or_default()));
     let (heads, entropies): (Vec<_>, Vec<_>) =
         records.collect::<Result<Vec<_>, String>>()?.into_iter().map(|record| (record.heads, record.entropies)).unzip();
