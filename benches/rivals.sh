@@ -7,6 +7,8 @@
 #        RIVALS: llama.cpp, ik_llama.cpp, openvino, torch (with transformers); by default all
 #        benches/rivals.sh --only lookup --data FOLDER [--tasks gsm8k,...] [--limit N] MODEL_FOLDER...
 #        speculative decoding of a task's questions beside llama.cpp's own, whose example is compiled from its PyPI source
+#        benches/rivals.sh --only family [--prompts 512] MODEL_FOLDER...
+#        models of any architecture beside llama.cpp's own benchmark, such as the folders of `uqac bench --random-weights SHAPE`
 #
 # Installs them from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there, some minutes), and converts the models to
 # GGUF there. Models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 limits our side alone to AVX2, so only a
@@ -23,7 +25,11 @@ for word in "$@"; do
   [[ $previous != --only ]] || only=$word
   previous=$word
 done
-[[ $only != lookup ]] || rivals="" wanted="gguf numpy cmake ninja scikit-build-core"
+tool=""
+case $only in
+  lookup) tool=llama-lookup rivals="" wanted="gguf numpy cmake ninja scikit-build-core" ;;
+  family) tool=llama-bench rivals="" wanted="gguf numpy cmake ninja scikit-build-core torch transformers" ;;
+esac
 case ,$rivals, in *,llama.cpp,*) wanted+=" llama-cpp-python" ;; esac
 case ,$rivals, in *,ik_llama.cpp,*) wanted+=" ik-llama-cpp-python" ;; esac
 case ,$rivals, in *,openvino,*) wanted+=" openvino-genai" ;; esac
@@ -39,15 +45,18 @@ if [[ -n $missing ]]; then
   # shellcheck disable=SC2086 # words
   CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet $missing >&2
 fi
-if [[ $only == lookup && ! -x $cache/llama-lookup/bin/llama-lookup ]]; then
-  echo "compiling llama.cpp's lookup example in $cache" >&2
-  source=$(mktemp -d)
-  trap 'rm -rf "$source"' EXIT
-  "$cache/venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$source" llama-cpp-python >&2
-  tar xzf "$source"/*.tar.gz -C "$source"
-  PATH=$cache/venv/bin:$PATH cmake -G Ninja -S "$source"/*/vendor/llama.cpp -B "$cache/llama-lookup" -DCMAKE_BUILD_TYPE=Release \
-    -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_OPENSSL=OFF > /dev/null
-  PATH=$cache/venv/bin:$PATH cmake --build "$cache/llama-lookup" --target llama-lookup >&2
+if [[ -n $tool && ! -x $cache/llama-build/bin/$tool ]]; then
+  echo "compiling $tool in $cache" >&2
+  if [[ ! -d $cache/llama-source ]]; then
+    source=$(mktemp -d)
+    trap 'rm -rf "$source"' EXIT
+    "$cache/venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$source" llama-cpp-python >&2
+    tar xzf "$source"/*.tar.gz -C "$source"
+    mv "$source"/*/vendor/llama.cpp "$cache/llama-source"
+  fi
+  PATH=$cache/venv/bin:$PATH cmake -G Ninja -S "$cache/llama-source" -B "$cache/llama-build" -DCMAKE_BUILD_TYPE=Release \
+    -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF > /dev/null
+  PATH=$cache/venv/bin:$PATH cmake --build "$cache/llama-build" --target "$tool" >&2
 fi
 (cd "$root" && cargo build --release --quiet)
 exec "$python" "$root/benches/rivals/run.py" --uqac "$root/target/release/uqac" --cache "$cache" "$@"

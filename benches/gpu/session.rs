@@ -21,7 +21,7 @@ pub struct RunArgs {
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
     /// Shapes to measure [default: all]
-    #[arg(long, value_delimiter = ',', value_parser = shapes::NAMES)]
+    #[arg(long, value_delimiter = ',', value_parser = shapes::names())]
     shapes: Vec<String>,
     /// Stages, in this order
     #[arg(long, value_delimiter = ',', default_value = "agreement,decode,answered,prefill,batch,deep,lengths")]
@@ -189,7 +189,7 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
 
 /// The shapes with these names, all without names.
 pub fn shapes(names: &[String], shrunken: bool) -> Result<Vec<Shape>, StageError> {
-    let wanted = shapes::NAMES.iter().filter(|name| names.is_empty() || names.iter().any(|other| other == *name));
+    let wanted = shapes::names().into_iter().filter(|name| names.is_empty() || names.iter().any(|other| other == *name));
     wanted
         .map(|name| {
             let shape = shapes::find(name).and_then(|shape| if shrunken { shape.shrunken() } else { Some(shape) });

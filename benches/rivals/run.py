@@ -214,6 +214,29 @@ def scoring(model):
         row(model.name, f"memory above the model, {tokens} tokens", "MB", our_memory, {"eager f32": their_memory}, target, ratio, met)
 
 
+def family(model):
+    """Decoding and prefill beside llama.cpp's own benchmark, of weights that its converter has converted."""
+    files = {kind: options.cache / f"{model.name}-family-{kind}.gguf" for kind in ("bf16", "f16")}
+    for kind, target in files.items():
+        if not target.exists():
+            part = target.with_suffix(".part")
+            subprocess.run([sys.executable, HERE / "convert_by_llama.py", options.cache / "llama-source", model, part, kind], check=True)
+            part.rename(target)
+    for prompt in options.prompts:
+        ours, theirs = [], {test: {f"llama.cpp {kind}": [] for kind in files} for test in ("pp", "tg")}
+        for i in range(options.rounds):
+            say(f"{model.name}, {prompt} tokens, round {i + 1} of {options.rounds}")
+            ours.append(uqac(model, "--prompt-tokens", prompt, "--gen-tokens", TOKENS, "--samples", 1, "--variants", 1))
+            for kind, target in files.items():
+                command = [options.cache / "llama-build/bin/llama-bench", "-m", target, "-p", prompt, "-n", TOKENS]
+                command += ["-r", 1, "-t", options.threads, "-o", "json"]
+                done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+                for test in json.loads(done.stdout):
+                    theirs["tg" if test["n_gen"] else "pp"][f"llama.cpp {kind}"].append(test["avg_ts"])
+        against(model, f"decode, {TOKENS} tokens", ours, "decode", theirs["tg"], 1)
+        against(model, f"prefill {prompt}", ours, "prefill", theirs["pp"], 1)
+
+
 def start(model):
     values = []
     for _ in range(2 * options.rounds):
@@ -265,7 +288,7 @@ def llama_lookup(model, prompt, limits, guessed):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(prompt)
         file.flush()
-        command = [options.cache / "llama-lookup/bin/llama-lookup", "-m", gguf(model, "f16"), "-f", file.name, "-c", 4096, "--temp", 0]
+        command = [options.cache / "llama-build/bin/llama-lookup", "-m", gguf(model, "f16"), "-f", file.name, "-c", 4096, "--temp", 0]
         command += ["-n", limits["max_gen_toks"], "-t", options.threads, "--spec-draft-n-max", guessed, "--no-repack"]
         done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     found = re.search(r"decoded +\d+ tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", done.stdout)
@@ -274,8 +297,8 @@ def llama_lookup(model, prompt, limits, guessed):
 
 for model in options.models:
     for work in options.only:
-        if work not in WORK + ["lookup"]:
-            sys.exit(f"--only: expected {', '.join(WORK)} or lookup; found {work}")
+        if work not in WORK + ["lookup", "family"]:
+            sys.exit(f"--only: expected {', '.join(WORK)}, lookup or family; found {work}")
         globals()[work](model)
 load = os.getloadavg()
 cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "an unnamed CPU")

@@ -15,8 +15,8 @@ pub struct Comparison {
     pub plain_tokens_per_second: f64,
     pub tokens_per_second: f64,
     pub tokens_per_pass: f64,
-    /// Share of the guessed tokens that were right.
-    pub accepted: f64,
+    /// Share of the guessed tokens that were right; `None` where nothing was guessed.
+    pub accepted: Option<f64>,
 }
 
 /// Comparisons of a model's responses.
@@ -67,7 +67,7 @@ pub fn run(
             plain_tokens_per_second: decoded as f64 / plain.seconds,
             tokens_per_second: decoded as f64 / guessed.seconds,
             tokens_per_pass: decoded as f64 / own_passes as f64,
-            accepted: guessed.accepted as f64 / guessed.guessed as f64,
+            accepted: (guessed.guessed > 0).then(|| guessed.accepted as f64 / guessed.guessed as f64),
         });
         (plain_seconds, seconds) = (plain_seconds + plain.seconds, seconds + guessed.seconds);
         (passes, steps) = (passes + own_passes, steps + decoded);

@@ -38,7 +38,7 @@ pub struct BenchArgs {
     /// Questions of the task, or of each of its subtasks
     #[arg(long, value_name = "N", default_value_t = 10, requires = "task", value_parser = count(1..=10_000))]
     limit: usize,
-    /// Random weights in a published shape instead of a model; NAME/small is a shrunken form
+    /// Random weights in a published shape instead of a model; NAME/small is a shrunken form, NAME/N has N layers
     #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
     random_weights: Option<(String, Shape)>,
     /// MiB of the buffer for the bandwidth, many times the caches
@@ -58,7 +58,7 @@ pub struct BenchArgs {
 
 fn shape(name: &str) -> Result<(String, Shape), String> {
     let known = shapes::find(name).map(|shape| (name.to_owned(), shape));
-    known.ok_or_else(|| format!("expected one of {}", shapes::NAMES.join(", ")))
+    known.ok_or_else(|| format!("expected one of {}", shapes::names().join(", ")))
 }
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
@@ -120,7 +120,7 @@ fn speculation_table(found: &Speculation, style: TermStyle) -> String {
         ("tokens/s off", |c| format!("{:.1}", c.plain_tokens_per_second)),
         ("tokens/s", |c| format!("{:.1}", c.tokens_per_second)),
         ("tokens a pass", |c| format!("{:.2}", c.tokens_per_pass)),
-        ("guesses right", |c| percent(Some(c.accepted))),
+        ("guesses right", |c| percent(c.accepted)),
     ];
     let MedianRange { median, min, max } = found.speedup;
     format!(

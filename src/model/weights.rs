@@ -17,7 +17,8 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -128,6 +129,8 @@ enum Bytes {
         words: Arc<Vec<u64>>,
         start: usize,
     },
+    /// Of a matrix of which only the shape is known.
+    None,
 }
 
 impl Bytes {
@@ -169,6 +172,7 @@ impl Weight {
         match &self.bytes {
             Bytes::Mapped { file, start } => &file.map[*start..*start + self.byte_len()],
             Bytes::Copied { words, start } => &bytemuck::cast_slice(words)[*start..*start + self.byte_len()],
+            Bytes::None => &[],
         }
     }
 
@@ -178,6 +182,7 @@ impl Weight {
         let bytes = match self.bytes.clone() {
             Bytes::Mapped { file, start } => Bytes::Mapped { file, start: start + skipped },
             Bytes::Copied { words, start } => Bytes::Copied { words, start: start + skipped },
+            Bytes::None => Bytes::None,
         };
         Weight { name, rows: rows.len(), bytes, ..*self }
     }
@@ -191,17 +196,26 @@ impl Weight {
     /// A copy of some rows under a name of their own.
     fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
         let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
-        let bytes = Bytes::copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
+        let bytes = match self.bytes {
+            Bytes::None => Bytes::None,
+            _ => Bytes::copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len),
+        };
         Weight { name, rows: rows.len(), bytes, ..*self }
     }
 
-    /// Index of the first NaN or infinity.
-    pub fn first_non_finite(&self) -> Option<usize> {
-        match self.elements() {
+    /// Looks for NaN and infinity.
+    fn check_finite(&self) -> Result<(), ModelError> {
+        let index = match self.elements() {
             Elements::F32(v) => v.iter().position(|x| !x.is_finite()),
             Elements::Bf16(v) => v.iter().position(|x| !x.is_finite()),
             Elements::F16(v) => v.iter().position(|x| !x.is_finite()),
-        }
+        };
+        let path = match &self.bytes {
+            Bytes::Mapped { file, .. } => file.path.clone(),
+            Bytes::Copied { .. } | Bytes::None => PathBuf::new(),
+        };
+        let error = |index| ModelError::NotFinite { path, tensor: self.name.clone(), index };
+        index.map_or(Ok(()), |index| Err(error(index)))
     }
 }
 
@@ -280,7 +294,21 @@ pub struct Weights {
 impl Weights {
     /// Maps the folder's weights and checks every shape against `spec`.
     pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
-        let index = TensorIndex::open(folder)?;
+        Weights::read(&TensorIndex::open(folder)?, spec)
+    }
+
+    /// Names and shapes of all tensors of a checkpoint, as files have them (experts in two tensors a layer).
+    pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
+        let index = TensorIndex::default();
+        Weights::read(&index, spec)?;
+        let mut tensors = index.noted.into_inner();
+        // of those that are fused, every part asks
+        let mut seen = HashSet::new();
+        tensors.retain(|(name, _)| seen.insert(name.clone()));
+        Ok(tensors)
+    }
+
+    fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self, ModelError> {
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let embedding = index.matrix(&index.text("embed_tokens.weight"), vocab, hidden)?;
         let mut warnings = Vec::new();
@@ -302,9 +330,9 @@ impl Weights {
                 }
             }
         };
-        let layers = (0..spec.layers.len()).map(|l| layer_weights(&index, spec, l)).collect::<Result<_, _>>()?;
+        let layers = (0..spec.layers.len()).map(|l| layer_weights(index, spec, l)).collect::<Result<_, _>>()?;
         let final_norm = index.vector(&index.text("norm.weight"), &[hidden])?;
-        let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(&index, spec, input)).transpose()?;
+        let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(index, spec, input)).transpose()?;
         Ok(Weights { embedding, layer_inputs, layers, final_norm, head, warnings })
     }
 
@@ -336,16 +364,7 @@ impl Weights {
 
     /// Looks for NaN and infinity in every matrix: the explanation of a pass that was not finite. Reads all weights.
     pub fn check_finite(&self) -> Result<(), ModelError> {
-        for weight in self.matrices() {
-            if let Some(index) = weight.first_non_finite() {
-                let path = match &weight.bytes {
-                    Bytes::Mapped { file, .. } => file.path.clone(),
-                    Bytes::Copied { .. } => PathBuf::new(),
-                };
-                return Err(ModelError::NotFinite { path, tensor: weight.name.clone(), index });
-            }
-        }
-        Ok(())
+        self.matrices().into_iter().try_for_each(Weight::check_finite)
     }
 }
 
@@ -480,7 +499,7 @@ fn half_of_heads(rows: usize, head_dim: usize, which: usize) -> Vec<usize> {
 fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>, ModelError> {
     let inner = spec.moe_intermediate_size;
     let stacked = format!("{name}.gate_up_proj");
-    if !index.tensors.contains_key(&stacked) {
+    if !index.has(&stacked).unwrap_or(true) {
         let matrix = |expert: usize, part: &str, rows, width| {
             index.matrix(&format!("{name}.{expert}.{part}_proj.weight"), rows, width)
         };
@@ -490,8 +509,8 @@ fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> 
         };
         return (0..spec.num_experts).map(expert).collect();
     }
-    let gate_up = index.stack(&stacked, [spec.num_experts, 2 * inner, hidden])?;
-    let down = index.stack(&format!("{name}.down_proj"), [spec.num_experts, hidden, inner])?;
+    let gate_up = index.tensor(&stacked, &[spec.num_experts, 2 * inner, hidden])?;
+    let down = index.tensor(&format!("{name}.down_proj"), &[spec.num_experts, hidden, inner])?;
     let rows = |of: &Weight, expert: usize, part: &str, first: usize, rows: usize| {
         of.part(format!("{name}.{expert}.{part}_proj.weight"), first..first + rows)
     };
@@ -532,13 +551,21 @@ impl LayerWeights {
 /// Layouts of the text model's tensors: alone, and the two of multimodal checkpoints.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// Every tensor of a folder, by name.
+/// Every tensor of a folder, by name. The default has no folder and notes what a model reads.
 struct TensorIndex {
     /// The file that errors about a missing tensor name.
     path: PathBuf,
     /// Prefix of the text model's tensors.
     prefix: &'static str,
-    tensors: HashMap<String, Entry>,
+    tensors: Option<HashMap<String, Entry>>,
+    /// Names and shapes of the tensors that were read, if there is no folder.
+    noted: RefCell<Vec<(String, Vec<usize>)>>,
+}
+
+impl Default for TensorIndex {
+    fn default() -> Self {
+        TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], tensors: None, noted: RefCell::default() }
+    }
 }
 
 struct Entry {
@@ -567,7 +594,7 @@ impl TensorIndex {
         }
         let has = |prefix: &&&str| tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
         let prefix = PREFIXES.iter().find(has).unwrap_or(&PREFIXES[0]);
-        Ok(TensorIndex { path, prefix, tensors })
+        Ok(TensorIndex { path, prefix, tensors: Some(tensors), noted: RefCell::default() })
     }
 
     /// A tensor of the text model.
@@ -578,11 +605,23 @@ impl TensorIndex {
     /// The head, if the files have one.
     fn head_name(&self) -> Option<String> {
         let names = ["lm_head.weight", "language_model.lm_head.weight"];
-        names.into_iter().find(|name| self.tensors.contains_key(*name)).map(str::to_owned)
+        names.into_iter().find(|name| self.has(name) == Some(true)).map(str::to_owned)
     }
 
-    fn entry(&self, name: &str, expected: &[usize]) -> Result<(&Entry, DType), ModelError> {
-        let entry = self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
+    /// Whether the folder has this tensor; `None` without a folder.
+    fn has(&self, name: &str) -> Option<bool> {
+        Some(self.tensors.as_ref()?.contains_key(name))
+    }
+
+    /// A tensor as a matrix with rows as long as its last dimension.
+    fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight, ModelError> {
+        let in_features = expected.last().copied().unwrap_or(1);
+        let rows = expected.iter().product::<usize>() / in_features;
+        let Some(tensors) = &self.tensors else {
+            self.noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
+            return Ok(Weight { name: name.to_owned(), rows, in_features, dtype: DType::Bf16, bytes: Bytes::None });
+        };
+        let entry = tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
             path: self.path.clone(),
             tensor: name.to_owned(),
             hint: (name == "lm_head.weight").then(|| " (config.json says tie_word_embeddings: false)".to_owned()),
@@ -591,33 +630,27 @@ impl TensorIndex {
         if entry.shape != expected {
             return Err(ModelError::Shape { path, tensor, expected: expected.to_owned(), found: entry.shape.clone() });
         }
-        match entry.dtype {
-            Dtype::F32 => Ok((entry, DType::F32)),
-            Dtype::BF16 => Ok((entry, DType::Bf16)),
-            Dtype::F16 => Ok((entry, DType::F16)),
-            found => Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
-        }
-    }
-
-    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
-        let (entry, dtype) = self.entry(name, &[rows, in_features])?;
+        let dtype = match entry.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::BF16 => DType::Bf16,
+            Dtype::F16 => DType::F16,
+            found => return Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
+        };
         Ok(entry.weight(name, rows, in_features, dtype))
     }
 
-    /// Matrices of one shape, one after another, as one of all their rows.
-    fn stack(&self, name: &str, shape: [usize; 3]) -> Result<Weight, ModelError> {
-        let (entry, dtype) = self.entry(name, &shape)?;
-        Ok(entry.weight(name, shape[0] * shape[1], shape[2], dtype))
+    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
+        self.tensor(name, &[rows, in_features])
     }
 
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
     fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let (entry, dtype) = self.entry(name, shape)?;
-        let weight = entry.weight(name, 1, shape.iter().product(), dtype);
-        match weight.first_non_finite() {
-            None => Ok(weight.elements().to_vec()),
-            Some(index) => Err(ModelError::NotFinite { path: entry.file.path.clone(), tensor: name.to_owned(), index }),
+        let weight = self.tensor(name, shape)?;
+        if self.tensors.is_none() {
+            return Ok(vec![0.0; weight.rows * weight.in_features]);
         }
+        weight.check_finite()?;
+        Ok(weight.elements().to_vec())
     }
 }
 

@@ -8,6 +8,8 @@ CUDA_HOST_EXPORT(expert_gated_f16)
 CUDA_HOST_EXPORT(expert_gated_f32)
 CUDA_HOST_EXPORT(expert_down_f16)
 CUDA_HOST_EXPORT(expert_down_f32)
+CUDA_HOST_EXPORT(group_choices)
+CUDA_HOST_EXPORT(expert_sum)
 
 constexpr double U = 1.0 / (1 << 24);
 
@@ -58,8 +60,39 @@ static void test_not_finite() {
   Device<float> logits(in), shares(2 * 4);
   Device<int> ids(2 * 4);
   launch("choose_experts", 2, 32, 0, (const float*)logits.get(), 40, 4, 1, (const float*)nullptr, ids.get(), shares.get());
-  for (int i = 0; i < 8; ++i) check(ids[i] >= 0 && ids[i] < 40, "choose_experts: an expert that does not exist");
+  for (int i = 0; i < 8; ++i) check(ids[i] >= -1 && ids[i] < 40, "choose_experts: an expert that does not exist");
   check(std::isfinite(shares[4]) && !std::isfinite(shares[0]), "choose_experts: a row that is not finite");
+}
+
+/// The choices of each expert by definition; -1: none.
+struct Groups {
+  Device<int> choices, counts;
+  int rows;
+
+  Groups(int experts, int rows) : choices((size_t)experts * rows), counts(experts), rows(rows) {}
+  ChoiceGroups view() { return {choices.get(), counts.get(), rows, 0}; }
+
+  void check_against(const std::vector<int>& ids) {
+    std::vector<std::vector<int>> want(counts.size());
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] >= 0) want[ids[i]].push_back((int)i);
+    for (size_t e = 0; e < want.size(); ++e) {
+      check(counts[e] == (int)want[e].size(), "group_choices: counts");
+      for (size_t i = 0; i < want[e].size(); ++i) check(choices[e * rows + i] == want[e][i], "group_choices: choices");
+    }
+  }
+};
+
+static void test_groups(int rows, int experts, int top_k) {
+  std::vector<int> chosen;
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < top_k; ++i) chosen.push_back(r % 7 == 3 ? -1 : (r * r + i) % experts);
+  Device<int> ids(chosen);
+  schedules(2, [&](int) {
+    Groups groups(experts, rows);
+    launch("group_choices", experts, 32, 0, (const int*)ids.get(), rows, top_k, groups.view());
+    groups.check_against(chosen);
+  });
 }
 
 /// Matrices of experts on the device, and as they are with their scales.
@@ -114,17 +147,25 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
   std::vector<int> chosen;
   std::vector<float> shares;
   for (int r = 0; r < rows; ++r)
-    for (int i = 0; i < top_k; ++i) chosen.push_back((r + i * i) % count), shares.push_back(0.1f + 0.3f * i);
+    for (int i = 0; i < top_k; ++i) chosen.push_back((r + i) % count), shares.push_back(0.1f + 0.3f * i);
   Device<float> x(in), share(shares);
   Device<int> ids(chosen);
   Device<ExpertView> views(experts.views);
   schedules(2, [&](int seed) {
     const int activation = seed % 2, accumulate = seed < 2;
-    Device<float> h((size_t)rows * top_k * inner), y(before);
-    launch(std::string("expert_gated_") + type, dim3(ceil_div(inner, 8), rows * top_k), 256, 0, (const float*)x.get(),
-           (const int*)ids.get(), (const ExpertView*)views.get(), k, inner, top_k, activation, h.get());
-    launch(std::string("expert_down_") + type, dim3(ceil_div(outs, 8), rows), 256, 0, (const float*)h.get(), (const int*)ids.get(),
-           (const float*)share.get(), (const ExpertView*)views.get(), inner, outs, top_k, accumulate, y.get());
+    Device<float> h((size_t)rows * top_k * inner), products((size_t)rows * top_k * outs), y(before);
+    const auto run = [&](ChoiceGroups groups, const int* ids, int n, const float* x, const float* share, float* h, float* products,
+                         float* y) {
+      const int blocks = groups.choices ? count : n * top_k;
+      launch(std::string("expert_gated_") + type, dim3(ceil_div(inner, 8), blocks), 256, 0, x, ids, groups,
+             (const ExpertView*)views.get(), k, inner, top_k, activation, h);
+      launch(std::string("expert_down_") + type, dim3(ceil_div(outs, 8), blocks), 256, 0, (const float*)h, ids, groups,
+             (const ExpertView*)views.get(), inner, outs, products);
+      launch("expert_sum", dim3(ceil_div(outs, 256), n), 256, 0, (const float*)products, share, outs, top_k, accumulate, y);
+    };
+    Groups groups(count, rows);
+    launch("group_choices", count, 32, 0, (const int*)ids.get(), rows, top_k, groups.view());
+    run(groups.view(), ids.get(), rows, x.get(), share.get(), h.get(), products.get(), y.get());
     // lanes' chains, and five sums of lanes
     const double chain = (k / 32 + 16 + 5) * U, down_chain = (inner / 32 + 16 + 5 + top_k + 2) * U;
     for (int slot = 0; slot < rows * top_k; ++slot) {
@@ -151,12 +192,10 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
     }
     // a row alone has the same bits
     const int last = rows - 1;
-    Device<float> alone((size_t)top_k * inner), y_alone(std::vector<float>(before.end() - outs, before.end()));
-    launch(std::string("expert_gated_") + type, dim3(ceil_div(inner, 8), top_k), 256, 0, (const float*)x.get() + (size_t)last * k,
-           (const int*)ids.get() + last * top_k, (const ExpertView*)views.get(), k, inner, top_k, activation, alone.get());
-    launch(std::string("expert_down_") + type, dim3(ceil_div(outs, 8), 1), 256, 0, (const float*)alone.get(),
-           (const int*)ids.get() + last * top_k, (const float*)share.get() + last * top_k, (const ExpertView*)views.get(), inner, outs,
-           top_k, accumulate, y_alone.get());
+    Device<float> alone((size_t)top_k * inner), products_alone((size_t)top_k * outs);
+    Device<float> y_alone(std::vector<float>(before.end() - outs, before.end()));
+    run({}, ids.get() + last * top_k, 1, x.get() + (size_t)last * k, share.get() + last * top_k, alone.get(), products_alone.get(),
+        y_alone.get());
     check(!memcmp(y_alone.get(), y.get() + (size_t)last * outs, outs * 4), "experts: a row alone has other bits");
   });
 }
@@ -168,9 +207,13 @@ int main() {
         for (int flags = 0; flags < 4; ++flags) test_choice(3, experts, top_k, flags & 1, flags & 2);
   test_choice(2, 40, 32, true, true);
   test_not_finite();
+  test_groups(1, 3, 2);
+  test_groups(13, 5, 3);
+  test_groups(70, 130, 8);
   test_products<__half>("f16", 3, 5, 2, 264, 40, 24, true);
   test_products<__half>("f16", 1, 2, 1, 8, 8, 8, false);
   test_products<__half>("f16", 2, 9, 8, 520, 136, 72, true);
+  test_products<__half>("f16", 21, 3, 2, 72, 24, 264, true);
   test_products<float>("f32", 3, 4, 3, 136, 24, 16, false);
   return report("experts");
 }

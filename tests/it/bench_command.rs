@@ -70,7 +70,7 @@ fn every_stage_is_measured() {
 
 #[test]
 fn random_weights_have_the_published_shape() {
-    for shape in ["qwen2.5-7b", "qwen3-30b-a3b", "qwen3.5-0.8b"] {
+    for shape in ["qwen2.5-7b", "qwen3-30b-a3b", "qwen3.5-0.8b", "gemma-4-e2b", "gemma-4-26b-a4b"] {
         let folder = tempfile::tempdir().unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_uqac"))
             .args(["bench", "--random-weights", &format!("{shape}/small"), "--device", "cpu", "--buffer", "1"])

@@ -168,6 +168,16 @@ pub struct ExpertView {
     pub down_scales: DevicePtr<f32>,
 }
 
+/// The choices of each expert, numbers row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct ChoiceGroups {
+    pub choices: DevicePtr<i32>,
+    pub counts: DevicePtr<i32>,
+    pub rows: i32,
+    pub padding: i32,
+}
+
 /// Activations of [`GateRows`].
 pub const SILU: Int = Int(0);
 pub const SIGMOID: Int = Int(2);
@@ -256,6 +266,7 @@ impl Argument for MatrixJobs {}
 impl Argument for RopeTarget {}
 impl Argument for HeadLog {}
 impl Argument for DeltaNet {}
+impl Argument for ChoiceGroups {}
 
 /// An RMS norm: three parameters of a kernel. Null weights: no norm.
 #[derive(Clone, Copy, Default)]
@@ -325,15 +336,21 @@ kernels! {
         logits: DevicePtr<f32>, experts: Int, top_k: Int, normalize: Int, scales: DevicePtr<f32>, ids: DevicePtr<i32>,
         shares: DevicePtr<f32>,
     }
+    /// `experts.cu`: `group_choices`
+    GroupChoices(32) { ids: DevicePtr<i32>, rows: Int, top_k: Int, groups: ChoiceGroups }
     /// `experts.cu`: `expert_gated_{w}`
     ExpertGated(256) {
-        x: DevicePtr<f32>, ids: DevicePtr<i32>, experts: DevicePtr<ExpertView>, k: Int, inner: Int, top_k: Int,
-        activation: Int, h: DevicePtr<f32>,
+        x: DevicePtr<f32>, ids: DevicePtr<i32>, groups: ChoiceGroups, experts: DevicePtr<ExpertView>, k: Int, inner: Int,
+        top_k: Int, activation: Int, h: DevicePtr<f32>,
     }
     /// `experts.cu`: `expert_down_{w}`
     ExpertDown(256) {
-        h: DevicePtr<f32>, ids: DevicePtr<i32>, shares: DevicePtr<f32>, experts: DevicePtr<ExpertView>, inner: Int,
-        outs: Int, top_k: Int, accumulate: Int, y: DevicePtr<f32>,
+        h: DevicePtr<f32>, ids: DevicePtr<i32>, groups: ChoiceGroups, experts: DevicePtr<ExpertView>, inner: Int, outs: Int,
+        products: DevicePtr<f32>,
+    }
+    /// `experts.cu`: `expert_sum`
+    ExpertSum(256) {
+        products: DevicePtr<f32>, shares: DevicePtr<f32>, outs: Int, top_k: Int, accumulate: Int, y: DevicePtr<f32>,
     }
     /// `gate.cu`: `gate_rows`
     GateRows(256) {

@@ -1,11 +1,12 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
 use super::CudaBackend;
-use super::abi::{ChooseExperts, ExpertDown, ExpertGated, Norm, RmsNorm, SIGMOID};
+use super::abi::{
+    ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, RmsNorm, SIGMOID,
+};
 use super::error::CudaError;
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
-use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::scratch::ExpertScratch;
 use super::weights::Matrix;
@@ -96,18 +97,29 @@ impl CudaBackend {
         self.device.launch(&kernels.choose, [n, 1, 1], &parameters)
     }
 
-    /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`.
+    /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`. Many choices are grouped by expert, in the same bits.
     fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<(), CudaError> {
         let ((spec, kernels), n, hidden) = (self.experts()?, self.pass.rows.len(), self.spec.hidden_size);
-        let ExpertScratch { ids, shares, inner, .. } = &self.scratch.experts;
-        let (ids, shares, inner) = (ids.ptr(), shares.ptr(), inner.ptr());
-        let (experts, moe_inner) = (self.weights.experts[layer].ptr(), spec.moe_intermediate_size);
-        let (top_k, width, activation) = (spec.num_experts_per_tok, Int::from(hidden), self.activation());
-        let (k, wide, chosen) = (width, moe_inner.into(), top_k.into());
-        let parameters = ExpertGated { x: h, ids, experts, k, inner: wide, top_k: chosen, activation, h: inner };
-        self.device.launch(&kernels.gated, [moe_inner.div_ceil(EXPERT_OUTS), n * top_k, 1], &parameters)?;
-        let (outs, accumulate) = (width, accumulate.into());
-        let parameters = ExpertDown { h: inner, ids, shares, experts, inner: wide, outs, top_k: chosen, accumulate, y };
-        self.device.launch(&kernels.down, [hidden.div_ceil(EXPERT_OUTS), n, 1], &parameters)
+        let ExpertScratch { ids, shares, choices, counts, inner, products, .. } = &self.scratch.experts;
+        let (ids, inner, products) = (ids.ptr(), inner.ptr(), products.ptr());
+        let (experts, moe_inner, top_k) =
+            (self.weights.experts[layer].ptr(), spec.moe_intermediate_size, spec.num_experts_per_tok);
+        let (groups, blocks) = if n * top_k <= spec.num_experts {
+            (ChoiceGroups::default(), n * top_k)
+        } else {
+            let groups = ChoiceGroups { choices: choices.ptr(), counts: counts.ptr(), rows: n as i32, padding: 0 };
+            let parameters = GroupChoices { ids, rows: n.into(), top_k: top_k.into(), groups };
+            self.device.launch(&kernels.group, [spec.num_experts, 1, 1], &parameters)?;
+            (groups, spec.num_experts)
+        };
+        let (k, wide, activation) = (hidden.into(), moe_inner.into(), self.activation());
+        let parameters =
+            ExpertGated { x: h, ids, groups, experts, k, inner: wide, top_k: top_k.into(), activation, h: inner };
+        self.device.launch(&kernels.gated, [moe_inner.div_ceil(EXPERT_OUTS), blocks, 1], &parameters)?;
+        let parameters = ExpertDown { h: inner, ids, groups, experts, inner: wide, outs: k, products };
+        self.device.launch(&kernels.down, [hidden.div_ceil(EXPERT_OUTS), blocks, 1], &parameters)?;
+        let (shares, top_k, accumulate) = (shares.ptr(), top_k.into(), accumulate.into());
+        let parameters = ExpertSum { products, shares, outs: k, top_k, accumulate, y };
+        self.device.launch(&kernels.sum, [hidden.div_ceil(256), n, 1], &parameters)
     }
 }

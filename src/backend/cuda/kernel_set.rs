@@ -2,8 +2,9 @@
 
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
-    Embed, ExpertDown, ExpertGated, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish,
-    HeadMass, HeadPartial, LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
+    Embed, ExpertDown, ExpertGated, ExpertSum, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
+    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache,
+    RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
@@ -200,8 +201,10 @@ pub struct HeadKernels {
 /// `experts.cu`, in the order of their launches.
 pub struct ExpertKernels {
     pub choose: Kernel<ChooseExperts>,
+    pub group: Kernel<GroupChoices>,
     pub gated: Kernel<ExpertGated>,
     pub down: Kernel<ExpertDown>,
+    pub sum: Kernel<ExpertSum>,
 }
 
 /// `delta_net.cu`, in the order of their launches.
@@ -407,8 +410,10 @@ impl ExpertKernels {
     pub fn load(files: &KernelFiles, w: DType) -> Result<ExpertKernels, CudaError> {
         Ok(ExpertKernels {
             choose: files.get("experts", "choose_experts")?,
+            group: files.get("experts", "group_choices")?,
             gated: files.get("experts", &format!("expert_gated_{}", w.name()))?,
             down: files.get("experts", &format!("expert_down_{}", w.name()))?,
+            sum: files.get("experts", "expert_sum")?,
         })
     }
 }

@@ -119,24 +119,35 @@ pub struct ExpertScratch {
     /// `[N, num_experts_per_tok]`, both
     pub ids: Buffer<i32>,
     pub shares: Buffer<f32>,
+    /// Choices of each expert: `[num_experts, N]`, and `[num_experts]`
+    pub choices: Buffer<i32>,
+    pub counts: Buffer<i32>,
     /// act(gate) ⊙ up of every choice: `[N, num_experts_per_tok, moe_intermediate_size]`
     pub inner: Buffer<f32>,
+    /// Its expert's output: `[N, num_experts_per_tok, hidden_size]`
+    pub products: Buffer<f32>,
 }
 
 impl ExpertScratch {
     pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch, CudaError> {
         let size = |size: fn(&ExpertSpec) -> usize| MAX_ROWS * spec.experts.as_ref().map_or(0, size);
+        let experts = spec.experts.as_ref().map_or(0, |experts| experts.num_experts);
         Ok(ExpertScratch {
             logits: device.scratch("experts' logits", size(|e| e.num_experts))?,
             ids: device.scratch("chosen experts", size(|e| e.num_experts_per_tok))?,
             shares: device.scratch("chosen experts", size(|e| e.num_experts_per_tok))?,
+            choices: device.scratch("experts' choices", size(|e| e.num_experts))?,
+            counts: device.scratch("experts' choices", experts)?,
             inner: device.scratch("experts' gates", size(|e| e.num_experts_per_tok * e.moe_intermediate_size))?,
+            products: device.scratch("experts' outputs", size(|e| e.num_experts_per_tok) * spec.hidden_size)?,
         })
     }
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        self.logits.bytes() + self.ids.bytes() + self.shares.bytes() + self.inner.bytes()
+        let ExpertScratch { logits, ids, shares, choices, counts, inner, products } = self;
+        let floats = logits.bytes() + shares.bytes() + inner.bytes() + products.bytes();
+        floats + ids.bytes() + choices.bytes() + counts.bytes()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Device memory of a test, and the comparison of a kernel's numbers with their references.
 
-use super::super::abi::{RoundedRows, SHARING, Stored, row_scales};
+use super::super::abi::{ChoiceGroups, RoundedRows, SHARING, Stored, row_scales};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::memory::{Buffer, DevicePtr};
@@ -153,6 +153,15 @@ impl<'d> Bench<'d> {
     /// `rows` rounded rows for a kernel to write.
     pub fn rounded_room(&self, rows: usize, width: usize) -> Result<RoundedRows, CudaError> {
         Ok(RoundedRows { values: self.room(rows * width)?, scales: self.room(rows * row_scales(width))? })
+    }
+
+    /// The choices of each expert, with room for `rows`.
+    pub fn choices<C: AsRef<[i32]>>(&self, of_experts: &[C], rows: usize) -> Result<ChoiceGroups, CudaError> {
+        let mut choices = vec![0; of_experts.len() * rows];
+        let places = choices.chunks_mut(rows).zip(of_experts);
+        places.for_each(|(place, of)| place[..of.as_ref().len()].copy_from_slice(of.as_ref()));
+        let counts: Vec<i32> = of_experts.iter().map(|of| of.as_ref().len() as i32).collect();
+        Ok(ChoiceGroups { choices: self.put(&choices)?, counts: self.put(&counts)?, rows: rows as i32, padding: 0 })
     }
 
     /// These values in f16, times powers of two, and the products. Scales beyond a row's end are NaN.

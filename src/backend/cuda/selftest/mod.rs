@@ -224,8 +224,10 @@ impl<'a> SelfTest<'a> {
         self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))?;
         let (Some(kernels), Some(w)) = (&set.experts, variants.experts) else { return Ok(()) };
         self.required(&kernels.choose, products::choose_experts)?;
+        self.required(&kernels.group, products::group_choices)?;
         self.required(&kernels.gated, |k, bench| products::expert_gated(k, bench, w))?;
-        self.required(&kernels.down, |k, bench| products::expert_down(k, bench, w))
+        self.required(&kernels.down, |k, bench| products::expert_down(k, bench, w))?;
+        self.required(&kernels.sum, products::expert_sum)
     }
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Tested {

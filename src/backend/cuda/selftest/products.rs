@@ -1,8 +1,8 @@
 //! Tests of matrix products: `gemv.cu`, `gemv_wide.cu`, `gemm.cu`, `gemm_hopper.cu` and their fallbacks.
 
 use super::super::abi::{
-    ChooseExperts, ExpertDown, ExpertGated, ExpertView, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
-    MatrixJob, MatrixJobs, Norm, RopeTarget, RoundedRows, SHARING, SplitRows, Stored,
+    ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, ExpertView, Gemm, GemmHopper, Gemv, GemvGated,
+    GemvQkv, GemvWide, GroupChoices, MatrixJob, MatrixJobs, Norm, RopeTarget, RoundedRows, SHARING, SplitRows, Stored,
 };
 use super::super::context::Device;
 use super::super::error::{Context, CudaError};
@@ -293,34 +293,51 @@ pub fn expert_gated(kernel: &Kernel<ExpertGated>, bench: &Bench, dtype: DType) -
         let expert = ExpertView { gate: gate.w, gate_scales, up: up.w, up_scales, ..ExpertView::default() };
         let (experts, ids) = (bench.put(&[ExpertView::default(), expert])?, bench.put(&[1i32; 3])?);
         let (k, inner, top_k) = (K.into(), GATES[0].into(), Int(1));
-        let parameters = ExpertGated { x: product.x, ids, experts, k, inner, top_k, activation, h: gate.y };
-        bench.device.launch(kernel, [GATES[0].div_ceil(EXPERT_OUTS), 3, 1], &parameters)
+        let groups = bench.choices(&[vec![], vec![0, 1, 2]], 3)?;
+        let parameters = ExpertGated { x: product.x, ids, groups, experts, k, inner, top_k, activation, h: gate.y };
+        bench.device.launch(kernel, [GATES[0].div_ceil(EXPERT_OUTS), 2, 1], &parameters)
     })
+}
+
+/// Rows that chose the second, the first and third, and all experts.
+pub fn group_choices(kernel: &Kernel<GroupChoices>, bench: &Bench) -> Tested {
+    let (ids, groups) = (bench.put(&[1i32, -1, -1, 0, 2, -1, 0, 1, 2])?, bench.choices(&[[99; 3]; 3], 3)?);
+    bench.device.launch(kernel, [3, 1, 1], &GroupChoices { ids, rows: Int(3), top_k: Int(3), groups })?;
+    let want = [3, 6, 99, 0, 7, 99, 4, 8, 99];
+    bench.compare("counts", groups.counts, [2, 2, 2].map(exact))?;
+    bench.compare("choices", groups.choices, want.map(exact))
+}
+
+/// A row with two choices, added to what it has.
+pub fn expert_sum(kernel: &Kernel<ExpertSum>, bench: &Bench) -> Tested {
+    let (shares, outs) = ([0.25f32, 0.7], 300);
+    let ((products, terms), (y, before)) = (bench.noise(63, 2 * outs, 1.0)?, bench.noise(62, outs, 1.0)?);
+    let (shares_on_device, top_k, accumulate) = (bench.put(&shares)?, Int(2), Int(1));
+    let parameters = ExpertSum { products, shares: shares_on_device, outs: outs.into(), top_k, accumulate, y };
+    bench.device.launch(kernel, [outs.div_ceil(256), 1, 1], &parameters)?;
+    let want = (0..outs).map(|out| {
+        let [a, b] = [0, 1].map(|choice| f64::from(shares[choice]) * f64::from(terms[choice * outs + out]));
+        let before = f64::from(before[out]);
+        near(before + a + b, before.abs() + a.abs() + b.abs(), 4.0 * U)
+    });
+    bench.compare("y", y, want)
 }
 
 /// A row that chose both of two experts.
 pub fn expert_down(kernel: &Kernel<ExpertDown>, bench: &Bench, dtype: DType) -> Tested {
-    let (shares, outs) = ([0.25f32, 0.7], GATES[0]);
+    let outs = GATES[0];
     let product = Product::new(bench, Rows::F32, dtype, (2, K), GATES)?;
-    let (y, before) = bench.noise(62, outs, 1.0)?;
     let view = |matrix: usize| {
         let MatrixJob { w, scales, .. } = product.job(matrix, DevicePtr::NULL, DevicePtr::NULL);
         ExpertView { down: w, down_scales: scales, ..ExpertView::default() }
     };
     let (h, ids, experts) = (product.x, bench.put(&[0i32, 1])?, bench.put(&[view(0), view(1)])?);
-    let (inner, top_k) = (K.into(), Int(2));
-    let (accumulate, outs_int, shares_on_device) = (Int(1), outs.into(), bench.put(&shares)?);
-    let parameters =
-        ExpertDown { h, ids, shares: shares_on_device, experts, inner, outs: outs_int, top_k, accumulate, y };
-    bench.device.launch(kernel, [outs.div_ceil(EXPERT_OUTS), 1, 1], &parameters)?;
+    let (groups, products) = (ChoiceGroups::default(), bench.room(2 * outs)?);
+    let parameters = ExpertDown { h, ids, groups, experts, inner: K.into(), outs: outs.into(), products };
+    bench.device.launch(kernel, [outs.div_ceil(EXPERT_OUTS), 2, 1], &parameters)?;
     let [first, second] = [product.dots(0), product.dots(1)];
-    let want = (0..outs).map(|out| {
-        let ((a, a_scale), (b, b_scale)) = (first[out], second[outs + out]);
-        let [s, t] = shares.map(f64::from);
-        let before = f64::from(before[out]);
-        near(before + s * a + t * b, before.abs() + s * a_scale + t * b_scale, (K / 32 + 32) as f64 * U)
-    });
-    bench.compare("y", y, want)
+    let want = first[..outs].iter().chain(&second[outs..]);
+    bench.compare("products", products, want.map(|(sum, scale)| near(*sum, *scale, (K / 32 + 32) as f64 * U)))
 }
 
 /// A captured chain of products with early starts, each of which reads the result of the one before, against the same chain

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""The registered measures of R8 (EVIDENCE.md): r8.py RUN [--resamples N]
+
+Needs numpy and scikit-learn. A sample agrees where its answer is the response's, both as numbers where they are numbers. Ties of the share that
+agrees are broken by log P(response), mapped to less than the least difference of shares. Written before R8 ran.
+"""
+import argparse
+from pathlib import Path
+
+import numpy as np
+from r6 import less
+from samples import Bootstrap, Run, auroc, shown, two_sided
+
+
+def same(a, b):
+    if a is None:
+        return False
+    plain = [text.replace(",", "").replace("$", "").strip().rstrip(".") for text in (a, b)]
+    try:
+        return float(plain[0]) == float(plain[1])
+    except ValueError:
+        return plain[0] == plain[1]
+
+
+def agreement(run, samples):
+    """The share of an item's first samples that agree with its response."""
+    def of(sample):
+        answers = sample["uq"]["self_consistency"]["answers"][:samples]
+        return sum(same(answer, sample["uq"]["answer"]["text"]) for answer in answers) / samples
+    return np.array([of(sample) for sample in run.samples])
+
+
+def passes(run, samples):
+    """Tokens of the response and the first samples over those of the response, in all."""
+    drawn = sum(sum(sample["uq"]["self_consistency"]["response_tokens"][:samples]) for sample in run.samples)
+    return 1 + drawn / run.tokens.sum()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--resamples", type=int, default=10_000)
+    options = parser.parse_args()
+    run = Run(options.run)
+    boot, labels = Bootstrap(len(run.samples), options.resamples), run.labels
+    log_p, g4 = run.score("response_prob"), run.score("g4")
+    print(f"{run.name}: {run.right} of {run.graded} right, {len(run.samples)} answered, {run.errors} errors")
+    print(f"\n| score | AUROC | passes |\n| --- | --- | --- |\n| log P(response) | {auroc(log_p, labels):.3f} | 1 |\n| g4 | {auroc(g4, labels):.3f} | 1 |")
+    spread = (log_p - log_p.min()) / (np.ptp(log_p) or 1) - 0.5
+    broken = {}
+    for samples in (1, 2, 3, 5):
+        share = agreement(run, samples)
+        broken[samples] = share + 0.9 * spread / samples
+        print(f"| agreement of {samples} | {auroc(share, labels):.3f} | {passes(run, samples):.2f} |")
+        print(f"| agreement of {samples}, ties by log P | {auroc(broken[samples], labels):.3f} | {passes(run, samples):.2f} |")
+    five = run.score("self_consistency")
+    print(f"| self-consistency (5) | {auroc(five, labels):.3f} | {passes(run, 5):.2f} |")
+    tests = [("primary: self-consistency (5) less g4", less(run, boot, five, g4)),
+             ("(a) agreement of 1, ties by log P, less log P(response)", less(run, boot, broken[1], log_p)),
+             ("(b) agreement of 1, ties by log P, less g4", less(run, boot, broken[1], g4))]
+    print("\n| measure | difference | p | corrected |\n| --- | --- | --- | --- |")
+    found = sorted((two_sided(resampled), name) for name, (_, resampled) in tests[1:])
+    corrected = {found[0][1]: min(1, 2 * found[0][0])}
+    corrected[found[1][1]] = max(corrected[found[0][1]], found[1][0])
+    for name, (value, resampled) in tests:
+        holm = f"{corrected[name]:.4f}" if name in corrected else ""
+        print(f"| {name} | {shown(value, resampled, '+')} | {two_sided(resampled):.4f} | {holm} |")
+
+
+if __name__ == "__main__":
+    main()
