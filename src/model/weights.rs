@@ -114,36 +114,24 @@ pub struct Weight {
     pub rows: usize,
     pub in_features: usize,
     pub dtype: DType,
-    bytes: Bytes,
+    /// `None`: only the shape is known.
+    file: Option<Arc<MappedFile>>,
+    /// Of data that the file leaves unaligned (u64 gives the alignment), or of rows in another order.
+    copy: Option<Arc<Vec<u64>>>,
+    /// The first byte, in the copy or else in the file.
+    start: usize,
 }
 
-/// A tensor's bytes, aligned for its type.
-#[derive(Clone, Debug)]
-enum Bytes {
-    Mapped {
-        file: Arc<MappedFile>,
-        start: usize,
-    },
-    /// A copy: of data that its file leaves unaligned (u64 gives the alignment), or of rows in another order.
-    Copied {
-        words: Arc<Vec<u64>>,
-        start: usize,
-    },
-    /// Of a matrix of which only the shape is known.
-    None,
-}
-
-impl Bytes {
-    fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Bytes {
-        let mut words = vec![0u64; len.div_ceil(8)];
-        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-        for part in parts {
-            let (place, after) = rest.split_at_mut(part.len());
-            place.copy_from_slice(part);
-            rest = after;
-        }
-        Bytes::Copied { words: Arc::new(words), start: 0 }
+/// Bytes one after the other, aligned for any type.
+fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Arc<Vec<u64>> {
+    let mut words = vec![0u64; len.div_ceil(8)];
+    let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+    for part in parts {
+        let (place, after) = rest.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = after;
     }
+    Arc::new(words)
 }
 
 #[derive(Debug)]
@@ -169,22 +157,18 @@ impl Weight {
     }
 
     pub(crate) fn byte_slice(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Mapped { file, start } => &file.map[*start..*start + self.byte_len()],
-            Bytes::Copied { words, start } => &bytemuck::cast_slice(words)[*start..*start + self.byte_len()],
-            Bytes::None => &[],
-        }
+        let bytes = match (&self.copy, &self.file) {
+            (Some(words), _) => bytemuck::cast_slice(words),
+            (None, Some(file)) => &file.map[..],
+            (None, None) => return &[],
+        };
+        &bytes[self.start..self.start + self.byte_len()]
     }
 
     /// Rows `rows` under a name of their own.
     fn part(&self, name: String, rows: Range<usize>) -> Weight {
-        let skipped = rows.start * self.in_features * self.dtype.size();
-        let bytes = match self.bytes.clone() {
-            Bytes::Mapped { file, start } => Bytes::Mapped { file, start: start + skipped },
-            Bytes::Copied { words, start } => Bytes::Copied { words, start: start + skipped },
-            Bytes::None => Bytes::None,
-        };
-        Weight { name, rows: rows.len(), bytes, ..*self }
+        let start = self.start + rows.start * self.in_features * self.dtype.size();
+        Weight { name, rows: rows.len(), start, ..self.clone() }
     }
 
     /// With the rows of each head in another order.
@@ -196,11 +180,9 @@ impl Weight {
     /// A copy of some rows under a name of their own.
     fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
         let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
-        let bytes = match self.bytes {
-            Bytes::None => Bytes::None,
-            _ => Bytes::copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len),
-        };
-        Weight { name, rows: rows.len(), bytes, ..*self }
+        let numbers = || copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
+        let copy = self.file.is_some().then(numbers);
+        Weight { name, rows: rows.len(), copy, start: 0, ..self.clone() }
     }
 
     /// Looks for NaN and infinity.
@@ -210,10 +192,7 @@ impl Weight {
             Elements::Bf16(v) => v.iter().position(|x| !x.is_finite()),
             Elements::F16(v) => v.iter().position(|x| !x.is_finite()),
         };
-        let path = match &self.bytes {
-            Bytes::Mapped { file, .. } => file.path.clone(),
-            Bytes::Copied { .. } | Bytes::None => PathBuf::new(),
-        };
+        let path = self.file.as_ref().map_or_else(PathBuf::new, |file| file.path.clone());
         let error = |index| ModelError::NotFinite { path, tensor: self.name.clone(), index };
         index.map_or(Ok(()), |index| Err(error(index)))
     }
@@ -299,9 +278,10 @@ impl Weights {
 
     /// Names and shapes of all tensors of a checkpoint, as files have them (experts in two tensors a layer).
     pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
-        let index = TensorIndex::default();
+        let noted = RefCell::default();
+        let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source: Source::Shapes(&noted) };
         Weights::read(&index, spec)?;
-        let mut tensors = index.noted.into_inner();
+        let mut tensors = noted.take();
         // of those that are fused, every part asks
         let mut seen = HashSet::new();
         tensors.retain(|(name, _)| seen.insert(name.clone()));
@@ -551,21 +531,19 @@ impl LayerWeights {
 /// Layouts of the text model's tensors: alone, and the two of multimodal checkpoints.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// Every tensor of a folder, by name. The default has no folder and notes what a model reads.
-struct TensorIndex {
+/// Every tensor of a model, by name.
+struct TensorIndex<'a> {
     /// The file that errors about a missing tensor name.
     path: PathBuf,
     /// Prefix of the text model's tensors.
     prefix: &'static str,
-    tensors: Option<HashMap<String, Entry>>,
-    /// Names and shapes of the tensors that were read, if there is no folder.
-    noted: RefCell<Vec<(String, Vec<usize>)>>,
+    source: Source<'a>,
 }
 
-impl Default for TensorIndex {
-    fn default() -> Self {
-        TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], tensors: None, noted: RefCell::default() }
-    }
+enum Source<'a> {
+    Files(HashMap<String, Entry>),
+    /// No numbers; the names and shapes of what is read are noted.
+    Shapes(&'a RefCell<Vec<(String, Vec<usize>)>>),
 }
 
 struct Entry {
@@ -576,7 +554,7 @@ struct Entry {
     len: usize,
 }
 
-impl TensorIndex {
+impl TensorIndex<'_> {
     fn open(folder: &Path) -> Result<Self, ModelError> {
         let (single, sharded) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
         // beside a single file an index is left from another version of the folder
@@ -594,7 +572,7 @@ impl TensorIndex {
         }
         let has = |prefix: &&&str| tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
         let prefix = PREFIXES.iter().find(has).unwrap_or(&PREFIXES[0]);
-        Ok(TensorIndex { path, prefix, tensors: Some(tensors), noted: RefCell::default() })
+        Ok(TensorIndex { path, prefix, source: Source::Files(tensors) })
     }
 
     /// A tensor of the text model.
@@ -608,18 +586,25 @@ impl TensorIndex {
         names.into_iter().find(|name| self.has(name) == Some(true)).map(str::to_owned)
     }
 
-    /// Whether the folder has this tensor; `None` without a folder.
+    /// Whether the files have this tensor; `None` without files.
     fn has(&self, name: &str) -> Option<bool> {
-        Some(self.tensors.as_ref()?.contains_key(name))
+        match &self.source {
+            Source::Files(tensors) => Some(tensors.contains_key(name)),
+            Source::Shapes(_) => None,
+        }
     }
 
     /// A tensor as a matrix with rows as long as its last dimension.
     fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight, ModelError> {
         let in_features = expected.last().copied().unwrap_or(1);
         let rows = expected.iter().product::<usize>() / in_features;
-        let Some(tensors) = &self.tensors else {
-            self.noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
-            return Ok(Weight { name: name.to_owned(), rows, in_features, dtype: DType::Bf16, bytes: Bytes::None });
+        let tensors = match &self.source {
+            Source::Files(tensors) => tensors,
+            Source::Shapes(noted) => {
+                noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
+                let (name, dtype) = (name.to_owned(), DType::Bf16);
+                return Ok(Weight { name, rows, in_features, dtype, file: None, copy: None, start: 0 });
+            }
         };
         let entry = tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
             path: self.path.clone(),
@@ -646,7 +631,7 @@ impl TensorIndex {
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
     fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let weight = self.tensor(name, shape)?;
-        if self.tensors.is_none() {
+        if weight.file.is_none() {
             return Ok(vec![0.0; weight.rows * weight.in_features]);
         }
         weight.check_finite()?;
@@ -657,12 +642,10 @@ impl TensorIndex {
 impl Entry {
     fn weight(&self, name: &str, rows: usize, in_features: usize, dtype: DType) -> Weight {
         let bytes = &self.file.map[self.start..self.start + self.len];
-        let bytes = if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            Bytes::Mapped { file: self.file.clone(), start: self.start }
-        } else {
-            Bytes::copy(std::iter::once(bytes), self.len)
-        };
-        Weight { name: name.to_owned(), rows, in_features, dtype, bytes }
+        let unaligned = !(bytes.as_ptr() as usize).is_multiple_of(dtype.size());
+        let copy = unaligned.then(|| copy(std::iter::once(bytes), self.len));
+        let start = if unaligned { 0 } else { self.start };
+        Weight { name: name.to_owned(), rows, in_features, dtype, file: Some(self.file.clone()), copy, start }
     }
 }
 
