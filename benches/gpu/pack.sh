@@ -60,14 +60,25 @@ kernel_test() {
 }
 
 # run_kernel_tests FOLDER LOGS: each in a process with its own limit, four at a time; the names of failed ones come last.
-run_kernel_tests() {
-  local logs=$2
-  printf '%s\n' "$1"/kernel_tests/* | xargs -P 4 -I {} bash -c '
-    name=${1##*/} code=0
-    timeout -k 2 60 "$1" "$2" > "$3/$name.log" 2>&1 || code=$?
-    echo "-- $name: exit code $code"
-    tail -n 20 "$3/$name.log"
-    ((code == 0)) || echo "$name" >> "$3/failed-kernel-tests"' _ {} "$1/fatbins" "$logs"
+run_kernel_tests() { each_kernel_test "$1" "$2" 4 60; }
+
+# sanitize_kernel_tests TOOL FOLDER LOGS: the same under a tool of compute-sanitizer.
+sanitize_kernel_tests() {
+  each_kernel_test "$2" "$3" 8 140 compute-sanitizer --tool "$1" --report-api-errors no --print-limit 20 --error-exitcode 9
+}
+
+# each_kernel_test FOLDER LOGS AT_ONCE SECONDS COMMAND...
+each_kernel_test() {
+  local folder=$1 logs=$2 at_once=$3 seconds=$4
+  shift 4
+  rm -f "$logs/failed-kernel-tests"
+  printf '%s\n' "$folder"/kernel_tests/* | xargs -P "$at_once" -I {} bash -c '
+    test=$1 folder=$2 logs=$3 seconds=$4 name=${1##*/} code=0 begun=$SECONDS
+    shift 4
+    timeout -k 2 "$seconds" "$@" "$test" "$folder/fatbins" > "$logs/$name.log" 2>&1 || code=$?
+    echo "-- $name: exit code $code, $((SECONDS - begun)) s"
+    tail -n 20 "$logs/$name.log"
+    ((code == 0)) || echo "$name" >> "$logs/failed-kernel-tests"' _ {} "$folder" "$logs" "$seconds" "$@"
   [[ ! -s $logs/failed-kernel-tests ]] || { echo "failed: $(tr '\n' ' ' < "$logs/failed-kernel-tests")"; return 1; }
 }
 
