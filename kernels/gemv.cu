@@ -348,8 +348,8 @@ __device__ __forceinline__ void qkv(const float* x, const float* __restrict__ no
       return finish<W>(job, out, merge.product(tile * TILE + line, row), factor);
     };
     if (to.cos) {
-      const auto pair = [&] { return Rotated{sum(g, first), sum(g + TILE / 2, second)}; };
-      if (first < job.outs) put_pair(to, job, number, row, first, pair);
+      const PairPlace place(to, job, number, row, first, second);
+      if (place.there) place.put(to, {sum(g, first), sum(g + TILE / 2, second)});
       continue;
     }
     float* y = job.y + (size_t)row * job.outs;

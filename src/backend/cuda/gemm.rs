@@ -1,4 +1,4 @@
-//! Matrix products: `gemv.cu` in narrow passes, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
+//! Matrix products: `gemv.cu` in narrow passes, on compute capability 9.0 and newer `gemv_ring.cu` and `gemv_ring_rows.cu`, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
 //! compute capability 9.0 and `gemm.cu` on others, with inputs rounded to f16 ([`RoundedRows`]).
 
 use super::CudaBackend;
@@ -203,22 +203,23 @@ impl CudaBackend {
             let parameters = GemvWide { terms, factors, jobs, k: width.into(), rows: rows.into(), mode };
             return self.device.launch(&many.gemv[usize::from(gated)][variant], grid, &parameters);
         }
-        for (narrow, first, count) in kernels.parts(rows) {
+        for (narrow, first, count) in kernels.parts(rows, width) {
             let (x, jobs, k, rows) = (x.add(first * width), Job::table(jobs, first), width.into(), count.into());
             let NarrowVariant { outs, gates, .. } = narrow.variant;
+            let grid = |blocks| narrow.variant.grid(blocks, self.info.multiprocessors);
             match product {
                 Product::Linear { accumulate } => {
                     let parameters = Gemv { x, jobs, k, rows, accumulate: accumulate.into() };
-                    self.device.launch(&narrow.gemv, [blocks(&jobs, outs, false), 1, 1], &parameters)?;
+                    self.device.launch(&narrow.gemv, grid(blocks(&jobs, outs, false)), &parameters)?;
                 }
                 Product::Qkv(to) => {
                     let to = RopeTarget { rows: to.rows.add(first), ..to };
                     let parameters = GemvQkv { x, norm, jobs, k, rows, to };
-                    self.device.launch(&narrow.qkv, [blocks(&jobs, outs, false), 1, 1], &parameters)?;
+                    self.device.launch(&narrow.qkv, grid(blocks(&jobs, outs, false)), &parameters)?;
                 }
                 Product::Gated { activation } => {
                     let parameters = GemvGated { x, norm, jobs, k, rows, activation };
-                    self.device.launch(&narrow.gated, [blocks(&jobs, 2 * gates, true), 1, 1], &parameters)?;
+                    self.device.launch(&narrow.gated, grid(blocks(&jobs, 2 * gates, true)), &parameters)?;
                 }
             }
         }

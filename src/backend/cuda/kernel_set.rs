@@ -217,6 +217,8 @@ pub struct DeltaKernels {
 pub struct MatmulKernels {
     /// For few rows, ascending.
     pub narrow: Vec<NarrowKernels>,
+    /// [`RINGS`], with the same bits, if the device supports them.
+    pub rings: Vec<NarrowKernels>,
     /// For decode steps with more rows, with the same bits, if the device supports them.
     pub many: Option<ManyKernels>,
     /// For wide passes; `None` for f32 weights, which `narrow` multiplies.
@@ -233,14 +235,54 @@ pub struct NarrowVariant {
     /// Outputs per block; gates per block of `gated`.
     pub outs: usize,
     pub gates: usize,
+    /// Of a ring: `outs` and `gates` are shared out among at most one block per multiprocessor.
+    pub ring: bool,
 }
+
+impl NarrowVariant {
+    pub fn grid(&self, blocks: usize, multiprocessors: usize) -> [usize; 3] {
+        [if self.ring { blocks.min(multiprocessors) } else { blocks }, 1, 1]
+    }
+
+    /// Whether it multiplies rows of `k` in-features.
+    fn takes(&self, k: usize) -> bool {
+        !self.ring || k.is_multiple_of(RING_LINE) && (self.rows > 1 || k <= RING_MAX_K)
+    }
+
+    fn file(&self) -> &'static str {
+        match (self.ring, self.rows) {
+            (false, _) => "gemv",
+            (true, 1) => "gemv_ring",
+            (true, _) => "gemv_ring_rows",
+        }
+    }
+
+    fn threads(&self) -> usize {
+        match (self.ring, self.rows) {
+            (false, _) => 256,
+            (true, 1) => 288,
+            (true, _) => 544,
+        }
+    }
+}
+
+/// In-features of a ring: multiples, and for one row the most (`MAX_K`), with which two stages fit.
+const RING_LINE: usize = 64;
+const RING_MAX_K: usize = 40_512;
+
+/// The fastest for a few rows of f16 weights, on compute capability 9.0 and newer.
+pub const RINGS: [NarrowVariant; 3] = [
+    NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true },
+    NarrowVariant { name: "ring8", rows: 8, outs: 8, gates: 4, ring: true },
+    NarrowVariant { name: "ring16", rows: 16, outs: 8, gates: 4, ring: true },
+];
 
 /// Ascending in rows; of equal ones, the first that fits the device's shared memory is used.
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
-    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16 },
-    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16 },
-    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32 },
-    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16 },
+    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16, ring: false },
+    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16, ring: false },
+    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32, ring: false },
+    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16, ring: false },
 ];
 
 /// Products of `gemv.cu`, in the same bits by all variants.
@@ -344,7 +386,7 @@ impl MatmulKernels {
             }
         }
         if dtype != DType::F16 {
-            return Ok(MatmulKernels { narrow, many: None, wide: None });
+            return Ok(MatmulKernels { narrow, rings: Vec::new(), many: None, wide: None });
         }
         let gemm = |product: &str| of_sizes(|rows| files.get("gemm", &format!("gemm{product}_m{rows}")));
         let wide = WideKernels {
@@ -353,7 +395,13 @@ impl MatmulKernels {
             round: files.get("gemm", "round_rows")?,
             rms_norm: files.get("norm", "rms_norm_f16")?,
         };
-        Ok(MatmulKernels { narrow, many: ManyKernels::load(files)?, wide: Some(wide) })
+        let mut rings = Vec::new();
+        if files.capability >= HOPPER {
+            for variant in RINGS {
+                rings.extend(NarrowKernels::load(files, dtype.name(), variant)?);
+            }
+        }
+        Ok(MatmulKernels { narrow, rings, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
     /// The kernels for more rows than [`Self::narrow`] takes at once.
@@ -362,12 +410,13 @@ impl MatmulKernels {
         self.many.as_ref().filter(|_| rows > narrow)
     }
 
-    /// Launches for `rows` rows: (kernels, first row, rows).
-    pub fn parts(&self, rows: usize) -> impl Iterator<Item = (&NarrowKernels, usize, usize)> {
+    /// Launches for `rows` rows of `k` in-features: (kernels, first row, rows).
+    pub fn parts(&self, rows: usize, k: usize) -> impl Iterator<Item = (&NarrowKernels, usize, usize)> {
         let mut first = 0;
         std::iter::from_fn(move || {
             let left = rows - first;
-            let kernels = self.narrow.iter().find(|kernels| left <= kernels.variant.rows).or(self.narrow.last());
+            let fits = |kernels: &&NarrowKernels| left <= kernels.variant.rows && kernels.variant.takes(k);
+            let kernels = self.rings.iter().chain(&self.narrow).find(fits).or(self.narrow.last());
             let kernels = kernels.filter(|_| left > 0)?;
             let part = (kernels, first, left.min(kernels.variant.rows));
             first += part.2;
@@ -379,12 +428,17 @@ impl MatmulKernels {
 impl NarrowKernels {
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
+        let (file, threads) = (variant.file(), variant.threads());
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
-        if !files.fits("gemv", &name(""))? || !files.fits("gemv", &name("_gated"))? {
+        if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
             return Ok(None);
         }
-        let (gemv, qkv) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_qkv"))?);
-        Ok(Some(NarrowKernels { variant, gemv, qkv, gated: files.get("gemv", &name("_gated"))? }))
+        Ok(Some(NarrowKernels {
+            variant,
+            gemv: files.get::<Gemv>(file, &name(""))?.with_block(threads),
+            qkv: files.get::<GemvQkv>(file, &name("_qkv"))?.with_block(threads),
+            gated: files.get::<GemvGated>(file, &name("_gated"))?.with_block(threads),
+        }))
     }
 }
 

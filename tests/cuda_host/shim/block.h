@@ -72,11 +72,13 @@ struct Thread {
   bool fenced = false;
 };
 
-// A copy of a tile (TMA) on its way to a block of the cluster.
+// A copy of a tile (TMA) on its way to a block of the cluster, or without a map of consecutive bytes.
 struct TileCopy {
   unsigned char *to, *shared;  // the place, and the block's shared memory
   const void* map;  // the kernel's parameter
   int column, row;
+  const void* from = nullptr;
+  unsigned bytes = 0;
 };
 
 // A barrier in shared memory that counts arrivals and bytes, by its place.

@@ -20,6 +20,10 @@ use crate::model::weights::DType;
 
 /// In-features: of narrow products more than the eight warps take at once, of Hopper's more than its stages hold.
 const K: usize = 1160;
+/// Of a ring: two slices and a part of one.
+const RING_K: usize = 2240;
+/// Multiprocessors that share the outputs there.
+const RING_BLOCKS: usize = 3;
 const GEMM_K: usize = 168;
 const HOPPER_K: usize = 6 * 64 + 72;
 
@@ -180,12 +184,18 @@ impl<'b> Product<'b> {
     }
 }
 
-/// Fewer rows than the variant has room for.
+impl NarrowVariant {
+    /// Fewer rows than there is room for, if that is possible, and in-features.
+    fn tested(&self) -> (usize, usize) {
+        (self.rows.saturating_sub(3).max(1), if self.ring { RING_K } else { K })
+    }
+}
+
 pub fn gemv(kernel: &Kernel<Gemv>, bench: &Bench, dtype: DType, variant: NarrowVariant) -> Tested {
-    let product = Product::new(bench, Rows::F32, dtype, (variant.rows - 3, K), OUTS)?;
+    let product = Product::new(bench, Rows::F32, dtype, variant.tested(), OUTS)?;
     product.linear(|jobs, accumulate| {
-        let parameters = Gemv { x: product.x, jobs, k: K.into(), rows: product.rows.into(), accumulate };
-        bench.device.launch(kernel, [blocks(&jobs, variant.outs, false), 1, 1], &parameters)
+        let parameters = Gemv { x: product.x, jobs, k: product.width.into(), rows: product.rows.into(), accumulate };
+        bench.device.launch(kernel, variant.grid(blocks(&jobs, variant.outs, false), RING_BLOCKS), &parameters)
     })
 }
 
@@ -195,31 +205,31 @@ pub fn gemv_qkv(kernel: &Kernel<GemvQkv>, bench: &Bench, dtype: DType, variant: 
     const HEAD_DIM: usize = 32;
     let launch = |product: &Product, jobs: MatrixJobs, to| {
         let (x, norm, rows) = (product.x, product.norm, product.rows.into());
-        let parameters = GemvQkv { x, norm, jobs, k: K.into(), rows, to };
-        bench.device.launch(kernel, [blocks(&jobs, variant.outs, false), 1, 1], &parameters)
+        let parameters = GemvQkv { x, norm, jobs, k: product.width.into(), rows, to };
+        bench.device.launch(kernel, variant.grid(blocks(&jobs, variant.outs, false), RING_BLOCKS), &parameters)
     };
-    let rows = variant.rows - 3;
-    let product = Product::new(bench, Rows::Normed, dtype, (rows, K), OUTS)?;
+    let (rows, k) = variant.tested();
+    let product = Product::new(bench, Rows::Normed, dtype, (rows, k), OUTS)?;
     product.linear(|jobs, _| launch(&product, jobs, RopeTarget::default()))?;
 
-    let product = Product::new(bench, Rows::Normed, dtype, (rows, K), [2 * HEAD_DIM, HEAD_DIM])?;
+    let product = Product::new(bench, Rows::Normed, dtype, (rows, k), [2 * HEAD_DIM, HEAD_DIM])?;
     let fixture = Attention { head_dim: HEAD_DIM, cache: (DType::F16, DType::F32) }.fixture(bench, 0)?;
     let positions: Vec<usize> = (0..rows).collect();
     let (to, tables) = fixture.rotation(&positions, 1, 0.25)?;
     let queries = bench.room::<f32>(rows * 2 * HEAD_DIM)?;
     let cached = product.job(1, DevicePtr::NULL, DevicePtr::NULL);
     launch(&product, [product.job(0, queries, DevicePtr::NULL), cached, cached], to)?;
-    let (q, k, lost) = (product.dots(0), product.dots(1), product.bound + 8.0 * U);
-    let v: Vec<Want> = k.iter().map(|(sum, scale)| near(*sum, *scale, lost)).collect();
-    fixture.compare_rotated((to, tables), &positions, queries, (&q, &k, &v), lost)
+    let (q, keys, lost) = (product.dots(0), product.dots(1), product.bound + 8.0 * U);
+    let v: Vec<Want> = keys.iter().map(|(sum, scale)| near(*sum, *scale, lost)).collect();
+    fixture.compare_rotated((to, tables), &positions, queries, (&q, &keys, &v), lost)
 }
 
 pub fn gemv_gated(kernel: &Kernel<GemvGated>, bench: &Bench, dtype: DType, variant: NarrowVariant) -> Tested {
-    let product = Product::new(bench, Rows::Normed, dtype, (variant.rows - 3, K), GATES)?;
+    let product = Product::new(bench, Rows::Normed, dtype, variant.tested(), GATES)?;
     product.gated(|jobs, activation| {
         let (x, norm, rows) = (product.x, product.norm, product.rows.into());
-        let parameters = GemvGated { x, norm, jobs, k: K.into(), rows, activation };
-        bench.device.launch(kernel, [blocks(&jobs, 2 * variant.gates, true), 1, 1], &parameters)
+        let parameters = GemvGated { x, norm, jobs, k: product.width.into(), rows, activation };
+        bench.device.launch(kernel, variant.grid(blocks(&jobs, 2 * variant.gates, true), RING_BLOCKS), &parameters)
     })
 }
 

@@ -1,0 +1,166 @@
+// gemv.cu for one row on compute capability 9.0 and newer, in the same bits: a block a multiprocessor keeps its copies in flight from its
+// first output to its last, where gemv.cu's blocks each have a beginning and an end without any.
+//
+// A ninth warp copies the weights of 16 outputs, a slice of 1024 elements of k at a time, into a ring of stages; the first ones while
+// the kernels before this one still run. The eight others each multiply those lines of a slice that are theirs in gemv.cu. All have split
+// their lines' activations before, once for all outputs. The warps add up an output's sums in turns, so that none waits for the others.
+//
+//   gemv_f16_ring         parameters as gemv_f16_r8
+//   gemv_qkv_f16_ring     as gemv_qkv_f16_r8
+//   gemv_gated_f16_ring   as gemv_gated_f16_r8
+//
+// PRECOND: rows 1; k a multiple of 64, at most MAX_K; block 288; any grid of at most as many blocks as units; one block a multiprocessor.
+// PRECOND: dynamic shared memory NAME_shared_bytes; otherwise as gemv.cu.
+#include "gemv_ring.cuh"
+
+#if HAS_BULK_COPIES
+namespace gemv {
+namespace ring {
+
+constexpr int UNITS = TILE / UNIT;         // of a tile of mma
+constexpr int STAGE = TILE * PITCH;
+constexpr int MAX_STAGES = 6;
+constexpr int THREADS = (WARPS + 1) * 32;  // the last warp copies
+static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight tiles ahead");
+
+/// The block's shared memory.
+struct Shared {
+  struct Fixed {
+    Mbarrier full[MAX_STAGES], empty[MAX_STAGES];  // the bytes of a stage have come; all warps have read it
+    Mbarrier summed[WARPS];                        // all warps have written the sums that this warp adds up
+    float squares[WARPS];                          // of the warps' lines
+    float sums[WARPS][WARPS][TILE];                // by the warp that adds them up, then by the warp that they are of
+  };
+  Fixed* fixed;
+  uint4* terms;  // [k / STEP][X_TERMS][4]: of each step and term, the words of lane t
+  Stages stages;
+
+  __device__ __forceinline__ explicit Shared(int k) {
+    unsigned char* const all = shared_memory();
+    const int before = sizeof(Fixed) + k * 4;
+    fixed = reinterpret_cast<Fixed*>(all), terms = reinterpret_cast<uint4*>(all + sizeof(Fixed));
+    stages = {fixed->full, fixed->empty, all + before, min(MAX_STAGES, (BYTES - before) / STAGE)};
+  }
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x == WARPS * 32) {
+      for (int i = 0; i < MAX_STAGES; ++i) mbarrier_init(fixed->full + i, 1), mbarrier_init(fixed->empty + i, WARPS);
+      for (int i = 0; i < WARPS; ++i) mbarrier_init(fixed->summed + i, WARPS);
+      mbarrier_init_done();
+    }
+    __syncthreads();
+  }
+};
+static_assert(sizeof(Shared::Fixed) % 16 == 0, "");
+
+/// The largest k with two stages.
+constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - 2 * STAGE) / 4 / LINE * LINE;
+
+/// This warp's part of a slice, times the activations. `left`: elements of k from the slice on.
+__device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char* stage, const uint4* terms, int left) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned char* const from = stage + lane % 16 * PITCH + lane / 16 * 16;
+#pragma unroll
+  for (int line = 0; line < LINES; line += WARPS) {
+    if ((line + warp) * LINE >= left) break;
+#pragma unroll
+    for (int step = 0; step < LINE / STEP; ++step) {
+      const int at = (line + warp) * (LINE / STEP) + step;
+      unsigned w[2][1][4], x[2][4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) ldmatrix_x4(w[half][0], from + at * STEP * 2 + half * 32);
+#pragma unroll
+      for (int term = 0; term < 2; ++term) {
+        const uint4 words = terms[(at * 2 + term) * 4 + lane % 4];
+        x[term][0] = words.x, x[term][1] = words.y, x[term][2] = words.z, x[term][3] = words.w;
+      }
+      multiply_step<__half>(sums, w, x);
+    }
+  }
+}
+
+/// PRECOND: the warps but the copying one, after what the kernels before this one wrote is there.
+template <bool NORM, class Rows>
+__device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows, const float* x, const float* norm_weight,
+                                         float norm_offset, float eps, int k) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const auto store = [&](int first, const unsigned (&terms)[2][4]) {
+    if (first >= k) return;
+#pragma unroll
+    for (int term = 0; term < 2; ++term)
+      shared.terms[(first / STEP * 2 + term) * 4 + t] = make_uint4(terms[term][0], terms[term][1], terms[term][2], terms[term][3]);
+  };
+  const float squares = split_steps<NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
+  Shared::Fixed& fixed = *shared.fixed;
+  if (NORM && lane == 0) fixed.squares[warp] = squares;
+  __syncwarp();  // the terms of this warp's lines are there
+  const Share share(rows.units());
+  Turn turn;
+  int tile = 0;
+#pragma unroll 1
+  for (int unit = share.first; unit < share.end; unit += UNITS, ++tile) {
+    const int turns = tile / WARPS, adder = tile % WARPS;
+    typename Rows::Place place = {};
+    if (adder == warp && lane < min(UNITS, share.end - unit) * UNIT) place = rows.place(unit + lane / UNIT, lane % UNIT, 0);
+    float sums[4] = {};
+#pragma unroll 1
+    for (int at = 0; at < k; at += SLICE, turn.next(shared.stages.count)) {
+      mbarrier_wait(fixed.full + turn.stage, turn.parity);
+      add_slice(sums, shared.stages.memory + turn.stage * STAGE, shared.terms + at / STEP * 8, k - at);
+      __syncwarp();  // all lanes have read the stage
+      if (lane == 0) mbarrier_arrive(fixed.empty + turn.stage);
+    }
+    if (t == 0) fixed.sums[adder][warp][g] = sums[0], fixed.sums[adder][warp][g + UNIT] = sums[2];
+    __syncwarp();  // the sums of all lanes are there
+    if (lane == 0) mbarrier_arrive(fixed.summed + adder);
+    if (adder != warp) continue;
+    mbarrier_wait(fixed.summed + adder, turns & 1);
+    float sum = fixed.sums[adder][0][lane % TILE], square = fixed.squares[0];
+#pragma unroll
+    for (int other = 1; other < WARPS; ++other) {
+      sum += fixed.sums[adder][other][lane % TILE];
+      if (NORM) square += fixed.squares[other];
+    }
+    rows.put(place, sum, NORM ? norm_factor(square, k, eps) : 1.0f);
+  }
+}
+
+template <bool NORM, class Rows>
+__device__ __forceinline__ void product(const Rows& rows, const float* x, const float* norm_weight, float norm_offset, float eps,
+                                        int k) {
+  PRECOND_GRID(min((int)gridDim.x, rows.units()), 1);
+  const Shared shared(k);
+  shared.begin();
+  if (threadIdx.x >= WARPS * 32) copy_slices<UNITS>(shared.stages, rows, k);  // weights are nobody's output
+  wait_for_earlier_grids();
+  // now, so that the next kernel's beginning is behind the end of all before this one
+  let_next_grid_start();
+  if (threadIdx.x < WARPS * 32) multiply<NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
+}
+
+}  // namespace ring
+}  // namespace gemv
+
+SHARED_BYTES(gemv_f16_ring, gemv::ring::BYTES)
+SHARED_BYTES(gemv_qkv_f16_ring, gemv::ring::BYTES)
+SHARED_BYTES(gemv_gated_f16_ring, gemv::ring::BYTES)
+STARTS_EARLY(gemv_f16_ring)
+STARTS_EARLY(gemv_qkv_f16_ring)
+STARTS_EARLY(gemv_gated_f16_ring)
+
+extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
+    gemv_f16_ring(const float* x, const __grid_constant__ MatrixJobs jobs, int k, int rows, int accumulate) {
+  gemv::ring::product<false>(gemv::ring::Plain{jobs, accumulate != 0}, x, nullptr, 0.0f, 0.0f, k);
+}
+
+extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
+    gemv_qkv_f16_ring(const float* x, const float* norm_weight, float norm_offset, float eps, const __grid_constant__ MatrixJobs jobs,
+                      int k, int rows, const __grid_constant__ RopeTarget to) {
+  gemv::ring::product<true>(gemv::ring::Qkv{jobs, to}, x, norm_weight, norm_offset, eps, k);
+}
+
+extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
+    gemv_gated_f16_ring(const float* x, const float* norm_weight, float norm_offset, float eps,
+                        const __grid_constant__ MatrixJobs jobs, int k, int rows, int activation) {
+  gemv::ring::product<true>(gemv::ring::Gated{jobs, activation}, x, norm_weight, norm_offset, eps, k);
+}
+#endif

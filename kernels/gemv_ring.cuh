@@ -1,0 +1,167 @@
+// Parts of gemv_ring.cu and gemv_ring_rows.cu: a ring of stages that one warp of a block fills with weights, from its first output to
+// its last, and what outputs are.
+//
+// Outputs are dealt out in units of eight rows of weights that belong together, as evenly as possible: eight outputs; four gates and their
+// ups; four pairs that are rotated together.
+#pragma once
+#include "bulk_copy.cuh"
+#include "gemv.cuh"
+
+#if HAS_BULK_COPIES
+namespace gemv {
+namespace ring {
+
+constexpr int UNIT = 8;                // rows of weights
+constexpr int LINE = LINE_BYTES / 2;   // elements of k
+#ifndef RING_SLICE
+#define RING_SLICE 1024
+#endif
+constexpr int SLICE = RING_SLICE, LINES = SLICE / LINE;
+constexpr int PITCH = SLICE * 2 + 16;  // bytes from a row of a stage to the next: eight rows lie in different banks
+constexpr int BYTES = 227 << 10;       // all shared memory that a block can have
+
+/// The stages, [rows of weights][PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
+struct Stages {
+  Mbarrier *full, *empty;
+  unsigned char* memory;
+  int count;
+};
+
+/// A place in the ring.
+struct Turn {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+/// The units of this block: `first` .. `end`.
+struct Share {
+  int first, end;
+  __device__ __forceinline__ explicit Share(int units)
+      : first((unsigned)units * blockIdx.x / gridDim.x), end((unsigned)units * (blockIdx.x + 1) / gridDim.x) {}
+};
+
+// ---- what the rows of units are -------------------------------------------------------------------------------------
+//
+// `units()`: their number; `weights(unit, r, k)`: row r; `place(unit, r, row)`: what is loaded for its product with an activation row
+// before that is known; `put(place, sum, factor)`: stores it, unless `place` is none (`{}`). PRECOND of put: a whole warp, of which lane i
+// has row i % UNIT of a unit.
+
+__device__ __forceinline__ const __half* row_of(const MatrixJob& job, int out, int k) {
+  return static_cast<const __half*>(job.w) + (size_t)min(out, job.outs - 1) * k;
+}
+
+struct Plain {
+  const MatrixJobs& jobs;
+  bool accumulate;
+  struct Place {
+    float* y;  // null: there is no such output
+    float before;
+    FinishOne finish;
+  };
+
+  __device__ __forceinline__ int units() const { return jobs.blocks(UNIT); }
+  __device__ __forceinline__ const __half* weights(int unit, int r, int k) const {
+    const MatrixJob job = jobs.find(unit, UNIT);
+    return row_of(job, unit * UNIT + r, k);
+  }
+  __device__ __forceinline__ Place place(int unit, int r, int row) const {
+    const MatrixJob job = jobs.find(unit, UNIT);
+    const int out = unit * UNIT + r;
+    float* const y = out < job.outs ? job.y + (size_t)row * job.outs + out : nullptr;
+    return {y, accumulate && y ? *y : -0.0f, FinishOne(job, min(out, job.outs - 1))};
+  }
+  __device__ __forceinline__ void put(const Place& place, float sum, float factor) const {
+    if (place.y) *place.y = place.before + place.finish.of<__half>(sum, factor);
+  }
+};
+
+struct Qkv {
+  const MatrixJobs& jobs;
+  const RopeTarget& to;
+  struct Place {
+    FinishOne finish;
+    PairPlace pair;
+    float* y;  // of one that is not rotated
+  };
+
+  /// The output of row r.
+  __device__ __forceinline__ int out(int number, int unit, int r) const {
+    if (!to.cos || number == 2) return unit * UNIT + r;
+    const int half = to.head_dim / 2, of_head = to.head_dim / UNIT, head = unit / of_head;
+    return head * to.head_dim + (unit - head * of_head) * (UNIT / 2) + r % (UNIT / 2) + r / (UNIT / 2) * half;
+  }
+  __device__ __forceinline__ int units() const { return jobs.blocks(UNIT); }
+  __device__ __forceinline__ const __half* weights(int unit, int r, int k) const {
+    const int number = jobs.number(unit, UNIT);
+    return row_of(jobs.get(number), out(number, unit, r), k);
+  }
+  __device__ __forceinline__ Place place(int unit, int r, int row) const {
+    const int number = jobs.number(unit, UNIT), own = out(number, unit, r);
+    const MatrixJob job = jobs.get(number);
+    const FinishOne finish(job, min(own, job.outs - 1));
+    if (!to.cos) return {finish, {}, own < job.outs ? job.y + (size_t)row * job.outs + own : nullptr};
+    return {finish, PairPlace(to, job, number, row, own, out(number, unit, r % (UNIT / 2) + UNIT / 2)), nullptr};
+  }
+  __device__ __forceinline__ void put(const Place& place, float sum, float factor) const {
+    const float result = place.finish.of<__half>(sum, factor);
+    const float partner = __shfl_xor_sync(FULL_WARP, result, UNIT / 2);
+    if (place.y) *place.y = result;
+    if (threadIdx.x % UNIT < UNIT / 2 && place.pair.there) place.pair.put(to, {result, partner});
+  }
+};
+
+struct Gated {
+  const MatrixJobs& jobs;
+  int activation;
+  struct Place {
+    float* y;
+    FinishOne finish;
+  };
+  static constexpr int GATES = UNIT / 2;
+
+  __device__ __forceinline__ int units() const { return ceil_div(jobs.job[0].outs, GATES); }
+  __device__ __forceinline__ const __half* weights(int unit, int r, int k) const {
+    return row_of(r < GATES ? jobs.job[0] : jobs.job[1], unit * GATES + r % GATES, k);
+  }
+  __device__ __forceinline__ Place place(int unit, int r, int row) const {
+    const int out = unit * GATES + r % GATES, outs = jobs.job[0].outs;
+    return {out < outs ? jobs.job[0].y + (size_t)row * outs + out : nullptr, FinishOne(r < GATES ? jobs.job[0] : jobs.job[1], min(out, outs - 1))};
+  }
+  __device__ __forceinline__ void put(const Place& place, float sum, float factor) const {
+    const float result = place.finish.of<__half>(sum, factor), up = __shfl_xor_sync(FULL_WARP, result, GATES);
+    if (threadIdx.x % UNIT < GATES && place.y) *place.y = activate(result, activation) * up;
+  }
+};
+
+/// The copies of all slices of the block's tiles of UNITS units, a lane a row of weights. PRECOND: one warp.
+template <int UNITS, class Rows>
+__device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
+  static_assert(UNITS * UNIT <= 32, "");
+  const int lane = threadIdx.x % 32;
+  const Share share(rows.units());
+  Turn turn;
+#pragma unroll 1
+  for (int unit = share.first; unit < share.end; unit += UNITS) {
+    const int count = min(UNITS, share.end - unit) * UNIT;
+    const __half* from = lane < count ? rows.weights(unit + lane / UNIT, lane % UNIT, k) : nullptr;
+#pragma unroll 1
+    for (int left = k; left > 0; left -= SLICE, turn.next(stages.count)) {
+      const int bytes = min(left, SLICE) * 2;
+      Mbarrier* const full = stages.full + turn.stage;
+      if (lane == 0) {
+        mbarrier_wait(stages.empty + turn.stage, turn.parity ^ 1);
+        mbarrier_expect(full, bytes * count);
+      }
+      __syncwarp();  // the stage is free
+      if (lane < count) copy_bulk(stages.memory + turn.stage * (UNITS * UNIT * PITCH) + lane * PITCH, from, bytes, full);
+      from += SLICE;
+    }
+  }
+}
+
+}  // namespace ring
+}  // namespace gemv
+#endif
