@@ -90,6 +90,18 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 #endif
 }
 
+/// True in one lane, always the same. The compiler knows that it is one, and lets that lane's addresses pass to copies without a loop over
+/// lanes. PRECOND: the whole warp.
+__device__ __forceinline__ bool elected() {
+#ifdef CUDA_HOST_SHIM
+  return threadIdx.x % 32 == 0;
+#else
+  unsigned is;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+  return is;
+#endif
+}
+
 /// Starts the copy of `bytes` bytes, which `barrier` counts. They are read once: the second cache keeps others. PRECOND: both addresses and
 /// the number are multiples of 16.
 __device__ __forceinline__ void copy_bulk(unsigned char* to, const void* from, unsigned bytes, Mbarrier* barrier) {

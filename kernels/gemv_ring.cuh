@@ -1,4 +1,4 @@
-// Parts of gemv_ring.cu and gemv_ring_rows.cu: a ring of stages that one warp of a block fills with weights, from its first output to
+// Parts of gemv_ring.cu: a ring of stages that one warp of a block fills with weights, from its first output to
 // its last, and what outputs are.
 //
 // Outputs are dealt out in units of eight rows of weights that belong together, as evenly as possible: eight outputs; four gates and their
@@ -45,13 +45,19 @@ struct Share {
 
 // ---- what the rows of units are -------------------------------------------------------------------------------------
 //
-// `units()`: their number; `weights(unit, r, k)`: row r; `place(unit, r, row)`: what is loaded for its product with an activation row
+// `units()`: their number; `run(unit, half)`: the first or second four rows of weights; `place(unit, r, row)`: what is loaded for its product with an activation row
 // before that is known; `put(place, sum, factor)`: stores it, unless `place` is none (`{}`). PRECOND of put: a whole warp, of which lane i
 // has row i % UNIT of a unit.
 
-__device__ __forceinline__ const __half* row_of(const MatrixJob& job, int out, int k) {
-  return static_cast<const __half*>(job.w) + (size_t)min(out, job.outs - 1) * k;
-}
+constexpr int RUN = UNIT / 2;
+
+/// Rows of weights that follow each other, from output `first` on; beyond the matrix, the last one again.
+struct Run {
+  const __half* w;
+  int first, last;
+  __device__ __forceinline__ Run(const MatrixJob& job, int out) : w(static_cast<const __half*>(job.w)), first(out), last(job.outs - 1) {}
+  __device__ __forceinline__ const __half* row(int r, int k) const { return w + (size_t)min(first + r, last) * k; }
+};
 
 struct Plain {
   const MatrixJobs& jobs;
@@ -63,9 +69,9 @@ struct Plain {
   };
 
   __device__ __forceinline__ int units() const { return jobs.blocks(UNIT); }
-  __device__ __forceinline__ const __half* weights(int unit, int r, int k) const {
+  __device__ __forceinline__ Run run(int unit, int half) const {
     const MatrixJob job = jobs.find(unit, UNIT);
-    return row_of(job, unit * UNIT + r, k);
+    return Run(job, unit * UNIT + half * RUN);
   }
   __device__ __forceinline__ Place place(int unit, int r, int row) const {
     const MatrixJob job = jobs.find(unit, UNIT);
@@ -94,9 +100,9 @@ struct Qkv {
     return head * to.head_dim + (unit - head * of_head) * (UNIT / 2) + r % (UNIT / 2) + r / (UNIT / 2) * half;
   }
   __device__ __forceinline__ int units() const { return jobs.blocks(UNIT); }
-  __device__ __forceinline__ const __half* weights(int unit, int r, int k) const {
+  __device__ __forceinline__ Run run(int unit, int half) const {
     const int number = jobs.number(unit, UNIT);
-    return row_of(jobs.get(number), out(number, unit, r), k);
+    return Run(jobs.get(number), out(number, unit, half * RUN));
   }
   __device__ __forceinline__ Place place(int unit, int r, int row) const {
     const int number = jobs.number(unit, UNIT), own = out(number, unit, r);
@@ -123,9 +129,7 @@ struct Gated {
   static constexpr int GATES = UNIT / 2;
 
   __device__ __forceinline__ int units() const { return ceil_div(jobs.job[0].outs, GATES); }
-  __device__ __forceinline__ const __half* weights(int unit, int r, int k) const {
-    return row_of(r < GATES ? jobs.job[0] : jobs.job[1], unit * GATES + r % GATES, k);
-  }
+  __device__ __forceinline__ Run run(int unit, int half) const { return Run(half == 0 ? jobs.job[0] : jobs.job[1], unit * GATES); }
   __device__ __forceinline__ Place place(int unit, int r, int row) const {
     const int out = unit * GATES + r % GATES, outs = jobs.job[0].outs;
     return {out < outs ? jobs.job[0].y + (size_t)row * outs + out : nullptr, FinishOne(r < GATES ? jobs.job[0] : jobs.job[1], min(out, outs - 1))};
@@ -136,28 +140,37 @@ struct Gated {
   }
 };
 
-/// The copies of all slices of the block's tiles of UNITS units, a lane a row of weights. PRECOND: one warp.
+/// The copies of all slices of the block's tiles of UNITS units. PRECOND: one warp.
 template <int UNITS, class Rows>
 __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
-  static_assert(UNITS * UNIT <= 32, "");
-  const int lane = threadIdx.x % 32;
   const Share share(rows.units());
   Turn turn;
 #pragma unroll 1
   for (int unit = share.first; unit < share.end; unit += UNITS) {
-    const int count = min(UNITS, share.end - unit) * UNIT;
-    const __half* from = lane < count ? rows.weights(unit + lane / UNIT, lane % UNIT, k) : nullptr;
+    const int runs = 2 * min(UNITS, share.end - unit);
+    const __half* from[2 * UNITS][RUN];
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; ++i) {
+      const Run run = rows.run(min(unit + i / 2, share.end - 1), i % 2);
+#pragma unroll
+      for (int r = 0; r < RUN; ++r) from[i][r] = run.row(r, k);
+    }
 #pragma unroll 1
-    for (int left = k; left > 0; left -= SLICE, turn.next(stages.count)) {
-      const int bytes = min(left, SLICE) * 2;
+    for (int at = 0; at < k; at += SLICE, turn.next(stages.count)) {
+      const int bytes = min(k - at, SLICE) * 2;
       Mbarrier* const full = stages.full + turn.stage;
-      if (lane == 0) {
+      unsigned char* const to = stages.memory + turn.stage * (UNITS * UNIT * PITCH);
+      if (elected()) {
         mbarrier_wait(stages.empty + turn.stage, turn.parity ^ 1);
-        mbarrier_expect(full, bytes * count);
+        mbarrier_expect(full, bytes * runs * RUN);
+#pragma unroll
+        for (int i = 0; i < 2 * UNITS; ++i) {
+          if (i >= runs) break;
+#pragma unroll
+          for (int r = 0; r < RUN; ++r) copy_bulk(to + (i * RUN + r) * PITCH, from[i][r] + at, bytes, full);
+        }
       }
-      __syncwarp();  // the stage is free
-      if (lane < count) copy_bulk(stages.memory + turn.stage * (UNITS * UNIT * PITCH) + lane * PITCH, from, bytes, full);
-      from += SLICE;
+      __syncwarp();
     }
   }
 }

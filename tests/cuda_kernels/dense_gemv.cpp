@@ -1,4 +1,4 @@
-// gemv.cu, gemv_ring.cu and gemv_ring_rows.cu against float64 sums; its rotation against rope.cu, whose own is tested in dense_elementwise.cpp.
+// gemv.cu and gemv_ring.cu against float64 sums; its rotation against rope.cu, whose own is tested in dense_elementwise.cpp.
 //
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
 // 2 ceil(k / 512) <= k / 256 + 2 partial sums in a lane (one addition fewer: the first is to zero), 7 additions of the
@@ -8,7 +8,6 @@
 
 #include "gemv.cu"
 #include "gemv_ring.cu"
-#include "gemv_ring_rows.cu"
 #include "rope.cu"
 
 CUDA_HOST_EXPORT(rope_cache)
@@ -20,8 +19,6 @@ EXPORT(f16, r16)
 EXPORT(f16, r64)
 EXPORT(f16, r64s)
 EXPORT(f16, ring)
-EXPORT(f16, ring8)
-EXPORT(f16, ring16)
 EXPORT(f32, r8)
 EXPORT(f32, r16)
 
@@ -64,7 +61,7 @@ struct Variant {
   std::string name;
   int rows, outs, gated_outs, blocks = 0;
   unsigned grid(int all) const { return blocks ? std::min(all, blocks) : all; }
-  unsigned threads() const { return !blocks ? 256 : rows == 1 ? gemv::ring::THREADS : gemv::ring_rows::THREADS; }
+  unsigned threads() const { return blocks ? gemv::ring::THREADS : 256; }
 };
 static const Variant variants[] = {{"r8", 8, 16, 16}, {"r16", 16, 32, 16}, {"r64s", 64, 32, 16}, {"r64", 64, 64, 32}};
 static const Variant& variant(int rows) { return variants[rows <= 8 ? 0 : rows <= 16 ? 1 : 3]; }
@@ -325,24 +322,22 @@ static void test_many_rows(const Variant& v) {
   test_gated<__half>(64, 64, 33, 1, false, 0, v);
 }
 
-/// Rings, by `blocks` blocks.
-static void test_ring(int rows, int blocks) {
-  const Variant v = {rows == 1 ? "ring" : rows <= 8 ? "ring8" : "ring16", rows == 1 ? 1 : rows <= 8 ? 8 : 16, 8, 4, blocks};
+/// One row, by `blocks` blocks.
+static void test_ring(int blocks) {
+  const Variant v = {"ring", 1, 8, 4, blocks};
   for (int k : {64, 576, 1024, 1088, 2432})
-    for (bool norm : {false, true}) test_plain<__half>(k, rows, {48}, norm, !norm && k != 576, k == 1088 ? 6 : 0, v);
-  for (int outs : {1, 7, 16, 257}) test_plain<__half>(128, rows, {outs}, outs % 2, outs == 16, outs == 16 ? 3 : 0, v);
-  test_plain<__half>(1984, rows, {33, 7, 64}, true, false, 6, v);
-  test_plain<__half>(64, rows, {800}, false, true, 3, v);  // more tiles of one slice than adders
+    for (bool norm : {false, true}) test_plain<__half>(k, 1, {48}, norm, !norm && k != 576, k == 1088 ? 6 : 0, v);
+  for (int outs : {1, 7, 16, 257}) test_plain<__half>(128, 1, {outs}, outs % 2, outs == 16, outs == 16 ? 3 : 0, v);
+  test_plain<__half>(1984, 1, {33, 7, 64}, true, false, 6, v);
+  test_plain<__half>(64, 1, {800}, false, true, 3, v);  // more tiles of one slice than adders
   for (const RopeShape& s : {RopeShape{3, 1, 16, 0, 0}, {4, 2, 32, 0, 1}, {2, 1, 64, 1, 1}, {1, 1, 96, 2, 2}, {2, 1, 128, 0, 1}})
-    test_rotated<__half>(192, rows, s, s.head_dim == 32 ? 3 : 0, v);
-  for (int activation : {0, 1}) test_gated<__half>(896, rows, 48 - activation, activation, activation, 3, v);
+    test_rotated<__half>(192, 1, s, s.head_dim == 32 ? 3 : 0, v);
+  for (int activation : {0, 1}) test_gated<__half>(896, 1, 48 - activation, activation, activation, 3, v);
   test_batch_independence<__half>(3200, 40, {v});
 }
 
 int main() {
-  for (int blocks : {1, 3, 132}) test_ring(1, blocks);
-  for (int blocks : {1, 4}) test_ring(5, blocks), test_ring(13, blocks);
-  test_ring(2, 132), test_ring(16, 132);
+  for (int blocks : {1, 3, 132}) test_ring(blocks);
   test_plain<__half>(14336, 1, {24}, false, true, 0, {"ring", 1, 8, 4, 1});
   test_plain<__half>(gemv::ring::MAX_K, 1, {24}, true, false, 0, {"ring", 1, 8, 4, 1});
   test_type<__half>();

@@ -1,4 +1,4 @@
-//! Matrix products: `gemv.cu` in narrow passes, on compute capability 9.0 and newer `gemv_ring.cu` and `gemv_ring_rows.cu`, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
+//! Matrix products: `gemv.cu` in narrow passes, for one row `gemv_ring.cu` on compute capability 9.0 and newer, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
 //! compute capability 9.0 and `gemm.cu` on others, with inputs rounded to f16 ([`RoundedRows`]).
 
 use super::CudaBackend;

@@ -217,8 +217,8 @@ pub struct DeltaKernels {
 pub struct MatmulKernels {
     /// For few rows, ascending.
     pub narrow: Vec<NarrowKernels>,
-    /// [`RINGS`], with the same bits, if the device supports them.
-    pub rings: Vec<NarrowKernels>,
+    /// [`RING`], with the same bits, if the device supports it.
+    pub ring: Option<NarrowKernels>,
     /// For decode steps with more rows, with the same bits, if the device supports them.
     pub many: Option<ManyKernels>,
     /// For wide passes; `None` for f32 weights, which `narrow` multiplies.
@@ -235,7 +235,7 @@ pub struct NarrowVariant {
     /// Outputs per block; gates per block of `gated`.
     pub outs: usize,
     pub gates: usize,
-    /// Of a ring: `outs` and `gates` are shared out among at most one block per multiprocessor.
+    /// Of `gemv_ring.cu`: `outs` and `gates` are shared out among at most one block per multiprocessor.
     pub ring: bool,
 }
 
@@ -246,36 +246,16 @@ impl NarrowVariant {
 
     /// Whether it multiplies rows of `k` in-features.
     fn takes(&self, k: usize) -> bool {
-        !self.ring || k.is_multiple_of(RING_LINE) && (self.rows > 1 || k <= RING_MAX_K)
-    }
-
-    fn file(&self) -> &'static str {
-        match (self.ring, self.rows) {
-            (false, _) => "gemv",
-            (true, 1) => "gemv_ring",
-            (true, _) => "gemv_ring_rows",
-        }
-    }
-
-    fn threads(&self) -> usize {
-        match (self.ring, self.rows) {
-            (false, _) => 256,
-            (true, 1) => 288,
-            (true, _) => 544,
-        }
+        !self.ring || k.is_multiple_of(RING_LINE) && k <= RING_MAX_K
     }
 }
 
-/// In-features of a ring: multiples, and for one row the most (`MAX_K`), with which two stages fit.
+/// In-features of `gemv_ring.cu`: multiples, and the most (`MAX_K`), with which two stages fit.
 const RING_LINE: usize = 64;
 const RING_MAX_K: usize = 40_512;
 
-/// The fastest for a few rows of f16 weights, on compute capability 9.0 and newer.
-pub const RINGS: [NarrowVariant; 3] = [
-    NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true },
-    NarrowVariant { name: "ring8", rows: 8, outs: 8, gates: 4, ring: true },
-    NarrowVariant { name: "ring16", rows: 16, outs: 8, gates: 4, ring: true },
-];
+/// The fastest for one row of f16 weights, on compute capability 9.0 and newer.
+pub const RING: NarrowVariant = NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true };
 
 /// Ascending in rows; of equal ones, the first that fits the device's shared memory is used.
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
@@ -386,7 +366,7 @@ impl MatmulKernels {
             }
         }
         if dtype != DType::F16 {
-            return Ok(MatmulKernels { narrow, rings: Vec::new(), many: None, wide: None });
+            return Ok(MatmulKernels { narrow, ring: None, many: None, wide: None });
         }
         let gemm = |product: &str| of_sizes(|rows| files.get("gemm", &format!("gemm{product}_m{rows}")));
         let wide = WideKernels {
@@ -395,13 +375,8 @@ impl MatmulKernels {
             round: files.get("gemm", "round_rows")?,
             rms_norm: files.get("norm", "rms_norm_f16")?,
         };
-        let mut rings = Vec::new();
-        if files.capability >= HOPPER {
-            for variant in RINGS {
-                rings.extend(NarrowKernels::load(files, dtype.name(), variant)?);
-            }
-        }
-        Ok(MatmulKernels { narrow, rings, many: ManyKernels::load(files)?, wide: Some(wide) })
+        let ring = if files.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
+        Ok(MatmulKernels { narrow, ring, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
     /// The kernels for more rows than [`Self::narrow`] takes at once.
@@ -416,7 +391,7 @@ impl MatmulKernels {
         std::iter::from_fn(move || {
             let left = rows - first;
             let fits = |kernels: &&NarrowKernels| left <= kernels.variant.rows && kernels.variant.takes(k);
-            let kernels = self.rings.iter().chain(&self.narrow).find(fits).or(self.narrow.last());
+            let kernels = self.ring.iter().chain(&self.narrow).find(fits).or(self.narrow.last());
             let kernels = kernels.filter(|_| left > 0)?;
             let part = (kernels, first, left.min(kernels.variant.rows));
             first += part.2;
@@ -428,7 +403,7 @@ impl MatmulKernels {
 impl NarrowKernels {
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
-        let (file, threads) = (variant.file(), variant.threads());
+        let (file, threads) = if variant.ring { ("gemv_ring", 288) } else { ("gemv", 256) };
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
             return Ok(None);

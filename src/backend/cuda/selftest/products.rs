@@ -20,7 +20,7 @@ use crate::model::weights::DType;
 
 /// In-features: of narrow products more than the eight warps take at once, of Hopper's more than its stages hold.
 const K: usize = 1160;
-/// Of a ring: two slices and a part of one.
+/// Of `gemv_ring.cu`: two slices and a part of one.
 const RING_K: usize = 2240;
 /// Multiprocessors that share the outputs there.
 const RING_BLOCKS: usize = 3;
