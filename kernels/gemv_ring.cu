@@ -19,6 +19,7 @@ namespace ring {
 
 constexpr int UNITS = TILE / UNIT;         // of a tile of mma
 constexpr int STAGE = TILE * PITCH;
+constexpr int ALIGNMENT = 128;               // of stages
 constexpr int MAX_STAGES = 6;
 constexpr int THREADS = (WARPS + 1) * 32;  // the last warp copies
 static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight tiles ahead");
@@ -37,7 +38,7 @@ struct Shared {
 
   __device__ __forceinline__ explicit Shared(int k) {
     unsigned char* const all = shared_memory();
-    const int before = sizeof(Fixed) + k * 4;
+    const int before = ceil_div((int)sizeof(Fixed) + k * 4, ALIGNMENT) * ALIGNMENT;
     fixed = reinterpret_cast<Fixed*>(all), terms = reinterpret_cast<uint4*>(all + sizeof(Fixed));
     stages = {fixed->full, fixed->empty, all + before, min(MAX_STAGES, (BYTES - before) / STAGE)};
   }
@@ -53,27 +54,51 @@ struct Shared {
 static_assert(sizeof(Shared::Fixed) % 16 == 0, "");
 
 /// The largest k with two stages.
-constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - 2 * STAGE) / 4 / LINE * LINE;
+constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - ALIGNMENT - 2 * STAGE) / 4 / LINE * LINE;
+
+/// Swaps two numbers, without a branch.
+__device__ __forceinline__ void swap_if(bool on, unsigned& a, unsigned& b) {
+  const unsigned first = on ? b : a, second = on ? a : b;
+  a = first, b = second;
+}
+
+/// A line of 16 rows of weights as mma's operands. All rows begin in the same bank, so that of row r the chunks of 16 bytes are read in the
+/// order c ^ r % 8, and put in their own by three exchanges. PRECOND: the whole warp.
+__device__ __forceinline__ void read_line(unsigned (&w)[2][2][1][4], const unsigned char* line) {
+  const int lane = threadIdx.x % 32;
+  const unsigned char* const row = line + lane % 16 * PITCH;
+  const int chunk = (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) ldmatrix_x4(w[i / 2][i % 2][0], row + (chunk ^ i * 32));
+#pragma unroll
+  for (int rows = 0; rows < 2; ++rows) {  // 0 .. 7, 8 .. 15
+    const auto word = [&](int chunk) -> unsigned& { return w[chunk / 4][chunk / 2 % 2][0][chunk % 2 * 2 + rows]; };
+#pragma unroll
+    for (int bit = 1; bit < 8; bit *= 2)
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (!(i & bit)) swap_if(lane / 4 & bit, word(i), word(i | bit));
+  }
+}
 
 /// This warp's part of a slice, times the activations. `left`: elements of k from the slice on.
 __device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char* stage, const uint4* terms, int left) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const unsigned char* const from = stage + lane % 16 * PITCH + lane / 16 * 16;
+  const int warp = threadIdx.x / 32;
 #pragma unroll
-  for (int line = 0; line < LINES; line += WARPS) {
-    if ((line + warp) * LINE >= left) break;
+  for (int i = 0; i < LINES; i += WARPS) {
+    const int line = i + warp;
+    if (line * LINE >= left) break;
+    unsigned w[2][2][1][4];
+    read_line(w, stage + line * LINE_BYTES);
 #pragma unroll
     for (int step = 0; step < LINE / STEP; ++step) {
-      const int at = (line + warp) * (LINE / STEP) + step;
-      unsigned w[2][1][4], x[2][4];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) ldmatrix_x4(w[half][0], from + at * STEP * 2 + half * 32);
+      unsigned x[2][4];
 #pragma unroll
       for (int term = 0; term < 2; ++term) {
-        const uint4 words = terms[(at * 2 + term) * 4 + lane % 4];
+        const uint4 words = terms[((line * (LINE / STEP) + step) * 2 + term) * 4 + threadIdx.x % 4];
         x[term][0] = words.x, x[term][1] = words.y, x[term][2] = words.z, x[term][3] = words.w;
       }
-      multiply_step<__half>(sums, w, x);
+      multiply_step<__half>(sums, w[step], x);
     }
   }
 }

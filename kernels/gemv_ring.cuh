@@ -13,11 +13,8 @@ namespace ring {
 
 constexpr int UNIT = 8;                // rows of weights
 constexpr int LINE = LINE_BYTES / 2;   // elements of k
-#ifndef RING_SLICE
-#define RING_SLICE 1024
-#endif
-constexpr int SLICE = RING_SLICE, LINES = SLICE / LINE;
-constexpr int PITCH = SLICE * 2 + 16;  // bytes from a row of a stage to the next: eight rows lie in different banks
+constexpr int SLICE = 1024, LINES = SLICE / LINE;
+constexpr int PITCH = SLICE * 2;       // bytes from a row of a stage to the next: copies to other than whole lines are slower by a tenth
 constexpr int BYTES = 227 << 10;       // all shared memory that a block can have
 
 /// The stages, [rows of weights][PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
