@@ -10,8 +10,8 @@
 
 // ---- data in device memory ------------------------------------------------------------------------------------------
 
-/// One row of a pass: `token` enters at `position` of the sequence in `slot`; `stream` numbers it for the sampler.
-struct RowState {
+/// One row of a pass: `token` enters at `position` of the sequence in `slot`; `stream` numbers it for the sampler. One load.
+struct alignas(16) RowState {
   int slot, position, token, stream;
 };
 
@@ -360,6 +360,18 @@ __device__ __forceinline__ void wait_for_earlier_grids() {
 __device__ __forceinline__ void start_early() {
   let_next_grid_start();
   wait_for_earlier_grids();
+}
+
+/// Counts up `count`, and from `limit` back to 0; returns what it was. Whoever counts sees what those wrote who counted before,
+/// and what their blocks wrote before a barrier. (Between two __threadfence it would wait for more: they order all with all.)
+__device__ __forceinline__ unsigned arrive(unsigned* count, unsigned limit) {
+#ifdef CUDA_HOST_SHIM
+  return atomicInc(count, limit);
+#else
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(limit) : "memory");
+  return before;
+#endif
 }
 
 /// c[16x8] += a[16x16] b[16x8] on the tensor cores. Lane 4g + t holds, of `a`, rows g and g + 8 in a[0], a[1] (columns

@@ -95,8 +95,8 @@ struct Run {
     const Device<SequenceView> sequences(views);
     const std::string name = std::string("attn_decode_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + (c.plain ? "_plain" : "");
-    const dim3 grid(c.splits, c.kv_heads * ((c.group + 7) / 8), n);
-    const Device<unsigned> arrivals(std::vector<unsigned>(grid.y * grid.z));
+    const dim3 grid(c.kv_heads * ((c.group + 7) / 8), c.splits, n);
+    const Device<unsigned> arrivals(std::vector<unsigned>(grid.x * grid.z));
     launch(name, grid, dim3(128), shared_bytes(name), (const float*)q.get(), (const RowState*)row_states.get(),
            (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
            partial.get(), parts.get(), arrivals.get(), out.get(), states.get());
