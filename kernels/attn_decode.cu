@@ -286,7 +286,10 @@ __device__ __forceinline__ void decode(const Arguments& a) {
   const Sequence sequence(a.sequences[row.slot]);
   const Span span = attended(row.position, a.window);
   const int active = active_splits(span, gridDim.y);
-  if ((int)blockIdx.y >= active) return wait_for_earlier_grids();
+  if ((int)blockIdx.y >= active) {
+    wait_for_earlier_grids();
+    return;
+  }
   walk<T, ENTROPY>(a, heads, row, sequence, share_of(span, blockIdx.y, active));
   if (last_to_arrive(a.arrivals + blockIdx.z * gridDim.x + blockIdx.x, active)) merge<D, ENTROPY>(a, heads, active);
 }
