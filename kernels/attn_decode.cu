@@ -193,7 +193,7 @@ __device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
   return __syncthreads_or(last);
 }
 
-/// One warp merges the splits' states: the total, and the splits' factors to `factors` in shared memory.
+/// One warp merges the splits' states: the total, and to `factors` the splits' factors, of which a lane reads only its own.
 template <bool ENTROPY>
 __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int active, float* factors) {
   const int lane = threadIdx.x % 32;
@@ -225,12 +225,11 @@ template <int D, bool ENTROPY>
 __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
   constexpr int TOGETHER = 16;  // loads of a lane in flight
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* factors = reinterpret_cast<float*>(dyn_smem) + warp * MAX_SPLITS;
+  float* factors = reinterpret_cast<float*>(dyn_smem) + warp * MAX_SPLITS;  // lane's own: of splits lane, lane + 32, ...
 #pragma unroll 1
   for (int g = warp; g < heads.count; g += WARPS) {
     const size_t head = heads.first + g, part = head * gridDim.y;
-    float x[TOGETHER][4], sum[4], z = 0.f;
-    // the first outputs are under way while the states are merged
+    float sum[4], z = 0.f;
 #pragma unroll 1
     for (int first = 0; first < D; first += 128) {
       const int dim = first + 4 * lane;
@@ -239,19 +238,20 @@ __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
       for (int n = 0; n < 4; ++n) sum[n] = 0.f;
 #pragma unroll 1
       for (int split = 0; split < active; split += TOGETHER) {
+        float x[TOGETHER][4] = {};
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
           if (dim < D && split + i < active) load_vec<float>(from + (size_t)(split + i) * D, x[i]);
-        if (first + split == 0) {
+        if (first + split == 0) {  // the first outputs are under way while the states are merged
           const HeadState total = combine_states<ENTROPY>(a.partial_states + part, active, factors);
           if (lane == 0) a.states[head] = total;
           z = total.z;
-          __syncwarp();  // the factors are there
         }
+        const int mine = split / 32 * 32 + lane;
+        const float own = mine < active ? factors[mine] : 0.f;
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i) {
-          if (split + i >= active) break;
-          const float factor = factors[split + i];
+          const float factor = __shfl_sync(FULL_WARP, own, split % 32 + i);
 #pragma unroll
           for (int n = 0; n < 4; ++n) sum[n] = fmaf(factor, x[i][n], sum[n]);
         }
@@ -260,7 +260,6 @@ __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
       for (int n = 0; n < 4; ++n) sum[n] /= z;
       if (dim < D) store_vec<float>(a.out + head * D + dim, sum);
     }
-    __syncwarp();  // nobody reads the factors any more
   }
 }
 

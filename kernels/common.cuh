@@ -281,15 +281,17 @@ __device__ __forceinline__ T warp_reduce(T x, Op op = Op()) {
   return x;
 }
 
-/// Over the block; `scratch` holds one T a warp. PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all
+/// Over the block; `scratch` holds one T a warp. WARPS: of the block, where they are known: then all are read at once. PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all
 /// threads take part; no thread still reads `scratch`, and a barrier follows before it is written again.
-template <class Op, class T>
+template <class Op, int WARPS = 0, class T>
 __device__ __forceinline__ T block_reduce(T x, T* scratch, Op op = Op()) {
+  const unsigned warps = WARPS > 0 ? WARPS : blockDim.x / 32;
   x = warp_reduce<Op>(x, op);
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
   x = scratch[0];
-  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) x = op(x, scratch[warp]);
+#pragma unroll
+  for (unsigned warp = 1; warp < warps; ++warp) x = op(x, scratch[warp]);
   return x;
 }
 

@@ -34,6 +34,7 @@ struct PendingCopy {
   const void* from;
   unsigned bytes, source_bytes;  // the rest is filled with zeros
   unsigned group;
+  unsigned char early[16];  // what was there before the earlier grids had ended, if `from` is null
 };
 
 // A wgmma that has been started by a thread; the four warps' are done together.
