@@ -136,19 +136,21 @@ struct RowStats {
   double lse, entropy;
 };
 
+/// PRECOND: all threads; `blocks` is at most THREADS; `scratch` is free, and a barrier follows before it is used again.
 __device__ __forceinline__ RowStats row_stats(const HeadPartial* partials, int blocks, double* scratch) {
-  const float m = row_maximum(partials, blocks, scratch);
+  static_assert((1 << 20) / CHUNK <= THREADS, "a partial a thread");
+  const HeadPartial own = (int)threadIdx.x < blocks ? partials[threadIdx.x] : HeadPartial{-infinity(), 0.0f, 0.0f};
+  const float m = block_reduce<Max, WARPS>(own.m, reinterpret_cast<float*>(scratch));
   double z = 0.0, s = 0.0;
-  for (int i = threadIdx.x; i < blocks; i += THREADS) {
-    const HeadPartial p = partials[i];
-    if (p.m == -infinity() && p.z == 0.0f) continue;  // nothing there
-    const double shift = (double)p.m - (double)m, scale = exp(shift);
-    z += scale * (double)p.z;
-    s += scale * ((double)p.s + shift * (double)p.z);
+  if (own.m > -infinity() || own.z != 0.0f) {
+    const double shift = (double)own.m - (double)m, scale = exp(shift);
+    z = scale * (double)own.z;
+    s = scale * ((double)own.s + shift * (double)own.z);
   }
   z = block_reduce<Sum, WARPS>(z, scratch + 16);
   s = block_reduce<Sum, WARPS>(s, scratch + 32);
-  return {m, (double)m + log(z), log(z) - s / z};
+  const double log_z = log(z);
+  return {m, (double)m + log_z, log_z - s / z};
 }
 
 /// Mean ln p of the best 20 of a sorted list of keys, and its dominant tokens: those up to the last place from which p
@@ -194,15 +196,24 @@ __device__ __forceinline__ void write_wide(const HeadPartial* partials, const Wi
   out = result;
 }
 
-/// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads; ends with a barrier.
+/// Starts copying lists.
+__device__ __forceinline__ void fetch_lists(unsigned long long* keys, const unsigned long long* lists, int count) {
+  for (int i = 2 * threadIdx.x; i < count * TOP; i += 2 * THREADS) cp_async16(keys + i, lists + i);
+  cp_commit();
+}
+
+/// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads, which are fetching the first RUNS lists; ends with a
+/// barrier.
 __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsigned long long* lists, int blocks) {
-  for (int next = 0; next < blocks;) {
-    const int kept = next > 0;  // the first run is the result of earlier rounds
-    const int fresh = min(blocks - next, RUNS - kept);
-    for (int i = threadIdx.x; i < fresh * TOP; i += THREADS) keys[kept * TOP + i] = lists[(size_t)next * TOP + i];
-    __syncthreads();
-    merge_runs(keys, kept + fresh);
-    next += fresh;
+  for (int done = min(blocks, RUNS), runs = done;;) {
+    cp_wait<0>();
+    __syncthreads();  // the lists are there
+    merge_runs(keys, runs);
+    if (done == blocks) return;
+    const int fresh = min(blocks - done, RUNS - 1);  // beside the result of earlier rounds
+    fetch_lists(keys + TOP, lists + (size_t)done * TOP, fresh);
+    done += fresh;
+    runs = 1 + fresh;
   }
 }
 
@@ -308,6 +319,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   const float* row = logits + (size_t)blockIdx.x * vocab;
   const RowState state = rows[blockIdx.x];
   const Sampler sampler = samplers[blockIdx.x];
+  head::fetch_lists(shared.keys, lists + first * TOP, min(blocks, head::RUNS));
   const head::RowStats stats = head::row_stats(partials + first, blocks, shared.reduce);
   head::merge_lists(shared.keys, lists + first * TOP, blocks);
 
@@ -334,7 +346,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   if (threadIdx.x != 0) return;
   const bool known = token >= 0 && token < vocab;
   log.tokens[entry] = known ? token : -1;
-  log.logprobs[entry] = known ? (float)((double)row[token] - stats.lse) : infinity() - infinity();
+  const bool best = key_id(shared.keys[0]) == token;  // then its logit need not be waited for
+  const float logit = known ? best ? key_value(shared.keys[0]) : row[token] : 0.0f;
+  log.logprobs[entry] = known ? (float)((double)logit - stats.lse) : infinity() - infinity();
   log.entropies[entry] = (float)stats.entropy;
   if (not_finite && !(fabs(stats.entropy) < (double)infinity())) *not_finite = 1;
   if (next_rows) next_rows[blockIdx.x] = {state.slot, state.position + 1, known ? token : 0, state.stream};
