@@ -69,9 +69,9 @@ ONLY = {"gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
 EARLY_ARCH = "sm_90a"
 GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UTMALDG", "CALL"}
-# What the kernels of a file may do before they wait, as nothing writes it while they run: products copy weights; attention
-# reads its rows, their sequences and all positions that no row of the step has brought (PRECOND of attn_decode.cu).
-BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_wide": {"LDGSTS"}, "attn_decode": {"LDG", "LDGSTS"}}
+# What the kernels of a file may do before they wait, as nothing writes it while they run: products copy weights, the norm loads
+# its own; attention reads its rows, their sequences and all positions that no row of the step has brought (PRECOND of attn_decode.cu).
+BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_wide": {"LDGSTS"}, "norm": {"LDG"}, "attn_decode": {"LDG", "LDGSTS"}}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
 
