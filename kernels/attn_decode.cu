@@ -286,7 +286,7 @@ __device__ __forceinline__ void decode(const Arguments& a) {
   const Span span = attended(row.position, a.window);
   const int active = active_splits(span, gridDim.y);
   if ((int)blockIdx.y >= active) {
-    wait_for_earlier_grids();
+    leave_the_wait_to_others();  // split 0 has a share
     return;
   }
   walk<T, ENTROPY>(a, heads, row, sequence, share_of(span, blockIdx.y, active));

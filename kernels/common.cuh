@@ -348,13 +348,20 @@ __device__ __forceinline__ void let_next_grid_start() {
 }
 
 /// Waits until the kernels before this one have ended and what they wrote can be read. Every thread of a kernel that
-/// STARTS_EARLY calls it, so that one that has ended has waited for all before it. What they write is not to be read
+/// STARTS_EARLY calls it (or see below), so that one that has ended has waited for all before it. What they write is not to be read
 /// through `const __restrict__`, which promises that it does not change while this kernel runs.
 __device__ __forceinline__ void wait_for_earlier_grids() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::running->wait_for_earlier_grids();
 #elif __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Instead, of a block with nothing to do, in a grid where another block waits: this one ends, and makes room, at once.
+__device__ __forceinline__ void leave_the_wait_to_others() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::running->leave_the_wait_to_others();
 #endif
 }
 

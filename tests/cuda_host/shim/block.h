@@ -158,6 +158,7 @@ class Block {
   bool must_wait = false;  // a thread that ends without having waited is an error
 
   void wait_for_earlier_grids();
+  void leave_the_wait_to_others();  // this thread ends without having waited
   void barrier(Site site, int predicate);
   void cluster_barrier(Site site) { wait_for_all(site, 0); }
   unsigned char* shared_memory() const { return shared_of(current->block_rank); }
