@@ -163,23 +163,22 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
     earlier.sums[i] = to.sums[i];
   }
   for (int i = threadIdx.x; i < kept * a.head_dim; i += THREADS) earlier.queries[i] = to.queries[i];
-  for (int i = threadIdx.x; i < kept; i += THREADS) keys[i] = to.heads[i] < 0 ? TAKEN : ordered(to.entropies[i]);
 #pragma unroll 1
-  for (int start = 0; start < offered; start += TOGETHER * THREADS) {
+  for (int start = threadIdx.x; start < kept + offered; start += TOGETHER * THREADS) {
     HeadState states[TOGETHER];
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      const int candidate = start + j * THREADS + threadIdx.x;
+      const int candidate = start + j * THREADS - kept;
       const size_t head = ((size_t)(candidate / a.heads) * gridDim.x + blockIdx.x) * a.heads + candidate % a.heads;
-      if (candidate < offered) states[j] = a.states[head];
+      if (candidate >= 0 && candidate < offered) states[j] = a.states[head];
     }
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      const int candidate = start + j * THREADS + threadIdx.x;
-      if (candidate < offered) keys[kept + candidate] = entropy_key(finished(states[j], a.regularized));
+      const int i = start + j * THREADS;
+      if (i < kept) keys[i] = to.heads[i] < 0 ? TAKEN : ordered(to.entropies[i]);
+      if (i >= kept && i < kept + offered) keys[i] = entropy_key(finished(states[j], a.regularized));
     }
   }
-  __syncthreads();  // the keys and the earlier entries are there
   pick(keys, kept + offered, a.keep + 1, winners, few, scratch, found);
   if ((int)threadIdx.x < a.keep) record(a, to, earlier, kept, threadIdx.x, winners[threadIdx.x]);
   const int of_query = a.head_dim / 4;

@@ -198,6 +198,7 @@ __device__ __forceinline__ void write_wide(const HeadPartial* partials, const Wi
 
 /// Starts copying lists.
 __device__ __forceinline__ void fetch_lists(unsigned long long* keys, const unsigned long long* lists, int count) {
+#pragma unroll 4
   for (int i = 2 * threadIdx.x; i < count * TOP; i += 2 * THREADS) cp_async16(keys + i, lists + i);
   cp_commit();
 }
