@@ -69,6 +69,9 @@ ONLY = {"gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
 EARLY_ARCH = "sm_90a"
 GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UTMALDG", "CALL"}
+# What the kernels of a file may do before they wait, as nothing writes it while they run: products copy weights, the norm loads
+# its own; attention reads its rows, their sequences and all positions that no row of the step has brought (PRECOND of attn_decode.cu).
+BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_wide": {"LDGSTS"}, "norm": {"LDG"}, "attn_decode": {"LDG", "LDGSTS"}}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
 
@@ -203,8 +206,8 @@ def count(file, arch, nvcc, nvdisasm):
 
 
 def early_defects(file, nvcc, nvdisasm):
-    """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words; those of
-    gemv.cu and gemv_wide.cu may copy weights."""
+    """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words, but for what
+    BEFORE_THE_WAIT allows."""
     image, _ = cubin(file, EARLY_ARCH, nvcc, target() / "sass")
     defects = []
     for name, code in instructions(nvdisasm, image).items():
@@ -214,7 +217,7 @@ def early_defects(file, nvcc, nvdisasm):
             defects.append(f"{name}: STARTS_EARLY, but no wait" if early else f"{name}: waits, but is not STARTS_EARLY")
             continue
         before = set(code[:code.index("ACQBULK")]) & GLOBAL_ACCESSES if early else set()
-        if before - ({"LDGSTS"} if file.stem in ("gemv", "gemv_wide") else set()):
+        if before := before - BEFORE_THE_WAIT.get(file.stem, set()):
             defects.append(f"{name}: {', '.join(sorted(before))} before it waits")
     return defects
 

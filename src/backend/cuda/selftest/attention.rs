@@ -265,8 +265,8 @@ impl Attention {
         let (positions, n, d) = ([37, 200], 3, self.head_dim);
         let (fixture, used) = (self.fixture(bench, n)?, positions.len() * HEADS);
         let rows = fixture.rows(&[positions[0], positions[1], usize::MAX])?; // position -1: unused
-        let grid = [SPLITS, KV_HEADS * GROUP.div_ceil(DECODE_GROUP), n];
-        let arrivals = bench.put(&vec![0u32; grid[1] * n])?; // a launch leaves zeros
+        let grid = [KV_HEADS * GROUP.div_ceil(DECODE_GROUP), SPLITS, n];
+        let arrivals = bench.put(&vec![0u32; grid[0] * n])?; // a launch leaves zeros
         for mask in [PLAIN, MASKED] {
             let (out, states) = (bench.room(n * HEADS * d)?, bench.room(n * HEADS)?);
             let parameters = AttnDecode {
