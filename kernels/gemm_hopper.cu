@@ -1,10 +1,11 @@
 // The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak by wgmma alone and outrun
 // the second cache: y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
-// A block computes 128 rows x 128 outputs, as gemm_m128 does; four blocks, two by two, are a cluster. Each of them asks the
-// second cache for half of its rows and half of its weights, and the copy (TMA) brings them to the two blocks that need them,
-// so that a multiplication asks for half of what it does in gemm_m128. Slices of 64 elements of k go round in STAGES
-// stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
+// A block computes 128 rows x 128 outputs, as gemm_m128 does; two blocks with the same rows are a cluster. Each of them asks the
+// second cache for half of the rows and for its own weights, and the copy (TMA) brings the rows to both, so that a multiplication
+// asks for three quarters of what it does in gemm_m128. Clusters of four would ask for half, but a cluster lies in one GPC, and
+// GPCs are of 16 or 18 multiprocessors, or less: 32 clusters of four do not fit on 132 at once, and 128 blocks take two rounds.
+// Slices of 64 elements of k go round in STAGES stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
 // multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
 // while the sums of the one before are added up, times the rows' powers of two. The order of sums is gemm.cu's: the same bits, where the tensor cores add
 // alike in both kinds of instruction. Whether they do is not published, so one model's wide passes take the one or the other.
@@ -15,10 +16,16 @@
 //   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same of each job's matrix
 //   others      as gemm.cu; of a job `w` is not used
 //
-// PRECOND: grid (2 ceil(n / 256), 2 ceil(b / 2)) with b the sum over jobs of ceil(outs / 128), gated: ceil(outs / 64), block 384;
+// PRECOND: grid (ceil(n / 128), 2 ceil(b / 2)) with b the sum over jobs of ceil(outs / 128), gated: ceil(outs / 64), block 384;
 //   k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
 #include "dense.cuh"
 #include "hopper.cuh"
+
+// Blocks of a cluster, 1 or 2 either way: beside each other in x have the same outputs, in y the same rows. The grid has whole clusters.
+#ifndef GEMM_HOPPER_CLUSTER_X
+#define GEMM_HOPPER_CLUSTER_X 1
+#define GEMM_HOPPER_CLUSTER_Y 2
+#endif
 
 /// Of the matrices of a launch.
 struct TensorMaps {
@@ -28,6 +35,7 @@ struct TensorMaps {
 #if HAS_WGMMA
 namespace hopper {
 
+constexpr unsigned CLUSTER_X = GEMM_HOPPER_CLUSTER_X, CLUSTER_Y = GEMM_HOPPER_CLUSTER_Y;
 constexpr int M = 128;                  // rows of a block, and outputs, or gates and ups
 constexpr int BK = 64;                  // elements of k in a stage
 constexpr int CHAIN = 32;               // elements of k that a tensor core adds up
@@ -37,8 +45,10 @@ constexpr int STAGE = 4 * TILE, STAGES = 6;
 constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
 constexpr int THREADS = (GROUPS + 1) * GROUP;
 constexpr int REGISTERS = 240, REGISTERS_TO_COPY = 24;  // of a thread; launched with 168, the third of a multiprocessor's
-constexpr int SHARED_BY = 3;            // blocks that a block copies to, and that copy to it
+constexpr int SHARED_BY = CLUSTER_X + CLUSTER_Y - 1;  // blocks that a block copies to, and that copy to it
 constexpr int BYTES = OPERAND_ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
+
+__host__ __device__ constexpr int whole_clusters(int blocks, int of_cluster) { return ceil_div(blocks, of_cluster) * of_cluster; }
 
 /// The stages, and who may use them: `full` ends a phase when a slice is there, `empty` when all have read it.
 struct Ring {
@@ -71,29 +81,38 @@ struct Turn {
   }
 };
 
-/// This block's place in its cluster: blocks beside each other in x have the same outputs, in y the same rows.
+/// This block's place in its cluster.
 struct Place {
-  unsigned x = blockIdx.x % 2, y = blockIdx.y % 2;
-  __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + 2 * y; }
-  __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, 1); }
-  __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(1, y); }
+  unsigned x = blockIdx.x % CLUSTER_X, y = blockIdx.y % CLUSTER_Y;
+  __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + CLUSTER_X * y; }
+  __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, CLUSTER_Y - 1); }
+  __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(CLUSTER_X - 1, y); }
   /// Block i of those that copy to this one, which are those that it copies to; i below SHARED_BY.
-  __device__ __forceinline__ unsigned neighbour(unsigned i) const { return rank(x ^ i % 2, y ^ i / 2 % 2); }
+  __device__ __forceinline__ unsigned neighbour(unsigned i) const {
+    return i < CLUSTER_X ? rank((x + i) % CLUSTER_X, y) : rank(x, y ^ 1);
+  }
 };
 
-/// Starts the copies of all slices: of each 64 of the block's rows for the blocks with the same rows, and 64 of its weights for those
-/// with the same outputs, the others of which bring the rest.
-__device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x, int row, const TensorMap& w, int w_row, int k) {
+/// Starts the copies of all slices: of 64 of the block's rows for the blocks with the same rows, and of 64 of its weights for those with
+/// the same outputs, the others of which bring the rest; of all 128 where there are no others. Weights: of job `number` from output
+/// `out` on, or with GATED the gate's and up's.
+template <bool GATED>
+__device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x, int row, const TensorMaps& w, int number, int out,
+                                            int k) {
   const Place place;
-  unsigned char* const x_to = ring.stages + X + place.y * TILE;
-  unsigned char* const w_to = ring.stages + W + place.x * TILE;
   Turn turn;
   for (int at = 0; at < k; at += BK, turn.next()) {
     Mbarrier* const full = ring.full + turn.stage;
+    unsigned char* const stage = ring.stages + turn.stage * STAGE;
     mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
     mbarrier_expect(full, STAGE);
-    copy_tile(x_to + turn.stage * STAGE, x, at, row + 64 * place.y, full, place.same_rows());
-    copy_tile(w_to + turn.stage * STAGE, w, at, w_row, full, place.same_outputs());
+#pragma unroll
+    for (unsigned half = place.y; half < 2; half += CLUSTER_Y)
+      copy_tile<(CLUSTER_Y > 1)>(stage + X + half * TILE, x, at, row + 64 * half, full, place.same_rows());
+#pragma unroll
+    for (unsigned half = place.x; half < 2; half += CLUSTER_X)
+      copy_tile<(CLUSTER_X > 1)>(stage + W + half * TILE, w.of_job[GATED ? half : number], at, GATED ? out : out + 64 * half, full,
+                                 place.same_outputs());
   }
 }
 
@@ -199,7 +218,8 @@ template <bool GATED>
 __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales,
                                         const MatrixJobs& jobs, int n, int k, int mode) {
   constexpr int OUTS = GATED ? M / 2 : M;
-  PRECOND_GRID(2 * ceil_div(n, 2 * M), 2 * ceil_div(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), 2));
+  PRECOND_GRID(whole_clusters(ceil_div(n, M), CLUSTER_X),
+               whole_clusters(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), CLUSTER_Y));
   const Ring ring;
   ring.begin();
   start_early();
@@ -209,9 +229,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
   const int out = block * OUTS;
   if (threadIdx.x >= GROUPS * GROUP) {
     keep_registers<REGISTERS_TO_COPY>();
-    const unsigned half = Place().x;
-    if (threadIdx.x == GROUPS * GROUP)
-      copy_slices(ring, x_map, row, w_maps.of_job[GATED ? half : number], GATED ? out : out + 64 * half, k);
+    if (threadIdx.x == GROUPS * GROUP) copy_slices<GATED>(ring, x_map, row, w_maps, number, out, k);
   } else {
     take_registers<REGISTERS>();
     Group group(ring);
@@ -227,8 +245,8 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
 #define GEMM_HOPPER_KERNEL(name, GATED, mode)                                                                              \
   SHARED_BYTES(name, hopper::BYTES)                                                                                   \
   STARTS_EARLY(name)                                                                                                       \
-  CLUSTERS(name, 2, 2)                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(2, 2)                                                   \
+  CLUSTERS(name, GEMM_HOPPER_CLUSTER_X, GEMM_HOPPER_CLUSTER_Y)                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(GEMM_HOPPER_CLUSTER_X, GEMM_HOPPER_CLUSTER_Y)                                                   \
       name(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMaps w_maps, const float* x_scales,      \
            const __grid_constant__ MatrixJobs jobs, int n, int k, int mode) {                                              \
     hopper::product<GATED>(x_map, w_maps, x_scales, jobs, n, k, mode);                                                \

@@ -96,8 +96,9 @@ struct Product {
     for (size_t j = 0; j < outs.size(); ++j)
       check(ch_encode_tensor_map(&w_maps.of_job[j], launch.w[j].get(), k, outs[j], 2 * k, 64, 64), "a tensor map of w");
     const int blocks = gated ? ceil_div(outs[0], 64) : launch.jobs.blocks(128);
-    ::launch(gated ? "gemm_gated_hopper" : "gemm_hopper", dim3(2 * ceil_div(n, 256), 2 * ceil_div(blocks, 2)), hopper::THREADS,
-             hopper::BYTES, x_map, w_maps, (const float*)rows.scales.get(), launch.jobs, n, k, mode);
+    ::launch(gated ? "gemm_gated_hopper" : "gemm_hopper",
+             dim3(hopper::whole_clusters(ceil_div(n, 128), hopper::CLUSTER_X), hopper::whole_clusters(blocks, hopper::CLUSTER_Y)),
+             hopper::THREADS, hopper::BYTES, x_map, w_maps, (const float*)rows.scales.get(), launch.jobs, n, k, mode);
     return launch.results();
   }
 

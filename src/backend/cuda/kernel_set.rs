@@ -93,9 +93,13 @@ pub const HOPPER_BLOCK: usize = 128;
 /// The only compute capability with `wgmma`.
 pub const HOPPER: (i32, i32) = (9, 0);
 
-/// The grid of `gemm_hopper.cu`: blocks two by two, for `blocks` blocks of outputs.
+/// Blocks of a cluster of `gemm_hopper.cu`: of rows, of outputs.
+const HOPPER_CLUSTER: [usize; 2] = [1, 2];
+
+/// The grid of `gemm_hopper.cu`: whole clusters, for `blocks` blocks of outputs.
 pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
-    [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(2), blocks.next_multiple_of(2), 1]
+    let [of_rows, of_outputs] = HOPPER_CLUSTER;
+    [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(of_rows), blocks.next_multiple_of(of_outputs), 1]
 }
 
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
