@@ -26,6 +26,11 @@
 #define GEMM_HOPPER_CLUSTER_X 1
 #define GEMM_HOPPER_CLUSTER_Y 2
 #endif
+// Outputs of a block, or gates and ups: 128 or 256; and chains that a group has in flight: see Group::multiply.
+#ifndef GEMM_HOPPER_WIDTH
+#define GEMM_HOPPER_WIDTH 128
+#define GEMM_HOPPER_SCHEDULE 2
+#endif
 
 /// Of the matrices of a launch.
 struct TensorMaps {
@@ -36,12 +41,13 @@ struct TensorMaps {
 namespace hopper {
 
 constexpr unsigned CLUSTER_X = GEMM_HOPPER_CLUSTER_X, CLUSTER_Y = GEMM_HOPPER_CLUSTER_Y;
-constexpr int M = 128;                  // rows of a block, and outputs, or gates and ups
+constexpr int M = 128, WIDTH = GEMM_HOPPER_WIDTH;  // rows of a block, and outputs, or gates and ups
+constexpr int PARTS = WIDTH / 128;      // of the outputs: a chain is of one
 constexpr int BK = 64;                  // elements of k in a stage
 constexpr int CHAIN = 32;               // elements of k that a tensor core adds up
 constexpr int TILE = 64 * BK * 2;       // bytes of what one copy brings: 64 rows of x or of w
 constexpr int X = 0, W = 2 * TILE;      // where they are in a stage
-constexpr int STAGE = 4 * TILE, STAGES = 6;
+constexpr int W_TILES = WIDTH / 64, STAGE = (2 + W_TILES) * TILE, STAGES = 24 / (2 + W_TILES);
 constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
 constexpr int THREADS = (GROUPS + 1) * GROUP;
 constexpr int REGISTERS = 240, REGISTERS_TO_COPY = 24;  // of a thread; launched with 168, the third of a multiprocessor's
@@ -93,9 +99,9 @@ struct Place {
   }
 };
 
-/// Starts the copies of all slices: of 64 of the block's rows for the blocks with the same rows, and of 64 of its weights for those with
-/// the same outputs, the others of which bring the rest; of all 128 where there are no others. Weights: of job `number` from output
-/// `out` on, or with GATED the gate's and up's.
+/// Starts the copies of all slices: of half of the block's rows for the blocks with the same rows, and of half of its weights for those
+/// with the same outputs, the others of which bring the rest; of all where there are no others. Weights: of job `number` from output
+/// `out` on, or with GATED the gate's and up's in turns.
 template <bool GATED>
 __device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x, int row, const TensorMaps& w, int number, int out,
                                             int k) {
@@ -107,12 +113,12 @@ __device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x
     mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
     mbarrier_expect(full, STAGE);
 #pragma unroll
-    for (unsigned half = place.y; half < 2; half += CLUSTER_Y)
-      copy_tile<(CLUSTER_Y > 1)>(stage + X + half * TILE, x, at, row + 64 * half, full, place.same_rows());
+    for (unsigned tile = place.y; tile < 2; tile += CLUSTER_Y)
+      copy_tile<(CLUSTER_Y > 1)>(stage + X + tile * TILE, x, at, row + 64 * tile, full, place.same_rows());
 #pragma unroll
-    for (unsigned half = place.x; half < 2; half += CLUSTER_X)
-      copy_tile<(CLUSTER_X > 1)>(stage + W + half * TILE, w.of_job[GATED ? half : number], at, GATED ? out : out + 64 * half, full,
-                                 place.same_outputs());
+    for (unsigned tile = place.x; tile < W_TILES; tile += CLUSTER_X)
+      copy_tile<(CLUSTER_X > 1)>(stage + W + tile * TILE, w.of_job[GATED ? tile % 2 : number], at, out + 64 * (GATED ? tile / 2 : tile),
+                                 full, place.same_outputs());
   }
 }
 
@@ -132,23 +138,22 @@ class RowScales {
     fetch();
   }
   __device__ __forceinline__ void fetch() {
-    if (left <= 0) return;
-    next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
-    if (left <= CHAIN) next[0].y = next[1].y = 0.0f;  // not written
+    if (left > 0) next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
     first += OF_SLICE, second += OF_SLICE, left -= BK;
   }
   /// To the next slice.
   __device__ __forceinline__ void advance() {
     rows[0] = next[0], rows[1] = next[1];
+    if (left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
     fetch();
   }
   /// Of row `row` for chain `chain` of the slice.
   __device__ __forceinline__ float operator()(int row, int chain) const { return chain == 0 ? rows[row].x : rows[row].y; }
 };
 
-/// 64 rows x 128 outputs of four warps.
+/// 64 rows x WIDTH outputs of four warps.
 struct Group {
-  float sum[64] = {};          // as wgmma leaves them
+  float sum[PARTS][64] = {};   // as wgmma leaves them
   const Operand x, w;          // of the first stage
   const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
 
@@ -158,25 +163,63 @@ struct Group {
         w(Operand::at(ring.stages + W)),
         empty(ring.empty, Place().neighbour(threadIdx.x % GROUP)) {}
 
-  /// Starts a chain over CHAIN elements of a stage.
-  __device__ __forceinline__ void start(float (&d)[64], int stage, int half) const {
+  /// Starts a chain over CHAIN elements of a stage, for a part of the outputs.
+  __device__ __forceinline__ void start(float (&d)[64], int stage, int half, int part = 0) const {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < CHAIN / 16; ++step) {
       const unsigned at = stage * (STAGE / 16) + (half * CHAIN * 2 + step * 32) / 16;
-      wgmma_m64n128k16(d, x.plus(at), w.plus(at), step > 0);
+      wgmma_m64n128k16(d, x.plus(at), w.plus(at + part * (2 * TILE / 16)), step > 0);
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void add(const float (&d)[64], const RowScales& scales, int chain) {
+  __device__ __forceinline__ void add(const float (&d)[64], const RowScales& scales, int chain, int part = 0) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) sum[i] = fmaf(d[i], scales(i / 2 % 2, chain), sum[i]);
+    for (int i = 0; i < 64; ++i) sum[part][i] = fmaf(d[i], scales(i / 2 % 2, chain), sum[part][i]);
   }
   /// Lets those who copy to this stage of this block use it again.
   __device__ __forceinline__ void release(int stage) const {
     if (threadIdx.x % GROUP < SHARED_BY) mbarrier_arrive(empty, stage);
   }
 
+#if GEMM_HOPPER_SCHEDULE == 0
+  /// One chain in flight: while its sums are added up, the other group's is.
+  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
+    float d[64];
+    Turn turn;
+#pragma unroll 1
+    for (int at = 0; at < k; at += BK, turn.next()) {
+      mbarrier_wait(ring.full + turn.stage, turn.parity);
+#pragma unroll
+      for (int i = 0; i < 2 * PARTS; ++i) {
+        start(d, turn.stage, i / PARTS, i % PARTS);
+        if (i == 0) scales.advance();
+        wgmma_wait<0>(d);
+        if (i == 2 * PARTS - 1) release(turn.stage);
+        add(d, scales, i / PARTS, i % PARTS);
+      }
+    }
+  }
+#elif GEMM_HOPPER_SCHEDULE == 1
+  /// The chains of a slice in flight.
+  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
+    float first[64], second[64];
+    Turn turn;
+#pragma unroll 1
+    for (int at = 0; at < k; at += BK, turn.next()) {
+      mbarrier_wait(ring.full + turn.stage, turn.parity);
+      start(first, turn.stage, 0);
+      start(second, turn.stage, 1);
+      scales.advance();
+      wgmma_wait<1>(first);
+      add(first, scales, 0);
+      wgmma_wait<0>(second);
+      release(turn.stage);
+      add(second, scales, 1);
+    }
+  }
+#else
+  /// Always one chain more in flight than the one whose sums are added up.
   __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
     float first[64], second[64];
     Turn turn;
@@ -204,20 +247,23 @@ struct Group {
     release(turn.stage);
     add(second, scales, 1);
   }
+#endif
 
   template <bool GATED>
   __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, int row, int out, int n, int mode) const {
     constexpr int TILES = GATED ? 8 : 16;
-    store_products<GATED, TILES>(
-        job, up, row, out + threadIdx.x % 4 * 2, n, mode, [&](int tile, int i) { return sum[tile * 4 + i]; },
-        [&](int tile, int i) { return sum[(tile + TILES) * 4 + i]; }, [](float2 max) { return max; });
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+      store_products<GATED, TILES>(
+          job, up, row, out + part * TILES * 8 + threadIdx.x % 4 * 2, n, mode, [&](int tile, int i) { return sum[part][tile * 4 + i]; },
+          [&](int tile, int i) { return sum[part][(tile + TILES) * 4 + i]; }, [](float2 max) { return max; });
   }
 };
 
 template <bool GATED>
 __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales,
                                         const MatrixJobs& jobs, int n, int k, int mode) {
-  constexpr int OUTS = GATED ? M / 2 : M;
+  constexpr int OUTS = GATED ? WIDTH / 2 : WIDTH;
   PRECOND_GRID(whole_clusters(ceil_div(n, M), CLUSTER_X),
                whole_clusters(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), CLUSTER_Y));
   const Ring ring;
