@@ -141,10 +141,10 @@ class RowScales {
     if (left > 0) next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
     first += OF_SLICE, second += OF_SLICE, left -= BK;
   }
-  /// To the next slice.
-  __device__ __forceinline__ void advance() {
+  /// To the next slice; `whole`: known not to be the last.
+  __device__ __forceinline__ void advance(bool whole) {
     rows[0] = next[0], rows[1] = next[1];
-    if (left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
+    if (!whole && left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
     fetch();
   }
   /// Of row `row` for chain `chain` of the slice.
@@ -193,7 +193,7 @@ struct Group {
 #pragma unroll
       for (int i = 0; i < 2 * PARTS; ++i) {
         start(d, turn.stage, i / PARTS, i % PARTS);
-        if (i == 0) scales.advance();
+        if (i == 0) scales.advance(false);
         wgmma_wait<0>(d);
         if (i == 2 * PARTS - 1) release(turn.stage);
         add(d, scales, i / PARTS, i % PARTS);
@@ -210,7 +210,7 @@ struct Group {
       mbarrier_wait(ring.full + turn.stage, turn.parity);
       start(first, turn.stage, 0);
       start(second, turn.stage, 1);
-      scales.advance();
+      scales.advance(false);
       wgmma_wait<1>(first);
       add(first, scales, 0);
       wgmma_wait<0>(second);
@@ -229,7 +229,7 @@ struct Group {
     for (int at = BK; at < k; at += BK) {
       const int stage = turn.stage;
       start(second, stage, 1);
-      scales.advance();
+      scales.advance(true);
       wgmma_wait<1>(first);
       add(first, scales, 0);
       turn.next();
@@ -240,7 +240,7 @@ struct Group {
       add(second, scales, 1);
     }
     start(second, turn.stage, 1);
-    scales.advance();
+    scales.advance(false);
     wgmma_wait<1>(first);
     add(first, scales, 0);
     wgmma_wait<0>(second);

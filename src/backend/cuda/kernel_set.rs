@@ -87,19 +87,20 @@ pub const ATTENTION_TERMS: usize = 2;
 /// Rows per block of the two variants of `gemm.cu`; also rows of weights.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
 
-/// Rows and outputs per block of `gemm_hopper.cu`; half as many gates in a gated product.
-pub const HOPPER_BLOCK: usize = 128;
+/// Rows per block of `gemm_hopper.cu`, and outputs (`WIDTH`); half as many gates in a gated product.
+pub const HOPPER_ROWS: usize = 128;
+pub const HOPPER_OUTS: usize = 128;
 
 /// The only compute capability with `wgmma`.
 pub const HOPPER: (i32, i32) = (9, 0);
 
-/// Blocks of a cluster of `gemm_hopper.cu`: of rows, of outputs.
+/// Blocks of a cluster of `gemm_hopper.cu` (`CLUSTER_X`, `CLUSTER_Y`): of rows, of outputs.
 const HOPPER_CLUSTER: [usize; 2] = [1, 2];
 
 /// The grid of `gemm_hopper.cu`: whole clusters, for `blocks` blocks of outputs.
 pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
     let [of_rows, of_outputs] = HOPPER_CLUSTER;
-    [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(of_rows), blocks.next_multiple_of(of_outputs), 1]
+    [rows.div_ceil(HOPPER_ROWS).next_multiple_of(of_rows), blocks.next_multiple_of(of_outputs), 1]
 }
 
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
