@@ -3,8 +3,8 @@
 //
 // A block computes 128 rows x 128 outputs, as gemm_m128 does; two blocks with the same rows are a cluster. Each of them asks the
 // second cache for half of the rows and for its own weights, and the copy (TMA) brings the rows to both, so that a multiplication
-// asks for three quarters of what it does in gemm_m128. Clusters of four would ask for half, but a cluster lies in one GPC, and
-// GPCs are of 16 or 18 multiprocessors, or less: 32 clusters of four do not fit on 132 at once, and 128 blocks take two rounds.
+// asks for three quarters of what it does in gemm_m128. Clusters of four would ask for half, but a cluster lies in one GPC, whose
+// multiprocessors need not be a multiple of four: where 32 clusters do not fit on 132 at once, 128 blocks take two rounds.
 // Slices of 64 elements of k go round in STAGES stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
 // multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
 // while the sums of the one before are added up, times the rows' powers of two. The order of sums is gemm.cu's: the same bits, where the tensor cores add
