@@ -5,6 +5,7 @@
 // second cache for half of the rows and for its own weights, and the copy (TMA) brings the rows to both, so that a multiplication
 // asks for three quarters of what it does in gemm_m128. Clusters of four would ask for half, but a cluster lies in one GPC, whose
 // multiprocessors need not be a multiple of four: where 32 clusters do not fit on 132 at once, 128 blocks take two rounds.
+// Clusters as many as run at once take turns at the blocks: the copies of the next one's first slices go on while one is written.
 // Slices of 64 elements of k go round in STAGES stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
 // multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
 // while the sums of the one before are added up, times the rows' powers of two. The order of sums is gemm.cu's: the same bits, where the tensor cores add
@@ -16,12 +17,13 @@
 //   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same of each job's matrix
 //   others      as gemm.cu; of a job `w` is not used
 //
-// PRECOND: grid (ceil(n / 128), 2 ceil(b / 2)) with b the sum over jobs of ceil(outs / 128), gated: ceil(outs / 64), block 384;
-//   k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
+// PRECOND: grid (1, 2 c) for c clusters, which take turns; at most ceil(n / 128) ceil(b / 2) have work, with b the sum over jobs of
+//   ceil(outs / 128), gated: ceil(outs / 64). Block 384; k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16
+//   bytes; dynamic shared memory NAME_shared_bytes.
 #include "dense.cuh"
 #include "hopper.cuh"
 
-// Blocks of a cluster, 1 or 2 either way: beside each other in x have the same outputs, in y the same rows. The grid has whole clusters.
+// Blocks of a cluster, 1 or 2 either way: beside each other in x have the same outputs, in y the same rows.
 #ifndef GEMM_HOPPER_CLUSTER_X
 #define GEMM_HOPPER_CLUSTER_X 1
 #define GEMM_HOPPER_CLUSTER_Y 2
@@ -50,11 +52,9 @@ constexpr int X = 0, W = 2 * TILE;      // where they are in a stage
 constexpr int W_TILES = WIDTH / 64, STAGE = (2 + W_TILES) * TILE, STAGES = 24 / (2 + W_TILES);
 constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
 constexpr int THREADS = (GROUPS + 1) * GROUP;
-constexpr int REGISTERS = 240, REGISTERS_TO_COPY = 24;  // of a thread; launched with 168, the third of a multiprocessor's
+constexpr int REGISTERS = 232, REGISTERS_TO_COPY = 40;  // of a thread; launched with 168, the third of a multiprocessor's
 constexpr int SHARED_BY = CLUSTER_X + CLUSTER_Y - 1;  // blocks that a block copies to, and that copy to it
 constexpr int BYTES = OPERAND_ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
-
-__host__ __device__ constexpr int whole_clusters(int blocks, int of_cluster) { return ceil_div(blocks, of_cluster) * of_cluster; }
 
 /// The stages, and who may use them: `full` ends a phase when a slice is there, `empty` when all have read it.
 struct Ring {
@@ -89,7 +89,7 @@ struct Turn {
 
 /// This block's place in its cluster.
 struct Place {
-  unsigned x = blockIdx.x % CLUSTER_X, y = blockIdx.y % CLUSTER_Y;
+  unsigned x = blockIdx.x, y = blockIdx.y % CLUSTER_Y;
   __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + CLUSTER_X * y; }
   __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, CLUSTER_Y - 1); }
   __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(CLUSTER_X - 1, y); }
@@ -103,10 +103,9 @@ struct Place {
 /// with the same outputs, the others of which bring the rest; of all where there are no others. Weights: of job `number` from output
 /// `out` on, or with GATED the gate's and up's in turns.
 template <bool GATED>
-__device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x, int row, const TensorMaps& w, int number, int out,
-                                            int k) {
+__device__ __forceinline__ void copy_slices(const Ring& ring, Turn& turn, const TensorMap& x, int row, const TensorMaps& w, int number,
+                                            int out, int k) {
   const Place place;
-  Turn turn;
   for (int at = 0; at < k; at += BK, turn.next()) {
     Mbarrier* const full = ring.full + turn.stage;
     unsigned char* const stage = ring.stages + turn.stage * STAGE;
@@ -153,7 +152,7 @@ class RowScales {
 
 /// 64 rows x WIDTH outputs of four warps.
 struct Group {
-  float sum[PARTS][64] = {};   // as wgmma leaves them
+  float sum[PARTS][64];        // as wgmma leaves them
   const Operand x, w;          // of the first stage
   const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
 
@@ -163,6 +162,10 @@ struct Group {
         w(Operand::at(ring.stages + W)),
         empty(ring.empty, Place().neighbour(threadIdx.x % GROUP)) {}
 
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < PARTS * 64; ++i) sum[i / 64][i % 64] = 0.0f;
+  }
   /// Starts a chain over CHAIN elements of a stage, for a part of the outputs.
   __device__ __forceinline__ void start(float (&d)[64], int stage, int half, int part = 0) const {
     wgmma_fence();
@@ -184,9 +187,9 @@ struct Group {
 
 #if GEMM_HOPPER_SCHEDULE == 0
   /// One chain in flight: while its sums are added up, the other group's is.
-  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
+  __device__ __forceinline__ void multiply(const Ring& ring, Turn& turn, int k, RowScales scales) {
+    clear();
     float d[64];
-    Turn turn;
 #pragma unroll 1
     for (int at = 0; at < k; at += BK, turn.next()) {
       mbarrier_wait(ring.full + turn.stage, turn.parity);
@@ -202,9 +205,9 @@ struct Group {
   }
 #elif GEMM_HOPPER_SCHEDULE == 1
   /// The chains of a slice in flight.
-  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
+  __device__ __forceinline__ void multiply(const Ring& ring, Turn& turn, int k, RowScales scales) {
+    clear();
     float first[64], second[64];
-    Turn turn;
 #pragma unroll 1
     for (int at = 0; at < k; at += BK, turn.next()) {
       mbarrier_wait(ring.full + turn.stage, turn.parity);
@@ -220,11 +223,11 @@ struct Group {
   }
 #else
   /// Always one chain more in flight than the one whose sums are added up.
-  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
+  __device__ __forceinline__ void multiply(const Ring& ring, Turn& turn, int k, RowScales scales) {
+    clear();
     float first[64], second[64];
-    Turn turn;
-    mbarrier_wait(ring.full, 0);
-    start(first, 0, 0);
+    mbarrier_wait(ring.full + turn.stage, turn.parity);
+    start(first, turn.stage, 0);
 #pragma unroll 1
     for (int at = BK; at < k; at += BK) {
       const int stage = turn.stage;
@@ -245,6 +248,7 @@ struct Group {
     add(first, scales, 0);
     wgmma_wait<0>(second);
     release(turn.stage);
+    turn.next();
     add(second, scales, 1);
   }
 #endif
@@ -260,28 +264,53 @@ struct Group {
   }
 };
 
+/// The products of the blocks that a cluster computes one after the other, the number of clusters apart.
+template <bool GATED>
+class Blocks {
+  static constexpr int OUTS = GATED ? WIDTH / 2 : WIDTH;
+  const MatrixJobs& jobs;
+  int of_rows, end, at = blockIdx.y / CLUSTER_Y;  // clusters: beside each other, all, and this one's
+
+ public:
+  int row, number, out;  // of the block: its first row, its job, and its first output of that
+
+  __device__ __forceinline__ Blocks(const MatrixJobs& jobs, int n)
+      : jobs(jobs),
+        of_rows(ceil_div(n, CLUSTER_X * M)),
+        end(of_rows * ceil_div(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), CLUSTER_Y)) {}
+  /// To the next one, if there is one.
+  __device__ __forceinline__ bool next() {
+    if (at >= end) return false;
+    row = (at % of_rows * CLUSTER_X + blockIdx.x) * M;
+    int block = at / of_rows * CLUSTER_Y + blockIdx.y % CLUSTER_Y;
+    number = GATED ? 0 : jobs.number(block, OUTS);
+    out = block * OUTS;
+    at += gridDim.y / CLUSTER_Y;
+    return true;
+  }
+};
+
 template <bool GATED>
 __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales,
                                         const MatrixJobs& jobs, int n, int k, int mode) {
-  constexpr int OUTS = GATED ? WIDTH / 2 : WIDTH;
-  PRECOND_GRID(whole_clusters(ceil_div(n, M), CLUSTER_X),
-               whole_clusters(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), CLUSTER_Y));
+  PRECOND_GRID(CLUSTER_X, ANY_GRID);
   const Ring ring;
   ring.begin();
   start_early();
-  const int row = blockIdx.x * M;
-  int block = blockIdx.y;
-  const int number = GATED ? 0 : jobs.number(block, OUTS);
-  const int out = block * OUTS;
+  Blocks<GATED> block(jobs, n);
+  Turn turn;
   if (threadIdx.x >= GROUPS * GROUP) {
     keep_registers<REGISTERS_TO_COPY>();
-    if (threadIdx.x == GROUPS * GROUP) copy_slices<GATED>(ring, x_map, row, w_maps, number, out, k);
+    if (threadIdx.x == GROUPS * GROUP)
+      while (block.next()) copy_slices<GATED>(ring, turn, x_map, block.row, w_maps, block.number, block.out, k);
   } else {
     take_registers<REGISTERS>();
     Group group(ring);
-    const int own = row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    group.multiply(ring, k, RowScales(x_scales, own, n, k));
-    group.store<GATED>(jobs.job[number], jobs.job[1], own, out, n, mode);
+    while (block.next()) {
+      const int own = block.row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+      group.multiply(ring, turn, k, RowScales(x_scales, own, n, k));
+      group.store<GATED>(jobs.job[block.number], jobs.job[1], own, block.out, n, mode);
+    }
   }
   cluster_sync();  // others copy to this block and arrive at its barriers
 }

@@ -2,9 +2,9 @@
 //
 //   gemm_hopper_time FOLDER     of cubins wWIDTH_sSCHEDULE_cXY.cubin
 //
-// Of each: clusters that fit at once; for passes of 512 and 1024 rows microseconds and TFLOP/s of each product, with weights
-// that the second cache does not hold, and of a layer's four products in turns for a quarter of a second; and a sum of the
-// results' bits, which must be the same for all. Needs the driver alone.
+// Of each, with a cluster for every piece of work and with as many as fit at once, which take turns: how many fit; for passes of
+// 512 and 1024 rows microseconds and TFLOP/s of each product, with weights that the second cache does not hold, and of a layer's
+// four products for a quarter of a second; and a sum of the results' bits, which must be the same for all. Needs the driver alone.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -169,11 +169,11 @@ struct Launch {
     }
     if (gated) jobs.job[0].rounded = memory.rounded;
   }
-  void run(const Variant& variant) {
+  void run(const Variant& variant, bool in_turns) {
     void* params[] = {&x_map, &w_maps, &scales, &jobs, &n, &k, &mode};
-    const unsigned grid[2] = {unsigned(ceil_div(ceil_div(n, 128), variant.x) * variant.x),
-                              unsigned(ceil_div(blocks[variant.width == 256], variant.y) * variant.y)};
-    cu("cuLaunchKernel", variant.kernels[gated], grid[0], grid[1], 1u, 384u, 1u, 1u, unsigned(variant.shared), (void*)nullptr, &params[0],
+    int clusters = ceil_div(n, 128 * variant.x) * ceil_div(blocks[variant.width == 256], variant.y);
+    if (in_turns) clusters = std::min(clusters, variant.clusters);
+    cu("cuLaunchKernel", variant.kernels[gated], unsigned(variant.x), unsigned(variant.y * clusters), 1u, 384u, 1u, 1u, unsigned(variant.shared), (void*)nullptr, &params[0],
        (void**)nullptr);
   }
 };
@@ -221,23 +221,25 @@ int main(int count, char** arguments) {
       launches.emplace_back();
       for (int copy = 0; copy < 8; ++copy) launches.back().emplace_back(memory, shape, n, copy);
     }
-    for (const Variant& variant : variants) {
-      printf("%-12s %4d rows, %3d clusters", variant.name.c_str(), n, variant.clusters);
+    for (size_t number = 0; number < 2 * variants.size(); ++number) {
+      const Variant& variant = variants[number / 2];
+      const bool in_turns = number % 2;
+      printf("%-12s %4d rows, %s%3d clusters", variant.name.c_str(), n, in_turns ? "in turns " : "at once, ", variant.clusters);
       uint64_t all_bits = 0;
       double layer_flops = 0;
       for (size_t i = 0; i < SHAPES.size(); ++i) {
         const Shape& shape = SHAPES[i];
-        for (int warm = 0; warm < 4; ++warm) launches[i][warm % 2].run(variant);
-        launches[i][0].run(variant);
+        for (int warm = 0; warm < 4; ++warm) launches[i][warm % 2].run(variant, in_turns);
+        launches[i][0].run(variant, in_turns);
         cu("cuCtxSynchronize");
         all_bits = all_bits * 31 + (shape.gated ? bits(memory.rounded.values, (size_t)n * WIDEST * 2) + bits(memory.rounded.scales, (size_t)n * row_scales(WIDEST) * 4)
                                                 : bits(memory.y, (size_t)n * 4096 * 4));
-        const double each = microseconds(24, [&](int at) { launches[i][at % 8].run(variant); }) / 24;
+        const double each = microseconds(24, [&](int at) { launches[i][at % 8].run(variant, in_turns); }) / 24;
         printf(" | %s %6.1f (%3.0f)", shape.name, each, shape.flops(n) / each * 1e-6);
         layer_flops += shape.flops(n);
       }
       const auto layer = [&](int at) {
-        for (auto& of_shape : launches) of_shape[at % 8].run(variant);
+        for (auto& of_shape : launches) of_shape[at % 8].run(variant, in_turns);
       };
       const double once = microseconds(10, layer) / 10;
       const int times = std::max(10, int(250000 / once));

@@ -109,9 +109,11 @@ struct Product {
     for (size_t j = 0; j < outs.size(); ++j)
       check(ch_encode_tensor_map(&w_maps.of_job[j], launch.w[j].get(), k, outs[j], 2 * k, 64, 64), "a tensor map of w");
     const int blocks = gated ? ceil_div(outs[0], hopper::WIDTH / 2) : launch.jobs.blocks(hopper::WIDTH);
+    // fewer clusters than there is work for, or as many
+    const int clusters = ceil_div(n, 128 * hopper::CLUSTER_X) * ceil_div(blocks, hopper::CLUSTER_Y);
     ::launch(gated ? "gemm_gated_hopper" : "gemm_hopper",
-             dim3(hopper::whole_clusters(ceil_div(n, 128), hopper::CLUSTER_X), hopper::whole_clusters(blocks, hopper::CLUSTER_Y)),
-             hopper::THREADS, hopper::BYTES, x_map, w_maps, (const float*)rows.scales.get(), launch.jobs, n, k, mode);
+             dim3(hopper::CLUSTER_X, hopper::CLUSTER_Y * std::min(clusters, 1 + (n + k / 8) % 3)), hopper::THREADS, hopper::BYTES, x_map,
+             w_maps, (const float*)rows.scales.get(), launch.jobs, n, k, mode);
     return launch.results();
   }
 

@@ -237,7 +237,7 @@ impl CudaBackend {
         mode: Int,
     ) -> Result<(), CudaError> {
         if let Some(hopper) = &wide.hopper {
-            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated));
+            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.info.multiprocessors);
             return self.device.launch(&hopper[usize::from(gated)], grid, &GemmHopper::new(x, jobs, rows, k, mode)?);
         }
         let variant = self.info.gemm_variant(rows, all_outs(&jobs));

@@ -97,10 +97,12 @@ pub const HOPPER: (i32, i32) = (9, 0);
 /// Blocks of a cluster of `gemm_hopper.cu` (`CLUSTER_X`, `CLUSTER_Y`): of rows, of outputs.
 const HOPPER_CLUSTER: [usize; 2] = [1, 2];
 
-/// The grid of `gemm_hopper.cu`: whole clusters, for `blocks` blocks of outputs.
-pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
+/// The grid of `gemm_hopper.cu` for `blocks` blocks of outputs: as many clusters as there is work for, or as run at once, which then
+/// take turns.
+pub fn hopper_grid(rows: usize, blocks: usize, multiprocessors: usize) -> [usize; 3] {
     let [of_rows, of_outputs] = HOPPER_CLUSTER;
-    [rows.div_ceil(HOPPER_ROWS).next_multiple_of(of_rows), blocks.next_multiple_of(of_outputs), 1]
+    let clusters = rows.div_ceil(HOPPER_ROWS * of_rows) * blocks.div_ceil(of_outputs);
+    [of_rows, of_outputs * clusters.min(multiprocessors / (of_rows * of_outputs)).max(1), 1]
 }
 
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.

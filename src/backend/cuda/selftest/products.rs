@@ -258,7 +258,7 @@ pub fn gemm_hopper(kernel: &Kernel<GemmHopper>, bench: &Bench, gated: bool) -> T
     let outs = if gated { GATES } else { GEMM_OUTS };
     let product = Product::new(bench, Rows::Rounded, DType::F16, (HOPPER_ROWS + 6, HOPPER_K), outs)?;
     product.test(gated, |jobs, mode| {
-        let grid = hopper_grid(product.rows, blocks(&jobs, HOPPER_OUTS, gated));
+        let grid = hopper_grid(product.rows, blocks(&jobs, HOPPER_OUTS, gated), 1); // one cluster: it takes all turns
         let parameters = GemmHopper::new(product.rounded, jobs, product.rows, HOPPER_K, mode)?;
         bench.device.launch(kernel, grid, &parameters)
     })
