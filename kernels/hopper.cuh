@@ -78,16 +78,25 @@ __device__ __forceinline__ void mbarrier_arrive(const RemoteBarriers& remote, in
 
 /// Starts the copy of a tile, from `column` and `row` of its matrix on, to the same place `to` of every block of the cluster
 /// that is in `blocks`, a bit each, whose barriers at the place of `barrier` count its bytes. Elements outside the matrix are zeros.
+/// MULTICAST: whether `blocks` are others than this block alone.
+template <bool MULTICAST>
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, int column, int row, Mbarrier* barrier,
                                           unsigned blocks) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::copy_tile(to, &map, column, row, barrier, blocks);
 #else
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"((unsigned short)blocks)
-      : "memory");
+  const unsigned at = shared_address(to), counts = shared_address(barrier);
+  if constexpr (MULTICAST)
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(at),
+        "l"(&map), "r"(column), "r"(row), "r"(counts), "h"((unsigned short)blocks)
+        : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(at),
+        "l"(&map), "r"(column), "r"(row), "r"(counts)
+        : "memory");
 #endif
 }
 

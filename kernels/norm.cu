@@ -98,12 +98,23 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+// four blocks, so that 512 rows are there at once on 132 multiprocessors
+extern "C" __global__ void __launch_bounds__(256, 4)
     rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, RoundedRows to) {
   start_early();
   const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
-  const float factor = rms::row_factor(row, width, eps);
+  float4 x_kept[KEPT];
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < KEPT; ++j) {
+    const int i = threadIdx.x + j * rms::THREADS;
+    x_kept[j] = i < width / 4 ? row[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    squares += rms::sum_squares(x_kept[j]);
+  }
+  for (int i = threadIdx.x + KEPT * rms::THREADS; i < width / 4; i += rms::THREADS) squares += rms::sum_squares(row[i]);
+  const float factor = rms::row_factor(squares, width, eps, nullptr);
   float* scratch = reinterpret_cast<float*>(dyn_smem) + rms::THREADS / 32;
-  round_row<rms::THREADS>([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to, scratch);
+  const auto four = [&](int i, int j) { return rms::normed(j < KEPT ? x_kept[j] : row[i], factor, w[i], offset); };
+  round_row<rms::THREADS>(four, width, to, scratch);
 }

@@ -124,8 +124,11 @@ def instructions(nvdisasm, image):
 
 
 def hot_loop(code):
-    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions."""
-    return max(loops_of(code), key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
+    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions. A loop that
+    writes results is around such a one."""
+    bodies = loops_of(code)
+    bodies = [body for body in bodies if hmma(body) and not any(kind(text) == "STG" for text in body)] or bodies
+    return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
 
 
 def loops_of(code):

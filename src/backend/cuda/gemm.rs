@@ -7,7 +7,7 @@ use super::abi::{
     RoundRows, RoundedRows, SplitRows,
 };
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, HOPPER_BLOCK, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
+use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::tensor_map::TensorMap;
@@ -238,7 +238,7 @@ impl CudaBackend {
         mode: Int,
     ) -> Result<(), CudaError> {
         if let Some(hopper) = &wide.hopper {
-            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_BLOCK, gated));
+            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.info.multiprocessors);
             return self.device.launch(&hopper[usize::from(gated)], grid, &GemmHopper::new(x, jobs, rows, k, mode)?);
         }
         let variant = self.info.gemm_variant(rows, all_outs(&jobs));

@@ -87,15 +87,22 @@ pub const ATTENTION_TERMS: usize = 2;
 /// Rows per block of the two variants of `gemm.cu`; also rows of weights.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
 
-/// Rows and outputs per block of `gemm_hopper.cu`; half as many gates in a gated product.
-pub const HOPPER_BLOCK: usize = 128;
+/// Rows per block of `gemm_hopper.cu`, and outputs (`WIDTH`); half as many gates in a gated product.
+pub const HOPPER_ROWS: usize = 128;
+pub const HOPPER_OUTS: usize = 128;
 
 /// The only compute capability with `wgmma`.
 pub const HOPPER: (i32, i32) = (9, 0);
 
-/// The grid of `gemm_hopper.cu`: blocks two by two, for `blocks` blocks of outputs.
-pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
-    [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(2), blocks.next_multiple_of(2), 1]
+/// Blocks of a cluster of `gemm_hopper.cu` (`CLUSTER_X`, `CLUSTER_Y`): of rows, of outputs.
+const HOPPER_CLUSTER: [usize; 2] = [1, 2];
+
+/// The grid of `gemm_hopper.cu` for `blocks` blocks of outputs: as many clusters as there is work for, or as run at once, which then
+/// take turns.
+pub fn hopper_grid(rows: usize, blocks: usize, multiprocessors: usize) -> [usize; 3] {
+    let [of_rows, of_outputs] = HOPPER_CLUSTER;
+    let clusters = rows.div_ceil(HOPPER_ROWS * of_rows) * blocks.div_ceil(of_outputs);
+    [of_rows, of_outputs * clusters.min(multiprocessors / (of_rows * of_outputs)).max(1), 1]
 }
 
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.

@@ -7,7 +7,7 @@ use super::super::abi::{
 use super::super::context::Device;
 use super::super::error::{Context, CudaError};
 use super::super::gemm::blocks;
-use super::super::kernel_set::{EXPERT_OUTS, HOPPER_BLOCK, NarrowVariant, WIDE_OUTS, hopper_grid};
+use super::super::kernel_set::{EXPERT_OUTS, HOPPER_OUTS, HOPPER_ROWS, NarrowVariant, WIDE_OUTS, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
 use super::attention::Attention;
@@ -266,9 +266,9 @@ pub fn gemm(kernel: &Kernel<Gemm>, bench: &Bench, block: usize, gated: bool) -> 
 
 pub fn gemm_hopper(kernel: &Kernel<GemmHopper>, bench: &Bench, gated: bool) -> Tested {
     let outs = if gated { GATES } else { GEMM_OUTS };
-    let product = Product::new(bench, Rows::Rounded, DType::F16, (HOPPER_BLOCK + 6, HOPPER_K), outs)?;
+    let product = Product::new(bench, Rows::Rounded, DType::F16, (HOPPER_ROWS + 6, HOPPER_K), outs)?;
     product.test(gated, |jobs, mode| {
-        let grid = hopper_grid(product.rows, blocks(&jobs, HOPPER_BLOCK, gated));
+        let grid = hopper_grid(product.rows, blocks(&jobs, HOPPER_OUTS, gated), 1); // one cluster: it takes all turns
         let parameters = GemmHopper::new(product.rounded, jobs, product.rows, HOPPER_K, mode)?;
         bench.device.launch(kernel, grid, &parameters)
     })
