@@ -129,10 +129,10 @@ class RowScales {
     if (left > 0) next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
     first += OF_SLICE, second += OF_SLICE, left -= BK;
   }
-  /// To the next slice; `whole`: known not to be the last.
-  __device__ __forceinline__ void advance(bool whole) {
+  /// To the next slice.
+  __device__ __forceinline__ void advance() {
     rows[0] = next[0], rows[1] = next[1];
-    if (!whole && left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
+    if (left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
     fetch();
   }
   /// Of row `row` for chain `chain` of the slice.
@@ -183,7 +183,7 @@ struct Group {
       mbarrier_wait(ring.full + turn.stage, turn.parity);
       start(first, turn.stage, 0);
       start(second, turn.stage, 1);
-      scales.advance(false);
+      scales.advance();
       wgmma_wait<1>(first);
       add(first, scales, 0);
       wgmma_wait<0>(second);

@@ -108,7 +108,7 @@ struct Product {
     check(ch_encode_tensor_map(&x_map, rows.values.get(), k, n, 2 * k, 64, 64), "a tensor map of x");
     for (size_t j = 0; j < outs.size(); ++j)
       check(ch_encode_tensor_map(&w_maps.of_job[j], launch.w[j].get(), k, outs[j], 2 * k, 64, 64), "a tensor map of w");
-    const int blocks = gated ? ceil_div(outs[0], hopper::WIDTH / 2) : launch.jobs.blocks(hopper::WIDTH);
+    const int blocks = gated ? ceil_div(outs[0], hopper::M / 2) : launch.jobs.blocks(hopper::M);
     // fewer clusters than there is work for, or as many
     const int clusters = ceil_div(n, 128 * hopper::CLUSTER_X) * ceil_div(blocks, hopper::CLUSTER_Y);
     ::launch(gated ? "gemm_gated_hopper" : "gemm_hopper",
