@@ -1,16 +1,15 @@
 // gemv.cu for one row on compute capability 9.0 and newer, in the same bits: a block a multiprocessor keeps its copies in flight from its
 // first output to its last, where gemv.cu's blocks each have a beginning and an end without any.
 //
-// One warp copies the weights of 16 outputs, a slice of 1024 elements of k at a time, into a ring of stages; the first ones while the kernels
-// before this one still run. Two groups of eight warps, with a ring each, take turns at such tiles; each warp multiplies those lines of a
-// slice that are its in gemv.cu. The first group has split the activations before, once for all outputs. A group's warps add up a tile's sums in turns, so
-// that none waits for the others.
+// A ninth warp copies the weights of 16 outputs, a slice of 1024 elements of k at a time, into a ring of stages; the first ones while
+// the kernels before this one still run. The eight others each multiply those lines of a slice that are theirs in gemv.cu. All have split
+// their lines' activations before, once for all outputs. The warps add up an output's sums in turns, so that none waits for the others.
 //
 //   gemv_f16_ring         parameters as gemv_f16_r8
 //   gemv_qkv_f16_ring     as gemv_qkv_f16_r8
 //   gemv_gated_f16_ring   as gemv_gated_f16_r8
 //
-// PRECOND: rows 1; k a multiple of 64, at most MAX_K; block 544; any grid of at most as many blocks as units; one block a multiprocessor.
+// PRECOND: rows 1; k a multiple of 64, at most MAX_K; block 288; any grid of at most as many blocks as units; one block a multiprocessor.
 // PRECOND: dynamic shared memory NAME_shared_bytes; otherwise as gemv.cu.
 #include "gemv_ring.cuh"
 
@@ -18,19 +17,20 @@
 namespace gemv {
 namespace ring {
 
-constexpr int ALIGNMENT = 128;  // of stages
-constexpr int MAX_STAGES = 3;   // of a group
-constexpr int MULTIPLIERS = GROUPS * WARPS, THREADS = (MULTIPLIERS + 1) * 32;  // the last warp copies
-static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight of its group's tiles ahead");
+constexpr int UNITS = TILE / UNIT;         // of a tile of mma
+constexpr int STAGE = TILE * PITCH;
+constexpr int ALIGNMENT = 128;               // of stages
+constexpr int MAX_STAGES = 6;
+constexpr int THREADS = (WARPS + 1) * 32;  // the last warp copies
+static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight tiles ahead");
 
 /// The block's shared memory.
 struct Shared {
   struct Fixed {
-    Mbarrier full[GROUPS * MAX_STAGES], empty[GROUPS * MAX_STAGES];  // see Stages
-    Mbarrier summed[MULTIPLIERS];                  // the warps of a group have written the sums that this warp of it adds up
-    Mbarrier split[2];                             // the activations are there (the second: alignment)
-    float squares[WARPS];                          // of the lines of each warp of the first group
-    float sums[MULTIPLIERS][WARPS][TILE];          // by the warp that adds them up, then by the warp that they are of
+    Mbarrier full[MAX_STAGES], empty[MAX_STAGES];  // the bytes of a stage have come; all warps have read it
+    Mbarrier summed[WARPS];                        // all warps have written the sums that this warp adds up
+    float squares[WARPS];                          // of the warps' lines
+    float sums[WARPS][WARPS][TILE];                // by the warp that adds them up, then by the warp that they are of
   };
   Fixed* fixed;
   uint4* terms;  // [k / STEP][X_TERMS][4]: of each step and term, the words of lane t
@@ -40,13 +40,12 @@ struct Shared {
     unsigned char* const all = shared_memory();
     const int before = ceil_div((int)sizeof(Fixed) + k * 4, ALIGNMENT) * ALIGNMENT;
     fixed = reinterpret_cast<Fixed*>(all), terms = reinterpret_cast<uint4*>(all + sizeof(Fixed));
-    stages = {fixed->full, fixed->empty, all + before, min(MAX_STAGES, (BYTES - before) / (GROUPS * STAGE))};
+    stages = {fixed->full, fixed->empty, all + before, min(MAX_STAGES, (BYTES - before) / STAGE)};
   }
   __device__ __forceinline__ void begin() const {
-    if (threadIdx.x == MULTIPLIERS * 32) {
-      for (int i = 0; i < GROUPS * MAX_STAGES; ++i) mbarrier_init(fixed->full + i, 1), mbarrier_init(fixed->empty + i, WARPS);
-      for (int i = 0; i < MULTIPLIERS; ++i) mbarrier_init(fixed->summed + i, WARPS);
-      mbarrier_init(fixed->split, WARPS);
+    if (threadIdx.x == WARPS * 32) {
+      for (int i = 0; i < MAX_STAGES; ++i) mbarrier_init(fixed->full + i, 1), mbarrier_init(fixed->empty + i, WARPS);
+      for (int i = 0; i < WARPS; ++i) mbarrier_init(fixed->summed + i, WARPS);
       mbarrier_init_done();
     }
     __syncthreads();
@@ -54,8 +53,8 @@ struct Shared {
 };
 static_assert(sizeof(Shared::Fixed) % 16 == 0, "");
 
-/// The largest k with two stages for each group.
-constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - ALIGNMENT - 2 * GROUPS * STAGE) / 4 / LINE * LINE;
+/// The largest k with two stages.
+constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - ALIGNMENT - 2 * STAGE) / 4 / LINE * LINE;
 
 /// Swaps two numbers, without a branch.
 __device__ __forceinline__ void swap_if(bool on, unsigned& a, unsigned& b) {
@@ -84,7 +83,7 @@ __device__ __forceinline__ void read_line(unsigned (&w)[2][2][1][4], const unsig
 
 /// This warp's part of a slice, times the activations. `left`: elements of k from the slice on.
 __device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char* stage, const uint4* terms, int left) {
-  const int warp = threadIdx.x / 32 % WARPS;
+  const int warp = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < LINES; i += WARPS) {
     const int line = i + warp;
@@ -108,47 +107,42 @@ __device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char*
 template <bool NORM, class Rows>
 __device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows, const float* x, const float* norm_weight,
                                          float norm_offset, float eps, int k) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % WARPS, group = threadIdx.x / 32 / WARPS, g = lane / 4, t = lane % 4;
-  Shared::Fixed& fixed = *shared.fixed;
-  if (group == 0) {
-    const auto store = [&](int first, const unsigned (&terms)[2][4]) {
-      if (first >= k) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const auto store = [&](int first, const unsigned (&terms)[2][4]) {
+    if (first >= k) return;
 #pragma unroll
-      for (int term = 0; term < 2; ++term)
-        shared.terms[(first / STEP * 2 + term) * 4 + t] = make_uint4(terms[term][0], terms[term][1], terms[term][2], terms[term][3]);
-    };
-    const float squares = split_steps<NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
-    if (NORM && lane == 0) fixed.squares[warp] = squares;
-    __syncwarp();  // the terms of this warp's lines are there
-    if (lane == 0) mbarrier_arrive(fixed.split);
-  }
-  mbarrier_wait(fixed.split, 0);
+    for (int term = 0; term < 2; ++term)
+      shared.terms[(first / STEP * 2 + term) * 4 + t] = make_uint4(terms[term][0], terms[term][1], terms[term][2], terms[term][3]);
+  };
+  const float squares = split_steps<NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
+  Shared::Fixed& fixed = *shared.fixed;
+  if (NORM && lane == 0) fixed.squares[warp] = squares;
+  __syncwarp();  // the terms of this warp's lines are there
   const Share share(rows.units());
   Turn turn;
-  int tile = 0;  // of this group's
+  int tile = 0;
 #pragma unroll 1
-  for (int unit = share.first + group * TILE_UNITS; unit < share.end; unit += GROUPS * TILE_UNITS, ++tile) {
-    const int turns = tile / WARPS, adder = tile % WARPS, own = group * WARPS + adder;
+  for (int unit = share.first; unit < share.end; unit += UNITS, ++tile) {
+    const int turns = tile / WARPS, adder = tile % WARPS;
     typename Rows::Place place = {};
-    if (adder == warp && lane < min(TILE_UNITS, share.end - unit) * UNIT) place = rows.place(unit + lane / UNIT, lane % UNIT, 0);
+    if (adder == warp && lane < min(UNITS, share.end - unit) * UNIT) place = rows.place(unit + lane / UNIT, lane % UNIT, 0);
     float sums[4] = {};
 #pragma unroll 1
     for (int at = 0; at < k; at += SLICE, turn.next(shared.stages.count)) {
-      const int stage = group * shared.stages.count + turn.stage;
-      mbarrier_wait(fixed.full + stage, turn.parity);
-      add_slice(sums, shared.stages.memory + stage * STAGE, shared.terms + at / STEP * 8, k - at);
+      mbarrier_wait(fixed.full + turn.stage, turn.parity);
+      add_slice(sums, shared.stages.memory + turn.stage * STAGE, shared.terms + at / STEP * 8, k - at);
       __syncwarp();  // all lanes have read the stage
-      if (lane == 0) mbarrier_arrive(fixed.empty + stage);
+      if (lane == 0) mbarrier_arrive(fixed.empty + turn.stage);
     }
-    if (t == 0) fixed.sums[own][warp][g] = sums[0], fixed.sums[own][warp][g + UNIT] = sums[2];
+    if (t == 0) fixed.sums[adder][warp][g] = sums[0], fixed.sums[adder][warp][g + UNIT] = sums[2];
     __syncwarp();  // the sums of all lanes are there
-    if (lane == 0) mbarrier_arrive(fixed.summed + own);
+    if (lane == 0) mbarrier_arrive(fixed.summed + adder);
     if (adder != warp) continue;
-    mbarrier_wait(fixed.summed + own, turns & 1);
-    float sum = fixed.sums[own][0][lane % TILE], square = fixed.squares[0];
+    mbarrier_wait(fixed.summed + adder, turns & 1);
+    float sum = fixed.sums[adder][0][lane % TILE], square = fixed.squares[0];
 #pragma unroll
     for (int other = 1; other < WARPS; ++other) {
-      sum += fixed.sums[own][other][lane % TILE];
+      sum += fixed.sums[adder][other][lane % TILE];
       if (NORM) square += fixed.squares[other];
     }
     rows.put(place, sum, NORM ? norm_factor(square, k, eps) : 1.0f);
@@ -161,11 +155,11 @@ __device__ __forceinline__ void product(const Rows& rows, const float* x, const 
   PRECOND_GRID(min((int)gridDim.x, rows.units()), 1);
   const Shared shared(k);
   shared.begin();
-  if (threadIdx.x >= MULTIPLIERS * 32) copy_slices(shared.stages, rows, k);  // weights are nobody's output
+  if (threadIdx.x >= WARPS * 32) copy_slices<UNITS>(shared.stages, rows, k);  // weights are nobody's output
   wait_for_earlier_grids();
   // now, so that the next kernel's beginning is behind the end of all before this one
   let_next_grid_start();
-  if (threadIdx.x < MULTIPLIERS * 32) multiply<NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
+  if (threadIdx.x < WARPS * 32) multiply<NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
 }
 
 }  // namespace ring

@@ -17,15 +17,11 @@ constexpr int SLICE = 1024, LINES = SLICE / LINE;
 constexpr int PITCH = SLICE * 2;       // bytes from a row of a stage to the next: copies to other than whole lines are slower by a tenth
 constexpr int BYTES = 227 << 10;       // all shared memory that a block can have
 
-constexpr int GROUPS = 2;              // that multiply
-constexpr int TILE_UNITS = TILE / UNIT, STAGE = TILE * PITCH;
-
-/// The stages, [TILE][PITCH] each, of all groups. `full` ends a phase when a stage's bytes have come, `empty` when all warps of its group have
-/// read it.
+/// The stages, [rows of weights][PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
 struct Stages {
   Mbarrier *full, *empty;
   unsigned char* memory;
-  int count;  // of a group
+  int count;
 };
 
 /// A place in the ring.
@@ -141,17 +137,17 @@ struct Gated {
   }
 };
 
-/// The copies of all slices of the block's tiles, of which the groups take one each at a time. PRECOND: one warp.
-template <class Rows>
+/// The copies of all slices of the block's tiles of UNITS units. PRECOND: one warp.
+template <int UNITS, class Rows>
 __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
-  constexpr int RUNS = 2 * TILE_UNITS;
   const Share share(rows.units());
   Turn turn;
 #pragma unroll 1
-  for (int unit = share.first; unit < share.end; unit += GROUPS * TILE_UNITS) {
-    const __half* from[GROUPS * RUNS][RUN];
+  for (int unit = share.first; unit < share.end; unit += UNITS) {
+    const int runs = 2 * min(UNITS, share.end - unit);
+    const __half* from[2 * UNITS][RUN];
 #pragma unroll
-    for (int i = 0; i < GROUPS * RUNS; ++i) {
+    for (int i = 0; i < 2 * UNITS; ++i) {
       const Run run = rows.run(min(unit + i / 2, share.end - 1), i % 2);
 #pragma unroll
       for (int r = 0; r < RUN; ++r) from[i][r] = run.row(r, k);
@@ -159,19 +155,16 @@ __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& ro
 #pragma unroll 1
     for (int at = 0; at < k; at += SLICE, turn.next(stages.count)) {
       const int bytes = min(k - at, SLICE) * 2;
+      Mbarrier* const full = stages.full + turn.stage;
+      unsigned char* const to = stages.memory + turn.stage * (UNITS * UNIT * PITCH);
+      if (elected()) {
+        mbarrier_wait(stages.empty + turn.stage, turn.parity ^ 1);
+        mbarrier_expect(full, bytes * runs * RUN);
 #pragma unroll
-      for (int group = 0; group < GROUPS; ++group) {
-        const int runs = 2 * (share.end - unit - group * TILE_UNITS), stage = group * stages.count + turn.stage;
-        if (runs > 0 && elected()) {
-          mbarrier_wait(stages.empty + stage, turn.parity ^ 1);
-          mbarrier_expect(stages.full + stage, bytes * min(runs, RUNS) * RUN);
+        for (int i = 0; i < 2 * UNITS; ++i) {
+          if (i >= runs) break;
 #pragma unroll
-          for (int i = 0; i < RUNS; ++i) {
-            if (i >= runs) break;
-#pragma unroll
-            for (int r = 0; r < RUN; ++r)
-              copy_bulk(stages.memory + stage * STAGE + (i * RUN + r) * PITCH, from[group * RUNS + i][r] + at, bytes, stages.full + stage);
-          }
+          for (int r = 0; r < RUN; ++r) copy_bulk(to + (i * RUN + r) * PITCH, from[i][r] + at, bytes, full);
         }
       }
       __syncwarp();

@@ -47,6 +47,8 @@ pub enum Input<'a> {
 pub enum Product {
     /// y, or with `accumulate` the sum of both.
     Linear { accumulate: bool },
+    /// y, with a multiprocessor left to the selection of heads, which runs at the same time.
+    Logits,
     /// Queries, keys and values, rotated and cached, or with the default the jobs' y.
     Qkv(RopeTarget),
     /// act(gate x) ⊙ up x
@@ -194,7 +196,7 @@ impl CudaBackend {
             self.device.launch(&many.split, [rows, 1, 1], &parameters)?;
             let (gated, mode) = match product {
                 Product::Linear { accumulate } => (false, accumulate.into()),
-                Product::Qkv(_) => (false, Int(0)),
+                Product::Qkv(_) | Product::Logits => (false, Int(0)),
                 Product::Gated { activation } => (true, activation),
             };
             let jobs = Job::table(jobs, 0);
@@ -206,10 +208,12 @@ impl CudaBackend {
         for (narrow, first, count) in kernels.parts(rows, width) {
             let (x, jobs, k, rows) = (x.add(first * width), Job::table(jobs, first), width.into(), count.into());
             let NarrowVariant { outs, gates, .. } = narrow.variant;
-            let grid = |blocks| narrow.variant.grid(blocks, self.info.multiprocessors);
+            let beside = usize::from(matches!(product, Product::Logits));
+            let grid = |blocks| narrow.variant.grid(blocks, self.info.multiprocessors - beside);
             match product {
-                Product::Linear { accumulate } => {
-                    let parameters = Gemv { x, jobs, k, rows, accumulate: accumulate.into() };
+                Product::Linear { .. } | Product::Logits => {
+                    let accumulate = matches!(product, Product::Linear { accumulate: true }).into();
+                    let parameters = Gemv { x, jobs, k, rows, accumulate };
                     self.device.launch(&narrow.gemv, grid(blocks(&jobs, outs, false)), &parameters)?;
                 }
                 Product::Qkv(to) => {

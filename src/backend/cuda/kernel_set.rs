@@ -248,7 +248,7 @@ pub struct NarrowVariant {
 
 impl NarrowVariant {
     pub fn grid(&self, blocks: usize, multiprocessors: usize) -> [usize; 3] {
-        [if self.ring { blocks.min(multiprocessors) } else { blocks }, 1, 1]
+        [if self.ring { blocks.min(multiprocessors.max(1)) } else { blocks }, 1, 1]
     }
 
     /// Whether it multiplies rows of `k` in-features.
@@ -257,9 +257,9 @@ impl NarrowVariant {
     }
 }
 
-/// In-features of `gemv_ring.cu`: multiples, and the most (`MAX_K`), with which two stages for each group fit.
+/// In-features of `gemv_ring.cu`: multiples, and the most (`MAX_K`), with which two stages fit.
 const RING_LINE: usize = 64;
-const RING_MAX_K: usize = 23_168;
+const RING_MAX_K: usize = 40_512;
 
 /// The fastest for one row of f16 weights, on compute capability 9.0 and newer.
 pub const RING: NarrowVariant = NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true };
@@ -410,7 +410,7 @@ impl MatmulKernels {
 impl NarrowKernels {
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
-        let (file, threads) = if variant.ring { ("gemv_ring", 544) } else { ("gemv", 256) };
+        let (file, threads) = if variant.ring { ("gemv_ring", 288) } else { ("gemv", 256) };
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
             return Ok(None);
