@@ -259,7 +259,7 @@ impl NarrowVariant {
 
 /// In-features of `gemv_ring.cu`: multiples, and the most (`MAX_K`), with which two stages fit.
 const RING_LINE: usize = 64;
-const RING_MAX_K: usize = 40_512;
+const RING_MAX_K: usize = 40_576;
 
 /// The fastest for one row of f16 weights, on compute capability 9.0 and newer.
 pub const RING: NarrowVariant = NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true };
