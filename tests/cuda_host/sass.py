@@ -55,6 +55,7 @@ COUNTERS = {
 # file: (threads of a block, unit, kernels)
 KERNELS = {
     "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_qkv", "_gated") for rows in (8, 16, 64)]),
+    "gemv_ring": (288, HMMA, [f"gemv{part}_f16_ring" for part in ("", "_qkv", "_gated")]),
     "gemv_wide": (128, HMMA, ["gemv_wide_m64", "gemv_wide_gated_m64", "gemv_wide_m128", "gemv_wide_gated_m128"]),
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),
@@ -64,14 +65,14 @@ KERNELS = {
 }
 # Kernels with other blocks than the rest of their file: threads.
 THREADS = {"gemv_wide_m128": 256, "gemv_wide_gated_m128": 256}
-# Files with code for one architecture alone.
-ONLY = {"gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
+# Files with code for one of the architectures alone.
+ONLY = {"gemv_ring": "sm_90a", "gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
 EARLY_ARCH = "sm_90a"
-GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UTMALDG", "CALL"}
+GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UBLKCP", "UTMALDG", "CALL"}
 # What the kernels of a file may do before they wait, as nothing writes it while they run: products copy weights, the norm loads
 # its own; attention reads its rows, their sequences and all positions that no row of the step has brought (PRECOND of attn_decode.cu).
-BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_wide": {"LDGSTS"}, "norm": {"LDG"}, "attn_decode": {"LDG", "LDGSTS"}}
+BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_ring": {"UBLKCP"}, "gemv_wide": {"LDGSTS"}, "norm": {"LDG"}, "attn_decode": {"LDG", "LDGSTS"}}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
 
