@@ -127,7 +127,7 @@ struct PairPlace {
   }
 };
 
-/// Splits a row into terms, and gives this lane's part of the sum of its squares to add up over four lanes, then over the warps. Lane
+/// Splits a row into terms; with NORM, the sum of this warp's squares. Lane
 /// 4g + t has elements 2t, 2t + 1 of every 8 of step g of eight, which is of this warp's lines; `store(first, terms)` takes a step, from
 /// the lane's first element on. AT_ONCE times eight steps are loaded together.
 template <bool NORM, int AT_ONCE, class Store>
@@ -159,7 +159,8 @@ __device__ __forceinline__ float split_steps(const float* x, const float* norm_w
       store(first(i), terms);
     }
   }
-  return warp_reduce<Sum, 4>(squares);
+  if constexpr (NORM) squares = warp_reduce<Sum, 4>(squares);
+  return squares;
 }
 
 }  // namespace gemv

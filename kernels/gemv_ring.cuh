@@ -42,9 +42,9 @@ struct Share {
 
 // ---- what the rows of units are -------------------------------------------------------------------------------------
 //
-// `units()`: their number; `run(unit, half)`: the first or second four rows of weights; `place(unit, r, row)`: what is loaded for its product with an activation row
-// before that is known; `put(place, sum, factor)`: stores it, unless `place` is none (`{}`). PRECOND of put: a whole warp, of which lane i
-// has row i % UNIT of a unit.
+// `units()`: their number; `run(unit, half)`: the first or second four rows of weights; `place(unit, r, row)`: what is loaded for the product
+// of row r with an activation row before it is known; `put(place, sum, factor)`: stores it, unless `place` is none (`{}`). PRECOND of put: a
+// whole warp, of which lane i has row i % UNIT of a unit.
 
 constexpr int RUN = UNIT / 2;
 
@@ -167,7 +167,6 @@ __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& ro
           for (int r = 0; r < RUN; ++r) copy_bulk(to + (i * RUN + r) * PITCH, from[i][r] + at, bytes, full);
         }
       }
-      __syncwarp();
     }
   }
 }
