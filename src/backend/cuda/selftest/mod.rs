@@ -238,11 +238,13 @@ impl<'a> SelfTest<'a> {
             self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, *variant))?;
         }
         if let Some(NarrowKernels { variant, gemv, qkv, gated }) = &matmul.ring {
-            let tests: [(String, &dyn Fn(&Bench) -> Tested); 3] = [
-                (gemv.full_name(), &|b| products::gemv(gemv, b, dtype, *variant)),
-                (qkv.full_name(), &|b| products::gemv_qkv(qkv, b, dtype, *variant)),
-                (gated.full_name(), &|b| products::gemv_gated(gated, b, dtype, *variant)),
+            let tests: [&dyn Fn(&Bench) -> Tested; 3] = [
+                &|b| products::gemv(gemv, b, dtype, *variant),
+                &|b| products::gemv_qkv(qkv, b, dtype, *variant),
+                &|b| products::gemv_gated(gated, b, dtype, *variant),
             ];
+            let names = [gemv.full_name(), qkv.full_name(), gated.full_name()];
+            let tests: Vec<_> = names.into_iter().zip(tests).collect();
             if !self.group(&tests, "those of gemv.cu, which are slower")? {
                 matmul.ring = None;
             }
