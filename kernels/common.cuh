@@ -418,6 +418,14 @@ __device__ __forceinline__ void keep_order() {
 #endif
 }
 
+/// Before shared memory is written that lanes of this warp have read by ldmatrix: a barrier of the warp. In a host run ldmatrix, which all
+/// lanes enter, is one already.
+__device__ __forceinline__ void warp_has_read() {
+#ifndef CUDA_HOST_SHIM
+  __syncwarp();
+#endif
+}
+
 /// Four 8x8 matrices of 16-bit elements from shared memory: lane 8j + i gives the address of row i of matrix j (16
 /// bytes, aligned to 16); lane 4g + t receives in out[j] the elements 2t, 2t + 1 of its row g. PRECOND: the whole warp.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&out)[4], const void* row) {

@@ -203,8 +203,7 @@ struct Part {
     }
   }
 
-  /// Adds all lines of the warp. `left`: elements of k from the first one on. A line's place is free once its last step
-  /// has been multiplied: mma is an exchange between all lanes.
+  /// Adds all lines of the warp. `left`: elements of k from the first one on.
   __device__ __forceinline__ void add_lines(int left) {
     ring.fetch(left);
     ring.fetch(left - ROUND);
@@ -212,6 +211,7 @@ struct Part {
 #pragma unroll 1
     for (; left >= LINE; left -= ROUND) {
       add_line<true>(left);
+      warp_has_read();
       ring.fetch(left - 2 * ROUND);
 #pragma unroll
       for (int b = 0; b < BATCHES; ++b) x[b] += ROUND;
