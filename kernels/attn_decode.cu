@@ -29,7 +29,7 @@
 // do, and those that have something are not to wait for them.
 //
 // At a few hundred tokens this kernel is a chain of latencies. So what the kernels just before do not write is read before they
-// have ended, two tiles are in flight from the start, and the merge asks for everything it needs at once.
+// have ended, two tiles are in flight from the start, and the merge loads all that it needs at once.
 //
 // Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group
 // in parts), on tensor cores but for float values and the smallest heads (attn_decode_tile.cuh).

@@ -1,15 +1,17 @@
 // The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak by wgmma alone and outrun
 // the second cache: y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
-// A block computes 128 rows x 128 outputs, as gemm_m128 does; two blocks with the same rows are a cluster. Each of them asks the
-// second cache for half of the rows and for its own weights, and the copy (TMA) brings the rows to both, so that a multiplication
-// asks for three quarters of what it does in gemm_m128. Clusters of four would ask for half, but a cluster lies in one GPC, whose
-// multiprocessors need not be a multiple of four: where 32 clusters do not fit on 132 at once, 128 blocks take two rounds.
-// Clusters as many as run at once take turns at the blocks: the copies of the next one's first slices go on while one is written.
-// Slices of 64 elements of k go round in STAGES stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
-// multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
-// while the sums of the one before are added up, times the rows' powers of two. The order of sums is gemm.cu's: the same bits, where the tensor cores add
-// alike in both kinds of instruction. Whether they do is not published, so one model's wide passes take the one or the other.
+// A block computes 128 rows x 128 outputs, as gemm_m128 does; two blocks with the same rows are a cluster. Each reads half of the
+// rows and its own weights from the second cache, and the copy engine (TMA) brings the rows to both: three quarters of what gemm_m128
+// reads. Clusters of four would read half, but a cluster lies in one GPC, and on an H200 only 30 of them fit at once: the 128 blocks of
+// 4096 outputs would take two rounds. As many clusters as run at once take turns at the blocks: the copies for the next block begin while
+// one is written.
+//
+// Slices of 64 elements of k pass through STAGES stages: one thread starts a stage's copies as soon as all readers are done with it, and
+// two groups of four warps multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; both chains of a
+// slice are in flight, and the sums of one are added up, times the rows' powers of two, while the other runs. The order of sums is
+// gemm.cu's: the same bits, where the tensor cores add alike in both kinds of instruction. Whether they do is not published, so one model's
+// wide passes take the one or the other.
 //
 //   gemm_hopper        (x_map, w_maps, x_scales, jobs, n, k, accumulate)
 //   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1; or rounded
@@ -255,10 +257,10 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
 }  // namespace hopper
 
 #define GEMM_HOPPER_KERNEL(name, GATED, mode)                                                                              \
-  SHARED_BYTES(name, hopper::BYTES)                                                                                   \
+  SHARED_BYTES(name, hopper::BYTES)                                                                                        \
   STARTS_EARLY(name)                                                                                                       \
-  CLUSTERS(name, 1, 2)                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(1, 2)                                                        \
+  CLUSTERS(name, 1, 2)                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(1, 2)                                       \
       name(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMaps w_maps, const float* x_scales,      \
            const __grid_constant__ MatrixJobs jobs, int n, int k, int mode) {                                              \
     hopper::product<GATED>(x_map, w_maps, x_scales, jobs, n, k, mode);                                                \
