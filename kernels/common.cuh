@@ -418,11 +418,11 @@ __device__ __forceinline__ void keep_order() {
 #endif
 }
 
-/// Before shared memory is written that lanes of this warp have read by ldmatrix: a barrier of the warp. In a host run ldmatrix, which all
-/// lanes enter, is one already.
-__device__ __forceinline__ void warp_has_read() {
+/// A barrier of the warp between ldmatrix and other lanes' writes to shared memory. In a host run ldmatrix, which all lanes enter, is one
+/// already.
+__device__ __forceinline__ void sync_beside_ldmatrix() {
 #ifndef CUDA_HOST_SHIM
-  __syncwarp();
+  asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 #endif
 }
 

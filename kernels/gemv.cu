@@ -211,7 +211,7 @@ struct Part {
 #pragma unroll 1
     for (; left >= LINE; left -= ROUND) {
       add_line<true>(left);
-      warp_has_read();
+      sync_beside_ldmatrix();  // all lanes have read the line
       ring.fetch(left - 2 * ROUND);
 #pragma unroll
       for (int b = 0; b < BATCHES; ++b) x[b] += ROUND;

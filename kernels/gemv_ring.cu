@@ -117,7 +117,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows,
   const float squares = split_steps<NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
   Shared::Fixed& fixed = *shared.fixed;
   if (NORM && lane == 0) fixed.squares[warp] = squares;
-  __syncwarp();  // the terms of this warp's lines are there; in a host run ldmatrix would do instead
+  sync_beside_ldmatrix();  // the terms of this warp's lines are there
   const Share share(rows.units());
   Turn turn;
   int tile = 0;
