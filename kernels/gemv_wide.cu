@@ -167,12 +167,12 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
     Sums part = {};
 #pragma unroll 1
     for (int line = warp; line < lines; line += WARPS) {
-      // none after the last: its copy would come over the sums
-      const int next = line + WARPS < lines ? line + WARPS : warp + 1 < WARPS ? warp + 1 : lines, other = STAGE - stage;
+      const int after = line + WARPS < lines ? line + WARPS : warp + 1, other = STAGE - stage;
       cp_wait<0>();
       __syncthreads();  // this line is there for all, and all have done with the stage that is fetched into next
-      copies.skip(next - line);
-      if (next < lines) copies.fetch_weights(other), copies.fetch_rows(other);
+      copies.skip(after - line);
+      // line WARPS follows line 0, and is named after the last one, too: that copy would come over the sums
+      if (after < lines && (after != WARPS || line == 0)) copies.fetch_weights(other), copies.fetch_rows(other);
       part.add_line<M>(stage);
       stage = other;
     }
