@@ -242,7 +242,7 @@ __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
           if (dim < D && split + i < active) load_vec<float>(from + (size_t)(split + i) * D, x[i]);
-        if (first + split == 0) {  // the first outputs are under way while the states are merged
+        if (first + split == 0) {  // the first outputs load while the states are merged
           const HeadState total = combine_states<ENTROPY>(a.partial_states + part, active, factors);
           if (lane == 0) a.states[head] = total;
           z = total.z;

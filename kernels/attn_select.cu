@@ -71,16 +71,9 @@ __device__ __forceinline__ unsigned long long lowest(const unsigned* keys, int c
 __device__ __forceinline__ void pick(const unsigned* keys, int count, int wanted, int* winners, unsigned long long* few,
                                      unsigned long long* scratch, int& found) {
   const unsigned long long own = lowest(keys, count);
-  const int enough = ceil_div(wanted, WARPS), lane = threadIdx.x % 32;
-  int place = 0;  // of this lane's lowest in the warp
-#pragma unroll 8
-  for (int other = 0; other < 32; ++other) {
-    const unsigned long long theirs = __shfl_sync(FULL_WARP, own, other);
-    place += theirs < own || (theirs == own && other < lane);
-  }
-  const int last = __ffs((int)__ballot_sync(FULL_WARP, place == enough - 1)) - 1;
+  const auto below_it = [](unsigned long long a, unsigned long long b) { return a < b; };
   if (threadIdx.x == 0) found = 0;
-  const unsigned long long bound = block_reduce<Max, WARPS>(__shfl_sync(FULL_WARP, own, last), scratch);
+  const unsigned long long bound = block_reduce<Max, WARPS>(nth_of_warp(own, ceil_div(wanted, WARPS) - 1, below_it), scratch);
   for (int i = threadIdx.x; i < count; i += THREADS) {
     const unsigned long long key = (unsigned long long)keys[i] << 32 | (unsigned)i;
     if (key <= bound && keys[i] != TAKEN) few[atomicAdd(&found, 1)] = key;  // in any order: places do not depend on it

@@ -90,6 +90,15 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 #endif
 }
 
+/// A place in a ring of stages, each with a barrier: `parity` is of the stage's phase in this round.
+struct Turn {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
 /// True in one lane, always the same. The compiler knows that it is one, and lets that lane's addresses pass to copies without a loop over
 /// lanes. PRECOND: the whole warp.
 __device__ __forceinline__ bool elected() {

@@ -281,8 +281,22 @@ __device__ __forceinline__ T warp_reduce(T x, Op op = Op()) {
   return x;
 }
 
-/// Over the block; `scratch` holds one T a warp. WARPS: of the block, where they are known: then all are read at once. PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all
-/// threads take part; no thread still reads `scratch`, and a barrier follows before it is written again.
+/// The number of the lane that n others come before, in the order of `before` and of equal ones by lane. PRECOND: the whole warp; n < 32.
+template <class T, class Before>
+__device__ __forceinline__ T nth_of_warp(T x, int n, const Before& before) {
+  const int lane = threadIdx.x % 32;
+  int place = 0;
+#pragma unroll 8
+  for (int other = 0; other < 32; ++other) {
+    const T theirs = __shfl_sync(FULL_WARP, x, other);
+    place += before(theirs, x) || (theirs == x && other < lane);
+  }
+  return __shfl_sync(FULL_WARP, x, __ffs((int)__ballot_sync(FULL_WARP, place == n)) - 1);
+}
+
+/// Over the block; `scratch` holds one T a warp. WARPS: of the block, where they are known: then all are read at once.
+/// PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all threads take part; no thread still reads `scratch`, and a barrier
+/// follows before it is written again.
 template <class Op, int WARPS = 0, class T>
 __device__ __forceinline__ T block_reduce(T x, T* scratch, Op op = Op()) {
   const unsigned warps = WARPS > 0 ? WARPS : blockDim.x / 32;

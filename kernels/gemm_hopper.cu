@@ -69,15 +69,6 @@ struct Ring {
   }
 };
 
-/// A place in the ring.
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
-
 /// This block's place in its cluster.
 struct Place {
   unsigned x = blockIdx.x, y = blockIdx.y % CLUSTER_Y;
@@ -97,7 +88,7 @@ template <bool GATED>
 __device__ __forceinline__ void copy_slices(const Ring& ring, Turn& turn, const TensorMap& x, int row, const TensorMaps& w, int number,
                                             int out, int k) {
   const Place place;
-  for (int at = 0; at < k; at += BK, turn.next()) {
+  for (int at = 0; at < k; at += BK, turn.next(STAGES)) {
     Mbarrier* const full = ring.full + turn.stage;
     unsigned char* const stage = ring.stages + turn.stage * STAGE;
     mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
@@ -181,7 +172,7 @@ struct Group {
     clear();
     float first[64], second[64];
 #pragma unroll 1
-    for (int at = 0; at < k; at += BK, turn.next()) {
+    for (int at = 0; at < k; at += BK, turn.next(STAGES)) {
       mbarrier_wait(ring.full + turn.stage, turn.parity);
       start(first, turn.stage, 0);
       start(second, turn.stage, 1);

@@ -87,14 +87,8 @@ __device__ __forceinline__ void best_of(unsigned long long* keys, const float (&
   unsigned best = 0;
 #pragma unroll
   for (int j = 0; j < EACH; ++j) best = max(best, value(j));
-  int place = 0;  // of this lane's best in the warp
-#pragma unroll 8
-  for (int other = 0; other < 32; ++other) {
-    const unsigned theirs = __shfl_sync(FULL_WARP, best, other);
-    place += theirs > best || (theirs == best && other < lane);
-  }
-  const int last = __ffs((int)__ballot_sync(FULL_WARP, place == TOP / WARPS - 1)) - 1;
-  const unsigned bound = block_reduce<Min, WARPS>(__shfl_sync(FULL_WARP, best, last), scratch);
+  const auto above = [](unsigned a, unsigned b) { return a > b; };
+  const unsigned bound = block_reduce<Min, WARPS>(nth_of_warp(best, TOP / WARPS - 1, above), scratch);
   const unsigned before = (1u << lane) - 1;
   unsigned kept[EACH];  // lanes that keep their j-th key
   int count = 0;

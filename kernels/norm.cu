@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(256)
   const float4* from = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(y + (size_t)blockIdx.x * width);
-  // A row is short and a block has it alone: the first AHEAD parts of a thread are all under way at once, the weights, which are
-  // nobody's output, before the wait.
+  // A block has one short row: a thread issues its first AHEAD loads at once, those of the weights, which no kernel writes,
+  // before the wait.
   constexpr int AHEAD = 4;
   const int count = width / 4;
   float4 weights[AHEAD], parts[AHEAD];

@@ -276,7 +276,7 @@ void Block::run_thread() {
   exited_lanes[me.linear / WARP] |= 1u << me.linear % WARP;
   if (!me.products.empty()) fail("a thread ends with products under way");
   for (const PendingCopy& copy : me.copies)
-    if (copy.source_bytes) fail("a thread ends with copies by cp.async under way: they may come over what was written since");
+    if (copy.source_bytes) fail("a thread ends with copies by cp.async in flight: they may overwrite what was written since");
   --alive, --alive_of[me.block_rank];
   if (alive && at_barrier == alive) release_barrier();  // a block barrier waits for the threads that have not exited
   const int rank = next_rank();
