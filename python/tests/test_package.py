@@ -82,7 +82,9 @@ def test_the_command_is_the_programs(program):
 @pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: signals are tested on Linux")
 def test_the_command_ends_by_the_signal(tmp_path):
     os.mkfifo(tmp_path / "items.jsonl")
-    process = command("score", "-m", "abacus", "--device", "cpu", "--input", str(tmp_path / "items.jsonl"), "--output", str(tmp_path / "out.jsonl"))
+    arguments = ["-m", "abacus", "--device", "cpu", "--input", str(tmp_path / "items.jsonl"), "--output", str(tmp_path / "out.jsonl")]
+    # which a shell's background jobs ignore
+    process = command("score", *arguments, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     with open(tmp_path / "items.jsonl", "w"):  # opened once the command reads it
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
