@@ -132,7 +132,7 @@ def test_confidence_is_a_calibrated_probability_or_none(model):
     assert set(result.calibration) == {"tasks", "n", "ece"}
     other = model.ask(PENCILS, profile="paper")
     assert other.confidence is None and other.confidence_from is None and other.calibration is None
-    assert "ranking score, not a probability" in str(other) and "<meter" in result.to_html() and "<meter" not in other.to_html()
+    assert "ranking scores, not probabilities" in str(other) and "<meter" in result.to_html() and "<meter" not in other.to_html()
     assert model.ask(PENCILS, abstain=True).abstained is False
     assert model.ask(PENCILS, abstain=True, max_tokens=3).abstained
     with pytest.raises(uqac.Error, match="the model has no calibration"):

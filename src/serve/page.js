@@ -88,7 +88,7 @@ function showVerdict(uqac, finish, seconds, tokens) {
   if (uqac.abstained) tell(HEAD.texts.abstained);
   if (!uqac.answer) return;
   line.replaceChildren("Answer ", make("b", "", uqac.answer.text));
-  if (uqac.confidence === null) return tell(`UQAC's P ${number(uqac.p)}: ${HEAD.texts.uncalibrated}.`);
+  if (uqac.confidence === null) return tell(`UQAC's P ${number(uqac.p)}, ${HEAD.ranking} ${number(uqac.scores[HEAD.ranking])}: ${HEAD.texts.uncalibrated}.`);
   const { tasks, n, ece } = uqac.calibration;
   const told = tell("Right with probability ", make("b", "", number(uqac.confidence)), " ");
   if (uqac.out_of_range) tell(HEAD.texts.out_of_range);

@@ -26,6 +26,7 @@ pub fn render(model: &str, key: bool) -> Result<Page, Error> {
         head: json!({
             "methods": methods,
             "runs": [{"model": model, "task": ""}],
+            "ranking": scores::RANKING,
             "key": key,
             "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
         }),

@@ -177,7 +177,7 @@ fn ask_shows_the_calibrated_confidence() {
     let json: Value = serde_json::from_str(&ask(&["--json", "--profile", "paper"])).unwrap();
     assert!(json["confidence"].is_null() && json.get("from").is_none() && json.get("calibration").is_none());
     let uncalibrated = ask(&["--profile", "paper"]);
-    assert!(uncalibrated.contains("ranking score, not a probability; grade 50 answers and run `uqac calibrate`"));
+    assert!(uncalibrated.contains("ranking scores, not probabilities; grade 50 answers and run `uqac calibrate`"));
     assert!(!uncalibrated.contains(['█', '%']), "{uncalibrated}");
     // abstaining takes a certified threshold, and has an exit code of its own
     let abstain = |more: &[&str]| {

@@ -4,7 +4,7 @@ use super::page::environment;
 use crate::report::term::draw::Mark;
 use crate::report::term::tokens::Piece;
 use crate::report::term::{ABSTAINED, AskReport, OUT_OF_RANGE, UNCALIBRATED, confidence, number, origin, token_of};
-use crate::uq::scores::as_shown;
+use crate::uq::scores::{RANKING, as_shown};
 use minijinja::{Error, Value, context};
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without
@@ -16,8 +16,8 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
     let (label, shown, mut notes) = match report.confidence {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
-            let p = report.outcome.map_or(f64::NAN, |outcome| outcome.scores.p());
-            ("UQAC P", number(p), vec![UNCALIBRATED.to_owned()])
+            let score = |key| number(report.outcome.and_then(|outcome| outcome.scores.get(key)).unwrap_or(f64::NAN));
+            ("UQAC P", score("p"), vec![format!("rank by {RANKING}: {}", score(RANKING)), UNCALIBRATED.to_owned()])
         }
     };
     let out_of_range = report.confidence.is_some_and(|found| found.out_of_range);

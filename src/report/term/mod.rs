@@ -7,7 +7,7 @@ pub mod sanitize;
 pub mod tokens;
 
 use crate::io::record::{Calibrated, Origin};
-use crate::uq::scores::as_shown;
+use crate::uq::scores::{RANKING, as_shown};
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
 use draw::{Mark, marked_cells};
@@ -50,8 +50,8 @@ const TOKEN_COLUMNS: usize = 18;
 const BAR: usize = 30;
 const HEADLINE: usize = 10;
 
-/// Meaning of P without a calibration, and the command that makes one.
-pub const UNCALIBRATED: &str = "ranking score, not a probability; grade 50 answers and run `uqac calibrate`";
+/// Meaning of P and [`RANKING`] without a calibration, and the command that makes one.
+pub const UNCALIBRATED: &str = "ranking scores, not probabilities; grade 50 answers and run `uqac calibrate`";
 
 /// Of an answer whose score the calibration has not seen the like of.
 pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has such a score; it may not hold here";
@@ -96,7 +96,12 @@ impl AskReport<'_> {
             )
         };
         let mut out = match self.confidence {
-            None => row("UQAC P", &number(outcome.scores.p())) + &dim(UNCALIBRATED),
+            None => {
+                let rank = number(outcome.scores.get(RANKING).unwrap_or(f64::NAN));
+                row("UQAC P", &number(outcome.scores.p()))
+                    + &row("rank by", &format!("{rank}  {RANKING}"))
+                    + &dim(UNCALIBRATED)
+            }
             Some(found) if found.out_of_range => {
                 row("confidence", &confidence(found.value)) + &dim(OUT_OF_RANGE) + &dim(&origin(found))
             }
@@ -232,7 +237,7 @@ pub(super) fn confidence(p: f64) -> String {
 }
 
 /// Scores that are shown in any case.
-const MAIN_SCORES: [&str; 3] = ["p", "response_logprob", "min_token_prob"];
+const MAIN_SCORES: [&str; 4] = ["p", RANKING, "response_logprob", "min_token_prob"];
 
 /// The main scores or all of them, each with its meaning.
 fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
@@ -322,7 +327,8 @@ mod tests {
         let expected = "\
 answer      48
 UQAC P      0.870
-            ranking score, not a probability; grade 50 answ…
+rank by     0.500  g4
+            ranking scores, not probabilities; grade 50 ans…
 
 ‹chain›  «kept»  ⟦answer⟧
   ‹Carl› has 4 «marbles».

@@ -94,6 +94,10 @@ const FAMILIES: [&[Score]; 10] = [
     embedding::SCORES,
 ];
 
+/// The score to rank answers by where there is no calibration: in a run registered before it, it ranked better than log P(response)
+/// (`benches/EVIDENCE.md`, R6).
+pub const RANKING: &str = "g4";
+
 /// Every score, in the order in which JSON has them.
 pub fn all() -> impl Iterator<Item = &'static Score> {
     FAMILIES.into_iter().flatten()

@@ -43,7 +43,7 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "g4",
         name: "G4",
-        meaning: "−ln of NLL and entropy of response, answer and digits, mean",
+        meaning: "mean −ln of NLL and entropy; what to rank by",
         place: 1,
         compute: |found| Some(g4(found)),
         of_answer: true,
