@@ -4,6 +4,7 @@
 mod delta_net;
 mod dense_beside;
 mod layer_input;
+mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
@@ -14,6 +15,8 @@ pub use dense_beside::DenseBeside;
 use half::{bf16, f16};
 pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
+pub use random::Noise;
+use random::RandomTensors;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -280,7 +283,10 @@ pub struct Weights {
 impl Weights {
     /// Maps the folder's weights and checks every shape against `spec`.
     pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
-        let index = TensorIndex::open(folder)?;
+        Self::read(&TensorIndex::open(folder)?, spec)
+    }
+
+    fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self, ModelError> {
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let embedding = index.matrix(&index.text("embed_tokens.weight"), vocab, hidden)?;
         let mut warnings = Vec::new();
@@ -302,9 +308,9 @@ impl Weights {
                 }
             }
         };
-        let layers = (0..spec.layers.len()).map(|l| layer_weights(&index, spec, l)).collect::<Result<_, _>>()?;
+        let layers = (0..spec.layers.len()).map(|l| layer_weights(index, spec, l)).collect::<Result<_, _>>()?;
         let final_norm = index.vector(&index.text("norm.weight"), &[hidden])?;
-        let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(&index, spec, input)).transpose()?;
+        let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(index, spec, input)).transpose()?;
         Ok(Weights { embedding, layer_inputs, layers, final_norm, head, warnings })
     }
 
@@ -539,6 +545,8 @@ struct TensorIndex {
     /// Prefix of the text model's tensors.
     prefix: &'static str,
     tensors: HashMap<String, Entry>,
+    /// Makes every tensor that is asked for, in place of files.
+    random: Option<RandomTensors>,
 }
 
 struct Entry {
@@ -567,7 +575,7 @@ impl TensorIndex {
         }
         let has = |prefix: &&&str| tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
         let prefix = PREFIXES.iter().find(has).unwrap_or(&PREFIXES[0]);
-        Ok(TensorIndex { path, prefix, tensors })
+        Ok(TensorIndex { path, prefix, tensors, random: None })
     }
 
     /// A tensor of the text model.
@@ -599,24 +607,33 @@ impl TensorIndex {
         }
     }
 
-    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
-        let (entry, dtype) = self.entry(name, &[rows, in_features])?;
+    fn weight(&self, name: &str, shape: &[usize], rows: usize) -> Result<Weight, ModelError> {
+        let in_features = shape.iter().product::<usize>() / rows.max(1);
+        if let Some(random) = &self.random {
+            return Ok(random.weight(name, rows, in_features));
+        }
+        let (entry, dtype) = self.entry(name, shape)?;
         Ok(entry.weight(name, rows, in_features, dtype))
+    }
+
+    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
+        self.weight(name, &[rows, in_features], rows)
     }
 
     /// Matrices of one shape, one after another, as one of all their rows.
     fn stack(&self, name: &str, shape: [usize; 3]) -> Result<Weight, ModelError> {
-        let (entry, dtype) = self.entry(name, &shape)?;
-        Ok(entry.weight(name, shape[0] * shape[1], shape[2], dtype))
+        self.weight(name, &shape, shape[0] * shape[1])
     }
 
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
     fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let (entry, dtype) = self.entry(name, shape)?;
-        let weight = entry.weight(name, 1, shape.iter().product(), dtype);
+        let weight = self.weight(name, shape, 1)?;
         match weight.first_non_finite() {
             None => Ok(weight.elements().to_vec()),
-            Some(index) => Err(ModelError::NotFinite { path: entry.file.path.clone(), tensor: name.to_owned(), index }),
+            Some(index) => {
+                let path = self.tensors.get(name).map_or_else(PathBuf::new, |entry| entry.file.path.clone());
+                Err(ModelError::NotFinite { path, tensor: name.to_owned(), index })
+            }
         }
     }
 }
