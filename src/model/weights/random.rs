@@ -44,17 +44,18 @@ impl DType {
 
 /// A source of tensors of any name and shape.
 pub(super) struct RandomTensors {
-    /// A tensor's type, by its name.
-    dtype: Box<dyn Fn(&str) -> DType>,
+    /// A tensor's type, by its name, and the one that its numbers are rounded to before.
+    types: Box<dyn Fn(&str) -> [DType; 2]>,
     /// Added to norm weights by the model.
     norm_offset: f32,
 }
 
 impl RandomTensors {
     pub(super) fn weight(&self, name: &str, rows: usize, in_features: usize) -> Weight {
-        let (dtype, (center, half_width)) = ((self.dtype)(name), self.range(name, in_features));
+        let ([dtype, rounded], (center, half_width)) = ((self.types)(name), self.range(name, in_features));
         let mut noise = Noise::new(name);
-        let numbers: Vec<f32> = (0..rows * in_features).map(|_| center + half_width * noise.next()).collect();
+        let number = |_| rounded.round(center + half_width * noise.next());
+        let numbers: Vec<f32> = (0..rows * in_features).map(number).collect();
         let bytes = dtype.encode(&numbers);
         let bytes = Bytes::copy(std::iter::once(&bytes[..]), bytes.len());
         Weight { name: name.to_owned(), rows, in_features, dtype, bytes }
@@ -79,12 +80,13 @@ impl RandomTensors {
 }
 
 impl Weights {
-    /// Random weights for a model, each tensor in the type that `dtype` has for its name.
+    /// Random weights for a model, the same for the same names. `types` has each tensor's type, and the one that its numbers are
+    /// rounded to before.
     ///
     /// # Errors
     /// Those of a model that contradicts itself.
-    pub fn random(spec: &ModelSpec, dtype: impl Fn(&str) -> DType + 'static) -> Result<Self, ModelError> {
-        let random = RandomTensors { dtype: Box::new(dtype), norm_offset: spec.norm_weight_offset };
+    pub fn random(spec: &ModelSpec, types: impl Fn(&str) -> [DType; 2] + 'static) -> Result<Self, ModelError> {
+        let random = RandomTensors { types: Box::new(types), norm_offset: spec.norm_weight_offset };
         let (path, tensors) = (PathBuf::new(), HashMap::new());
         Self::read(&TensorIndex { path, prefix: "model.", tensors, random: Some(random) }, spec)
     }

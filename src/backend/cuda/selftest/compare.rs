@@ -48,8 +48,8 @@ pub struct Finding {
 }
 
 impl Ledger {
-    /// The comparison of all cases. `kernels` as [`Ledger::judged`] has them.
-    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) {
+    /// The comparison of all cases: whether it holds. `kernels` as [`Ledger::judged`] has them.
+    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> bool {
         let (kernels, mut found) = (self.judged(kernels), found.into_iter().flatten());
         let mut check = Check { bound: bound.share, ..Check::default() };
         for row in want {
@@ -66,9 +66,11 @@ impl Ledger {
                 check.numbers += 1;
             }
         }
+        let holds = check.ok();
         if check.numbers > 0 && !kernels.is_empty() {
             self.findings.borrow_mut().push(Finding { kernels, check });
         }
+        holds
     }
 
     /// Ends a case: whether all comparisons hold, which is what their kernels pass by. If not, notes as failed the kernel (or kernels,

@@ -7,6 +7,7 @@ use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
 use serde_json::json;
 use std::fmt;
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
@@ -38,7 +39,7 @@ pub const CASES: [Case; 8] = [
     Case { rows: 5, traced: false, attention: true, ..LLAMA },
     Case { rows: 9, ..LLAMA },
     Case { rows: 6, attention: true, ..GEMMA },
-    Case { rows: 17, decode: true, ..GEMMA },
+    Case { rows: 17, traced: false, decode: true, ..GEMMA },
     Case { rows: 22, attention: true, ..GEMMA },
     Case { rows: 66, traced: false, decode: true, ..GEMMA },
     Case { rows: 66, traced: false, ..GEMMA },
@@ -50,6 +51,11 @@ impl Case {
     /// would need a state or take time.
     pub fn context(&self) -> usize {
         if self.family == Family::Qwen || !self.traced { 0 } else { 130 }
+    }
+
+    /// Whether it is there for blocks of all sizes in wide passes.
+    pub fn is_of_blocks(&self) -> bool {
+        self.rows > 64 && !self.decode
     }
 }
 
@@ -105,25 +111,30 @@ impl Family {
         Ok(spec)
     }
 
-    /// Weights of type `dtype` on the device; those of queries are stored as `queries`.
+    /// Weights of type `dtype` on the device, those of keys stored as `keys`; and the same numbers in f32, which the reference widens
+    /// much faster than f16.
     pub fn weights(
         self,
         spec: &ModelSpec,
         variants: &Variants,
-        (dtype, queries): (DType, DType),
-    ) -> Result<Weights, CudaError> {
+        (dtype, keys): (DType, DType),
+    ) -> Result<[Arc<Weights>; 2], CudaError> {
         let (embedding, experts) = (variants.embedding, variants.experts.unwrap_or(dtype));
         let of_name = move |name: &str| match name {
             _ if name.contains("embed_tokens") => embedding,
             _ if name.contains(".experts.") => experts,
-            _ if name.contains("q_proj") => queries,
+            _ if name.contains("k_proj") => keys,
             _ => dtype,
         };
-        let mut weights = Weights::random(spec, of_name).map_err(unsupported)?;
-        // without a gate, and only then, attention's output is rounded in wide passes
-        let windows = weights.layers.iter_mut().zip(&spec.layers).filter(|(_, layer)| layer.window.is_some());
-        windows.for_each(|(w, _)| (w.output_gate, w.output_gate_bias) = (None, None));
-        Ok(weights)
+        let stored = Weights::random(spec, move |name| [of_name(name); 2]).map_err(unsupported)?;
+        let wide = Weights::random(spec, move |name| [DType::F32, of_name(name)]).map_err(unsupported)?;
+        let without_gates = |mut weights: Weights| {
+            // without a gate, and only then, attention's output is rounded in wide passes
+            let windows = weights.layers.iter_mut().zip(&spec.layers).filter(|(_, layer)| layer.window.is_some());
+            windows.for_each(|(w, _)| (w.output_gate, w.output_gate_bias) = (None, None));
+            Arc::new(weights)
+        };
+        Ok([stored, wide].map(without_gates))
     }
 }
 
