@@ -189,7 +189,8 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
 
 /// The shapes with these names, all without names.
 pub fn shapes(names: &[String], shrunken: bool) -> Result<Vec<Shape>, StageError> {
-    let wanted = shapes::names().into_iter().filter(|name| names.is_empty() || names.iter().any(|other| other == *name));
+    let wanted =
+        shapes::names().into_iter().filter(|name| names.is_empty() || names.iter().any(|other| other == *name));
     wanted
         .map(|name| {
             let shape = shapes::find(name).and_then(|shape| if shrunken { shape.shrunken() } else { Some(shape) });

@@ -4,6 +4,7 @@
 mod delta_net;
 mod dense_beside;
 mod layer_input;
+mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
@@ -14,6 +15,8 @@ pub use dense_beside::DenseBeside;
 use half::{bf16, f16};
 pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
+use random::RandomTensors;
+pub use random::{Noise, range};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -299,9 +302,11 @@ impl Weights {
 
     /// Names and shapes of all tensors of a checkpoint, as files have them (experts in two tensors a layer).
     pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
-        let index = TensorIndex::default();
+        let source = Source::Shapes(RefCell::default());
+        let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source };
         Weights::read(&index, spec)?;
-        let mut tensors = index.noted.into_inner();
+        let Source::Shapes(noted) = index.source else { return Ok(Vec::new()) };
+        let mut tensors = noted.into_inner();
         // of those that are fused, every part asks
         let mut seen = HashSet::new();
         tensors.retain(|(name, _)| seen.insert(name.clone()));
@@ -551,21 +556,21 @@ impl LayerWeights {
 /// Layouts of the text model's tensors: alone, and the two of multimodal checkpoints.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// Every tensor of a folder, by name. The default has no folder and notes what a model reads.
+/// Every tensor of a model, by name.
 struct TensorIndex {
     /// The file that errors about a missing tensor name.
     path: PathBuf,
     /// Prefix of the text model's tensors.
     prefix: &'static str,
-    tensors: Option<HashMap<String, Entry>>,
-    /// Names and shapes of the tensors that were read, if there is no folder.
-    noted: RefCell<Vec<(String, Vec<usize>)>>,
+    source: Source,
 }
 
-impl Default for TensorIndex {
-    fn default() -> Self {
-        TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], tensors: None, noted: RefCell::default() }
-    }
+enum Source {
+    Files(HashMap<String, Entry>),
+    /// Random numbers for every tensor.
+    Random(RandomTensors),
+    /// No numbers; the names and shapes of what is read.
+    Shapes(RefCell<Vec<(String, Vec<usize>)>>),
 }
 
 struct Entry {
@@ -594,7 +599,7 @@ impl TensorIndex {
         }
         let has = |prefix: &&&str| tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
         let prefix = PREFIXES.iter().find(has).unwrap_or(&PREFIXES[0]);
-        Ok(TensorIndex { path, prefix, tensors: Some(tensors), noted: RefCell::default() })
+        Ok(TensorIndex { path, prefix, source: Source::Files(tensors) })
     }
 
     /// A tensor of the text model.
@@ -608,18 +613,26 @@ impl TensorIndex {
         names.into_iter().find(|name| self.has(name) == Some(true)).map(str::to_owned)
     }
 
-    /// Whether the folder has this tensor; `None` without a folder.
+    /// Whether there is a tensor; `None` where all are taken to be.
     fn has(&self, name: &str) -> Option<bool> {
-        Some(self.tensors.as_ref()?.contains_key(name))
+        match &self.source {
+            Source::Files(tensors) => Some(tensors.contains_key(name)),
+            Source::Random(_) => Some(false),
+            Source::Shapes(_) => None,
+        }
     }
 
     /// A tensor as a matrix with rows as long as its last dimension.
     fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight, ModelError> {
         let in_features = expected.last().copied().unwrap_or(1);
         let rows = expected.iter().product::<usize>() / in_features;
-        let Some(tensors) = &self.tensors else {
-            self.noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
-            return Ok(Weight { name: name.to_owned(), rows, in_features, dtype: DType::Bf16, bytes: Bytes::None });
+        let tensors = match &self.source {
+            Source::Files(tensors) => tensors,
+            Source::Random(random) => return Ok(random.weight(name, expected)),
+            Source::Shapes(noted) => {
+                noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
+                return Ok(Weight { name: name.to_owned(), rows, in_features, dtype: DType::Bf16, bytes: Bytes::None });
+            }
         };
         let entry = tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
             path: self.path.clone(),
@@ -646,7 +659,7 @@ impl TensorIndex {
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
     fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let weight = self.tensor(name, shape)?;
-        if self.tensors.is_none() {
+        if let Source::Shapes(_) = self.source {
             return Ok(vec![0.0; weight.rows * weight.in_features]);
         }
         weight.check_finite()?;
