@@ -41,10 +41,12 @@ impl DType {
     }
 }
 
+/// A tensor's type, by its name, and the one that its numbers are rounded to before.
+type Types = dyn Fn(&str) -> [DType; 2];
+
 /// A source of tensors of any name and shape.
 pub(super) struct RandomTensors {
-    /// A tensor's type, by its name, and the one that its numbers are rounded to before.
-    types: Box<dyn Fn(&str) -> [DType; 2]>,
+    types: Box<Types>,
     /// Added to norm weights by the model.
     norm_offset: f32,
 }

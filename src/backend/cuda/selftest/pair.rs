@@ -37,6 +37,11 @@ const MULTIPROCESSORS: [usize; 2] = [1, 8];
 /// Captured steps of the test of early starts: as many run ahead.
 const STEPS: usize = 4;
 
+/// A kernel that works on what attention leaves of its heads, and those of attention.
+const fn of_heads(kernel: &str) -> [&str; 4] {
+    [kernel, "attn_decode", "attn_prefill", "plain_attn"]
+}
+
 /// One case. Sequences have the same id on both sides.
 pub struct Pair<'a> {
     ledger: &'a Ledger,
@@ -235,7 +240,7 @@ impl<'a> Pair<'a> {
             self.end_step(&what, (&self.device.scratch.inner, 0), want, Bound::LIKE_F32)?;
         }
         let [found, want] = self.both(|backend| Ok(lists(&[backend.layer_attention(layer)?])))?;
-        self.ledger.compare(&["attn_sum"], &format!("weights of layer {layer}"), found, want, Bound::LIKE_F32);
+        self.ledger.compare(&of_heads("attn_sum"), &format!("weights of layer {layer}"), found, want, Bound::LIKE_F32);
         Ok(())
     }
 
@@ -269,9 +274,9 @@ impl<'a> Pair<'a> {
         let [found, want] = self.both(read)?;
         let whose: [(&[&str], &str); 5] = [
             (&["attn_select", "rms_norm"], "recorded hidden states"),
-            (&["attn_select"], "kept entropies"),
+            (&of_heads("attn_select"), "kept entropies"),
             (&["attn_select", "attn_rows"], "α*"),
-            (&["attn_places"], "weights on places"),
+            (&of_heads("attn_places"), "weights on places"),
             (&["layer_sums"], "means of the residual stream"),
         ];
         for (((kernels, what), found), want) in whose.into_iter().zip(found).zip(want) {
