@@ -1,6 +1,6 @@
 //! The comparison of a device's numbers with the reference's, and which kernel is to blame where they differ.
 
-use super::ledger::Ledger;
+use super::ledger::{Finding, Ledger};
 use super::{Check, Worst};
 use crate::model::weights::DType;
 use std::collections::BTreeMap;
@@ -39,12 +39,6 @@ impl Bound {
         let rounding = rounding.into_iter().find(|(of, _)| *of == dtype).map_or(0.0, |(_, rounding)| rounding);
         Bound { rounding, ..self }
     }
-}
-
-/// One comparison, and whose work it is.
-pub struct Finding {
-    kernels: Vec<String>,
-    check: Check,
 }
 
 impl Ledger {

@@ -4,13 +4,18 @@ use super::super::context::Watch;
 use super::super::error::CudaError;
 use super::Check;
 use super::child::Message;
-use super::compare::Finding;
 use super::record::Record;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Kernels of a step whose results are read by themselves: what the step leaves says nothing of them.
 const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];
+
+/// One comparison, and whose work it is.
+pub struct Finding {
+    pub kernels: Vec<String>,
+    pub check: Check,
+}
 
 #[derive(Default)]
 pub struct Ledger {
