@@ -163,6 +163,7 @@ impl<'a> Pair<'a> {
         }
         let hidden = self.of_rows(|row| &row.x);
         self.compare_and_set("hidden states", (&self.device.scratch.h, 0), hidden, Bound::LIKE_F32)?;
+        self.ledger.end_step();
         if self.case.family == Family::Gemma && self.case.rows <= NARROW_ROWS {
             self.compare_predictions()?;
         }
@@ -323,6 +324,7 @@ impl<'a> Pair<'a> {
             self.compare_parts(requests.len())?;
             self.ledger.compare(&["gemv", "plain_gem", "head"], "tokens", ids, right_ids, Bound::EXACT);
             self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32);
+            self.ledger.end_step();
         }
         Ok(())
     }
