@@ -71,7 +71,7 @@ pub(super) struct PassRow {
     /// Output of the heads: `[H, head_dim]`; in a delta net the output of its memory.
     pub(super) attended: Vec<f32>,
     /// In layers with an output gate, as long as `attended`.
-    gate: Vec<f32>,
+    pub(super) gate: Vec<f32>,
     /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
     pub(super) heads: Vec<(f32, (u32, Vec<f32>))>,
     attention: Vec<HeadAttention>,

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Kernels of a step whose results are read by themselves: what the step leaves says nothing of them.
 const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];
 
-/// One comparison, and whose work it is.
+/// One comparison, or all those of a step, and whose work it is.
 pub struct Finding {
+    pub step: Option<usize>,
     pub kernels: Vec<String>,
     pub check: Check,
 }
@@ -34,6 +35,8 @@ pub struct Ledger {
     pub pass: RefCell<BTreeSet<String>>,
     /// Launched in its current step.
     pub step: RefCell<BTreeSet<String>>,
+    /// Steps that have ended.
+    pub steps: Cell<usize>,
     /// Models made so far.
     pub tries: Cell<u64>,
     /// Launched last: to blame for a fault.
@@ -75,11 +78,12 @@ impl Ledger {
         self.runs(None);
         self.case.replace(case);
         self.pass.take();
-        self.step.take();
+        self.end_step();
     }
 
     /// Ends a step: what it has launched is judged.
     pub fn end_step(&self) {
+        self.steps.set(self.steps.get() + 1);
         self.step.take();
     }
 

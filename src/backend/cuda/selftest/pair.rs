@@ -146,6 +146,7 @@ impl<'a> Pair<'a> {
         for layer in 0..self.device.spec.layers.len() {
             self.both(|backend| backend.project_qkv(layer))?;
             self.compare_projected(layer)?;
+            self.ledger.end_step();
             self.both(|backend| backend.attend(layer))?;
             self.compare_attended(layer)?;
             self.both(|backend| backend.project_output(layer))?;
@@ -161,7 +162,8 @@ impl<'a> Pair<'a> {
             self.compare_trace()?;
         }
         let hidden = self.of_rows(|row| &row.x);
-        self.end_step("hidden states", (&self.device.scratch.h, 0), hidden, Bound::LIKE_F32)?;
+        self.compare_and_set("hidden states", (&self.device.scratch.h, 0), hidden, Bound::LIKE_F32)?;
+        self.ledger.end_step();
         if self.case.family == Family::Gemma && self.case.rows <= NARROW_ROWS {
             self.compare_predictions()?;
         }
@@ -178,8 +180,8 @@ impl<'a> Pair<'a> {
         self.reference.pass.iter().flat_map(numbers).copied().collect()
     }
 
-    /// Ends a step: compares the numbers of every row in a buffer, from a place on, and replaces them by the reference's.
-    fn end_step(
+    /// Compares the numbers of every row in a buffer, from a place on, and replaces them by the reference's.
+    fn compare_and_set(
         &self,
         what: &str,
         (buffer, first): (&Buffer<f32>, usize),
@@ -189,21 +191,27 @@ impl<'a> Pair<'a> {
         let (device, width) = (&self.device.device, want.len() / self.case.rows);
         let found: Vec<f32> = device.read(buffer, first, want.len())?;
         self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound);
-        self.ledger.end_step();
         device.write(buffer, first, &want)
     }
 
     fn compare_residual(&self, what: &str, bound: Bound) -> Result<(), CudaError> {
-        self.end_step(what, (&self.device.scratch.x, 0), self.of_rows(|row| &row.x), bound)
+        self.compare_and_set(what, (&self.device.scratch.x, 0), self.of_rows(|row| &row.x), bound)?;
+        self.ledger.end_step();
+        Ok(())
     }
 
-    /// Keys, values and queries; of a delta net its values, after their convolution.
+    /// Gates, and keys, values and queries; of a delta net its values, after their convolution.
     fn compare_projected(&mut self, layer: usize) -> Result<(), CudaError> {
+        let gates = self.of_rows(|row| &row.gate);
+        if !gates.is_empty() {
+            let place = (&self.device.scratch.output_gate, 0);
+            self.compare_and_set(&format!("gates of layer {layer}"), place, gates, self.bound)?;
+        }
         if self.device.spec.layers[layer].delta_net {
             let want = (0..self.case.rows).flat_map(|row| self.reference.delta_values(layer, row)).collect();
             let delta = &self.device.scratch.delta;
             let place = (&delta.mixed, delta.values(&self.device.spec));
-            return self.end_step(&format!("values of layer {layer}"), place, want, self.bound);
+            return self.compare_and_set(&format!("values of layer {layer}"), place, want, self.bound);
         }
         let (rows, mut found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
         let sequence = &self.reference.sequences[rows[0].sequence.0];
@@ -223,7 +231,7 @@ impl<'a> Pair<'a> {
         let (what, mut want) = (format!("queries of layer {layer}"), self.of_rows(|row| &row.queries));
         want.iter_mut().for_each(|q| *q *= self.device.spec.attention_scale); // which the reference's scores have
         let before = self.device.heads_before(layer) * self.device.widest_head();
-        self.end_step(&what, (&self.device.scratch.heads.q, before), want, self.bound)
+        self.compare_and_set(&what, (&self.device.scratch.heads.q, before), want, self.bound)
     }
 
     /// The heads' output, unless it is rounded; of traced rows the entropies of their reweighted attention; the first row's weights.
@@ -242,7 +250,8 @@ impl<'a> Pair<'a> {
         self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::LIKE_F32);
         if let Input::F32(_) = self.device.attended(layer)? {
             let (what, want) = (format!("attention of layer {layer}"), self.of_rows(|row| &row.attended));
-            self.end_step(&what, (&self.device.scratch.inner, 0), want, Bound::LIKE_F32)?;
+            self.compare_and_set(&what, (&self.device.scratch.inner, 0), want, Bound::LIKE_F32)?;
+            self.ledger.end_step();
         }
         let [found, want] = self.both(|backend| Ok(lists(&[backend.layer_attention(layer)?])))?;
         self.ledger.compare(&of_heads("attn_sum"), &format!("weights of layer {layer}"), found, want, Bound::LIKE_F32);
@@ -315,6 +324,7 @@ impl<'a> Pair<'a> {
             self.compare_parts(requests.len())?;
             self.ledger.compare(&["gemv", "plain_gem", "head"], "tokens", ids, right_ids, Bound::EXACT);
             self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32);
+            self.ledger.end_step();
         }
         Ok(())
     }
