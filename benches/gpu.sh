@@ -244,9 +244,10 @@ profile() {
   if have ncu; then
     # the layers are alike: two are enough
     counters=gpu__time_duration.sum,dram__bytes_read.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed
+    counters+=,sm__inst_executed.sum
     counters+=,sm__throughput.avg.pct_of_peak_sustained_elapsed,sm__warps_active.avg.pct_of_peak_sustained_active
     counters+=,launch__registers_per_thread,launch__grid_size
-    step counters 120 ncu --clock-control none --csv --page raw --metrics "$counters" --log-file "$out/${stamp}_ncu.csv" \
+    step counters 120 ncu --clock-control none --csv --page raw --section WarpStateStats --metrics "$counters" --log-file "$out/${stamp}_ncu.csv" \
       "$gpu" run "${options[@]}" --shapes "$first_shape" --layers 2 --stages steps
     gzip -f "$out/${stamp}_ncu.csv" 2> /dev/null
   else
@@ -271,16 +272,13 @@ tests() {
 }
 
 sanitize() {
-  local tool kernel
+  local tool
   if ! on_gpu || ! have compute-sanitizer; then
     skip sanitize "no GPU, or compute-sanitizer is not installed"
     return
   fi
   for tool in memcheck racecheck synccheck; do
-    for kernel in "$binaries"/kernel_tests/*; do
-      [[ ! -x $kernel ]] || step "$tool ${kernel##*/}" 60 compute-sanitizer --tool "$tool" --report-api-errors no \
-        --print-limit 20 --error-exitcode 9 "$kernel" "$binaries/fatbins"
-    done
+    step "$tool" 150 bash -c "source benches/gpu/pack.sh; sanitize_kernel_tests $tool '$binaries' '$work'"
   done
 }
 

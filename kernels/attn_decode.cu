@@ -13,17 +13,23 @@
 //   softcap         s <- softcap tanh(s / softcap); 0: none
 //   partial_out     [rows, heads, splits, D] f32: sum e^{s-m} v
 //   partial_states  [rows, heads, splits]
-//   arrivals        [rows, grid y], zeros before and after: splits that are done
+//   arrivals        [rows, grid x], zeros before and after: splits that are done
 //   out             [rows, heads, D] f32
 //   states          [rows, heads]
 //   Entropy states stay empty for rows before their sequence's first_traced_row.
-// PRECOND: grid (splits, kv_heads * ceil(heads / kv_heads / 8), rows), splits in 1..=MAX_SPLITS; block 128; all pointers
-//   aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
+// PRECOND: grid (kv_heads * ceil(heads / kv_heads / 8), splits, rows), splits in 1..=MAX_SPLITS; block 128; all pointers
+//   aligned to 16 bytes; dynamic shared memory NAME_shared_bytes; capacities up to 2^30.
+// PRECOND: since a graph began, or a copy ended, that this launch comes after, nothing has written `rows`, `sequences`, or of
+//   the caches anything but the positions of these rows; a sequence's rows are at neighbouring positions.
 //
 // A split's share depends on the row's own position and the number of splits only: whole chunks of 64 positions,
 // floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). Splits are merged in order, whichever is last.
 // With a number of splits that is fixed per model, a row's bits do not depend on the other rows, and the launch does not
-// depend on positions (one CUDA graph).
+// depend on positions (one CUDA graph). Splits without a share come last in the grid: a short row leaves most blocks nothing to
+// do, and those that have something are not to wait for them.
+//
+// At a few hundred tokens this kernel is a chain of latencies. So what the kernels just before do not write is read before they
+// have ended, two tiles are in flight from the start, and the merge loads all that it needs at once.
 //
 // Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group
 // in parts), on tensor cores but for float values and the smallest heads (attn_decode_tile.cuh).
@@ -53,8 +59,8 @@ struct Heads {
   int kv_head, count;
 
   __device__ __forceinline__ explicit Heads(const Arguments& a) {
-    const int group = a.heads / a.kv_heads, parts = ceil_div(group, G), part = blockIdx.y % parts;
-    kv_head = blockIdx.y / parts;
+    const int group = a.heads / a.kv_heads, parts = ceil_div(group, G), part = blockIdx.x % parts;
+    kv_head = blockIdx.x / parts;
     count = min(G, group - part * G);
     first = (size_t)blockIdx.z * a.heads + kv_head * group + part * G;
   }
@@ -68,22 +74,32 @@ __device__ __forceinline__ int active_splits(const Span& span, int splits) {
 /// The positions of split `split` of `active` ones; never empty.
 __device__ __forceinline__ Span share_of(const Span& span, int split, int active) {
   const int first = span.begin / CHUNK;
-  const long long chunks = (span.end - 1) / CHUNK - first + 1;
+  const unsigned chunks = (span.end - 1) / CHUNK - first + 1;  // up to 2^24, times MAX_SPLITS: 32 bits are enough
   const int begin = (first + (int)(split * chunks / active)) * CHUNK;
   const int end = (first + (int)((split + 1) * chunks / active)) * CHUNK;
   return {max(begin, span.begin), min(end, span.end)};
 }
 
+/// What a block needs of a sequence, in registers: loaded together.
+struct Sequence {
+  const void *k, *v;
+  unsigned capacity;
+  int first_traced_row;
+
+  __device__ __forceinline__ explicit Sequence(const SequenceView& view)
+      : k(view.k), v(view.v), capacity(view.capacity), first_traced_row(view.first_traced_row) {}
+};
+
 // ---- the walk -------------------------------------------------------------------------------------------------------
 
+/// PRECOND: the earlier grids have not been waited for; afterwards they have.
 template <class T, bool ENTROPY>
 __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, const RowState& row,
-                                     const SequenceView& sequence, const Span& share) {
+                                     const Sequence& sequence, const Span& share) {
   using K = typename T::K;
   using V = typename T::V;
-  constexpr int D = T::D, TILE = T::TILE, OWN = G / WARPS;  // OWN: heads a warp keeps the state of
+  constexpr int D = T::D, TILE = T::TILE;
   const Shared<T> shared;
-  const bool traced = ENTROPY && row.position >= sequence.first_traced_row;
   const int warp = threadIdx.x / 32, count = heads.count;
   const size_t head_cache = ((size_t)a.layer * a.kv_heads + heads.kv_head) * sequence.capacity * D;
   const K* k = static_cast<const K*>(sequence.k) + head_cache;
@@ -91,23 +107,37 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
   const auto fetch_tile = [&](int stage, int start) {
     fetch<K, D, TILE, T::K_STRIDE>(shared.keys + stage * TILE * T::K_STRIDE, k, start, share);
     fetch<V, D, TILE, T::V_STRIDE>(shared.values + stage * TILE * T::V_STRIDE, v, start, share);
-    cp_commit();
   };
 
+  int start = share.begin / TILE * TILE;
+  // What a kernel just before may write are the last gridDim.z positions, if all rows are this sequence's.
+  const int old_end = row.position + 1 - (int)gridDim.z;
+#pragma unroll 1
+  for (int stage = 0; stage < 2; ++stage) {
+    const int at = start + stage * TILE;
+    if (min(at + TILE, share.end) > old_end) wait_for_earlier_grids();
+    if (at < share.end) fetch_tile(stage, at);
+    cp_commit();
+  }
+  wait_for_earlier_grids();
   HeadState states[OWN];
   Output<T> out = {};
 #pragma unroll
   for (int i = 0; i < OWN; ++i) states[i] = empty_state();
-  int start = share.begin / TILE * TILE;
-  fetch_tile(0, start);
   stage_queries<T>(shared, a.queries + heads.first * D, count);
   if (threadIdx.x < G) shared.factors[threadIdx.x] = 1.f;  // stays so for heads beyond `count`
+  cp_wait<1>();
+  const int second = start + TILE;
+#pragma unroll 1
   for (int stage = 0; start < share.end; start += TILE, stage ^= 1) {
     const K* keys = shared.keys + stage * TILE * T::K_STRIDE;
     const V* values = shared.values + stage * TILE * T::V_STRIDE;
-    cp_wait<0>();
+    if (start >= second) cp_wait<0>();  // the first has been waited for, and may leave the second one in flight
     __syncthreads();  // this tile is there, and nobody reads the other stage, the scores or the factors any more
-    if (start + TILE < share.end) fetch_tile(stage ^ 1, start + TILE);
+    if (start >= second && start + TILE < share.end) {
+      fetch_tile(stage ^ 1, start + TILE);
+      cp_commit();
+    }
     if constexpr (T::TENSOR_K)
       score_tile_tensor<T>(shared, keys, a.softcap);
     else
@@ -131,20 +161,21 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
     else
       accumulate_tile_plain<T>(out, shared, values);
   }
+  const bool traced = ENTROPY && row.position >= sequence.first_traced_row;
 #pragma unroll
   for (int i = 0; i < OWN; ++i) {
     const int g = warp + i * WARPS;
     if (g >= count) break;
     HeadState& state = states[i];
     state.z = warp_reduce<Sum>(state.z);
-    if (ENTROPY && !traced) clear_entropy(state);
-    if (ENTROPY && traced) {
+    if (ENTROPY) {
       state.zw = warp_reduce<Sum>(state.zw);
       state.sw = warp_reduce<Sum>(state.sw);
     }
-    if (threadIdx.x % 32 == 0) a.partial_states[(heads.first + g) * gridDim.x + blockIdx.x] = state;
+    if (!traced) clear_entropy(state);
+    if (threadIdx.x % 32 == 0) a.partial_states[(heads.first + g) * gridDim.y + blockIdx.y] = state;
   }
-  float* to = a.partial_out + (heads.first * gridDim.x + blockIdx.x) * D;
+  float* to = a.partial_out + (heads.first * gridDim.y + blockIdx.y) * D;
   if constexpr (T::TENSOR_V)
     store_tensor<T>(out, count, to);
   else
@@ -158,20 +189,16 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
 __device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
   __syncthreads();  // all threads have written
   bool last = active == 1;
-  if (threadIdx.x == 0 && !last) {
-    __threadfence();
-    last = atomicInc(arrivals, active - 1) == active - 1u;
-    __threadfence();
-  }
+  if (threadIdx.x == 0 && !last) last = arrive(arrivals, active - 1) == active - 1u;
   return __syncthreads_or(last);
 }
 
-/// One warp merges the splits' states: the total, and the factors of splits lane, lane + 32, ...
+/// One warp merges the splits' states: the total, and to `factors` the splits' factors, of which a lane reads only its own.
 template <bool ENTROPY>
-__device__ __forceinline__ HeadState combine_states(const HeadState* parts, int active,
-                                                    float (&factors)[MAX_SPLITS / 32]) {
+__device__ __forceinline__ HeadState combine_states(const HeadState* parts, int active, float* factors) {
   const int lane = threadIdx.x % 32;
   float m = -infinity(), mw = -infinity();
+#pragma unroll 1
   for (int i = lane; i < active; i += 32) {
     m = fmaxf(m, parts[i].m);
     if (ENTROPY) mw = fmaxf(mw, parts[i].mw);
@@ -179,12 +206,10 @@ __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int 
   m = warp_reduce<Max>(m);
   if (ENTROPY) mw = warp_reduce<Max>(mw);
   HeadState total = {m, 0.f, mw, 0.f, 0.f};
-#pragma unroll
-  for (int j = 0; j < MAX_SPLITS / 32; ++j) {
-    const int i = lane + 32 * j;
-    if (i >= active) break;
+#pragma unroll 1
+  for (int i = lane; i < active; i += 32) {
     HeadState part = parts[i];
-    factors[j] = raise<ENTROPY>(part, m, mw);
+    factors[i] = raise<ENTROPY>(part, m, mw);
     add_sums(total, part);
   }
   total.z = warp_reduce<Sum>(total.z);
@@ -198,31 +223,41 @@ __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int 
 /// Merges the first `active` splits of the block's heads, one warp a head. Out of line, for the registers of `walk`.
 template <int D, bool ENTROPY>
 __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
-  const int lane = threadIdx.x % 32;
+  constexpr int TOGETHER = 16;  // loads of a lane in flight
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float* factors = reinterpret_cast<float*>(dyn_smem) + warp * MAX_SPLITS;  // lane's own: of splits lane, lane + 32, ...
 #pragma unroll 1
-  for (int g = threadIdx.x / 32; g < heads.count; g += WARPS) {
-    const size_t head = heads.first + g, part = head * gridDim.x;
-    float factors[MAX_SPLITS / 32] = {};
-    const HeadState total = combine_states<ENTROPY>(a.partial_states + part, active, factors);
-    if (lane == 0) a.states[head] = total;
+  for (int g = warp; g < heads.count; g += WARPS) {
+    const size_t head = heads.first + g, part = head * gridDim.y;
+    float sum[4], z = 0.f;
 #pragma unroll 1
     for (int first = 0; first < D; first += 128) {
       const int dim = first + 4 * lane;
       const float* from = a.partial_out + part * D + dim;
-      float sum[4] = {};
 #pragma unroll
-      for (int j = 0; j < MAX_SPLITS / 32; ++j) {
-#pragma unroll 8
-        for (int i = 0; i < min(32, active - 32 * j); ++i) {
-          const float factor = __shfl_sync(FULL_WARP, factors[j], i);
-          float x[4] = {};
-          if (dim < D) load_vec<float>(from + (size_t)(32 * j + i) * D, x);
+      for (int n = 0; n < 4; ++n) sum[n] = 0.f;
+#pragma unroll 1
+      for (int split = 0; split < active; split += TOGETHER) {
+        float x[TOGETHER][4] = {};
 #pragma unroll
-          for (int n = 0; n < 4; ++n) sum[n] = fmaf(factor, x[n], sum[n]);
+        for (int i = 0; i < TOGETHER; ++i)
+          if (dim < D && split + i < active) load_vec<float>(from + (size_t)(split + i) * D, x[i]);
+        if (first + split == 0) {  // the first outputs load while the states are merged
+          const HeadState total = combine_states<ENTROPY>(a.partial_states + part, active, factors);
+          if (lane == 0) a.states[head] = total;
+          z = total.z;
+        }
+        const int mine = split / 32 * 32 + lane;
+        const float own = mine < active ? factors[mine] : 0.f;
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i) {
+          const float factor = __shfl_sync(FULL_WARP, own, split % 32 + i);
+#pragma unroll
+          for (int n = 0; n < 4; ++n) sum[n] = fmaf(factor, x[i][n], sum[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < 4; ++n) sum[n] /= total.z;
+      for (int n = 0; n < 4; ++n) sum[n] /= z;
       if (dim < D) store_vec<float>(a.out + head * D + dim, sum);
     }
   }
@@ -237,19 +272,25 @@ __device__ __forceinline__ void clear(const Arguments& a, const Heads& heads) {
 template <class K, class V, int D, bool ENTROPY>
 __device__ __forceinline__ void decode(const Arguments& a) {
   using T = Tiling<K, V, D>;
-  PRECOND_GRID(ANY_GRID, a.kv_heads * ceil_div(a.heads / a.kv_heads, G));
-  start_early();
-  const Heads heads(a);
+  static_assert(T::BYTES >= WARPS * MAX_SPLITS * 4, "room for the factors of `merge`");
+  PRECOND_GRID(a.kv_heads * ceil_div(a.heads / a.kv_heads, G), ANY_GRID);
+  let_next_grid_start();
   const RowState row = a.rows[blockIdx.z];
+  const Heads heads(a);
   if (row.position < 0) {
-    if (blockIdx.x == 0) clear<D>(a, heads);
+    wait_for_earlier_grids();
+    if (blockIdx.y == 0) clear<D>(a, heads);
     return;
   }
+  const Sequence sequence(a.sequences[row.slot]);
   const Span span = attended(row.position, a.window);
-  const int active = active_splits(span, gridDim.x);
-  if ((int)blockIdx.x >= active) return;
-  walk<T, ENTROPY>(a, heads, row, a.sequences[row.slot], share_of(span, blockIdx.x, active));
-  if (last_to_arrive(a.arrivals + blockIdx.z * gridDim.y + blockIdx.y, active)) merge<D, ENTROPY>(a, heads, active);
+  const int active = active_splits(span, gridDim.y);
+  if ((int)blockIdx.y >= active) {
+    leave_the_wait_to_others();  // split 0 has a share
+    return;
+  }
+  walk<T, ENTROPY>(a, heads, row, sequence, share_of(span, blockIdx.y, active));
+  if (last_to_arrive(a.arrivals + blockIdx.z * gridDim.x + blockIdx.x, active)) merge<D, ENTROPY>(a, heads, active);
 }
 
 }  // namespace attn_decode

@@ -13,6 +13,7 @@ namespace attn_decode {
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 constexpr int G = 8;          // query heads computed together
+constexpr int OWN = G / WARPS;  // of which a warp scales the queries and keeps the states
 constexpr int KEY_LANES = 8;  // lanes that compute one score together, without tensor cores
 
 /// Terms of a float32 operand beside a cache, and the products they take, two terms each, with each of the PLANES of a
@@ -115,23 +116,26 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
     using K = typename Terms<typename T::K>::Type;
     constexpr int COUNT = Terms<K>::COUNT, LINES = 2 * Terms<K>::PRODUCTS, PARTS = ceil_div(D, 256);
     const int lane = threadIdx.x % 32;
+    float x[OWN][PARTS][8] = {};
 #pragma unroll
-    for (int g = threadIdx.x / 32; g < G; g += WARPS) {
-      float x[PARTS][8] = {}, max_abs = 0.f;
+    for (int i = 0; i < OWN * PARTS; ++i) {  // all loads first: heads beyond `count` take no branch around a shuffle
+      const int g = threadIdx.x / 32 + i / PARTS * WARPS, dim = i % PARTS * 256 + lane * 8;
+      if (dim < D && g < count) load8<float>(queries + g * D + dim, x[i / PARTS][i % PARTS]);
+    }
 #pragma unroll
-      for (int i = 0; i < 8 * PARTS; ++i) {
-        const int dim = i / 8 * 256 + lane * 8;
-        if (i % 8 == 0 && dim < D && g < count) load8<float>(queries + g * D + dim, x[i / 8]);
-        max_abs = fmaxf(max_abs, fabsf(x[i / 8][i % 8]));
-      }
+    for (int own = 0; own < OWN; ++own) {
+      const int g = threadIdx.x / 32 + own * WARPS;
+      float max_abs = 0.f;
+#pragma unroll
+      for (int i = 0; i < 8 * PARTS; ++i) max_abs = fmaxf(max_abs, fabsf(x[own][i / 8][i % 8]));
       const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(max_abs));
 #pragma unroll
       for (int part = 0; part < PARTS; ++part) {
         const int dim = part * 256 + lane * 8;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[part][i] *= factor.scale;
+        for (int i = 0; i < 8; ++i) x[own][part][i] *= factor.scale;
         uint4 terms[COUNT];
-        split8<K>(x[part], terms);
+        split8<K>(x[own][part], terms);
         K* to = reinterpret_cast<K*>(shared.queries) + g * T::Q_STRIDE + dim;
 #pragma unroll
         for (int i = 0; i < LINES; ++i)
@@ -369,7 +373,7 @@ template <class T>
 __device__ __forceinline__ void store_tensor(const Output<T>& out, int count, float* to) {
   const int lane = threadIdx.x % 32, g = lane / 4;
   if (g >= count) return;
-  to += (size_t)g * gridDim.x * T::D + threadIdx.x / 32 * (T::D / WARPS) + lane % 4 * 2;
+  to += (size_t)g * gridDim.y * T::D + threadIdx.x / 32 * (T::D / WARPS) + lane % 4 * 2;
 #pragma unroll
   for (int part = 0; part < Output<T>::PARTS; ++part) {
     const float* sums = out.sums[part];
@@ -393,7 +397,7 @@ __device__ __forceinline__ void store_plain(const Output<T>& out, const Shared<T
     float total = shared.merge[i];
 #pragma unroll
     for (int other = 1; other < T::GROUPS; ++other) total += shared.merge[other * G * D + i];
-    to[(size_t)(i / D) * gridDim.x * D + i % D] = total;
+    to[(size_t)(i / D) * gridDim.y * D + i % D] = total;
   }
 }
 

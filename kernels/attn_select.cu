@@ -17,6 +17,7 @@
 //   begin       1: the trace row is empty so far
 //   finish      1: nothing more is offered; gaps becomes the gap (until then it holds the lowest entropy not kept)
 //   Where fewer than K heads have been offered, the remaining heads are -1, their entropies infinite, the rest 0.
+// PRECOND: all pointers aligned to 16 bytes; hidden_size and each head_dim a multiple of 4.
 // PRECOND: grid (rows); block 256; dynamic shared memory attn_select_shared_bytes
 //   + layers * heads * attn_select_per_head_shared_bytes and, if begin is 0, + head_dim *
 //   attn_select_per_dim_shared_bytes.
@@ -25,6 +26,7 @@
 namespace head_selection {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int TOGETHER = 4;  // loads of a thread in flight
 constexpr unsigned TAKEN = 0xffffffffu;  // above every entropy
 
 /// Maps floats to integers of the same order. No negative zeros, no NaN.
@@ -36,8 +38,11 @@ __device__ __forceinline__ float from_ordered(unsigned key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-__device__ __forceinline__ unsigned entropy_key(const HeadState& state, bool regularized) {
-  const float entropy = (float)finish(state, regularized).entropy + 0.f;
+/// Out of line: its logarithms in float64 are long.
+__device__ OUT_OF_LINE Finished finished(HeadState state, bool regularized) { return finish(state, regularized); }
+
+__device__ __forceinline__ unsigned entropy_key(const Finished& finished) {
+  const float entropy = (float)finished.entropy + 0.f;
   return ordered(entropy < infinity() ? entropy : infinity());
 }
 
@@ -61,24 +66,31 @@ __device__ __forceinline__ unsigned long long lowest(const unsigned* keys, int c
 }
 
 /// Writes the indices of the `wanted` lowest keys to `winners`, lowest first, of equals the lower index; -1 where there
-/// are fewer. Takes them out of `keys`, of which each thread reads and writes only its own.
-__device__ __forceinline__ void pick(unsigned* keys, int count, int wanted, int* winners, float* last,
-                                     unsigned long long* scratch) {
-  unsigned long long own = lowest(keys, count);
-  for (int i = 0; i < wanted; ++i) {
-    // two scratch areas in turn: the barrier inside separates a round's reads from the writes two rounds later
-    const unsigned long long best = block_reduce<Min>(own, scratch + i % 2 * WARPS);
-    const unsigned key = (unsigned)(best >> 32);
-    const int index = (int)(unsigned)best;
-    if (threadIdx.x == 0) {
-      winners[i] = key == TAKEN ? -1 : index;
-      *last = key == TAKEN ? infinity() : from_ordered(key);
-    }
-    if (own == best && key != TAKEN) {
-      keys[index] = TAKEN;
-      own = lowest(keys, count);
-    }
+/// are fewer. A key's place is how many are below it, counted only among those up to a bound: of each warp, enough threads have a
+/// key within it. PRECOND: all threads; each has written its own keys; `few` has room for them all; ends with a barrier.
+__device__ __forceinline__ void pick(const unsigned* keys, int count, int wanted, int* winners, unsigned long long* few,
+                                     unsigned long long* scratch, int& found) {
+  const unsigned long long own = lowest(keys, count);
+  const auto below_it = [](unsigned long long a, unsigned long long b) { return a < b; };
+  if (threadIdx.x == 0) found = 0;
+  const unsigned long long bound = block_reduce<Max, WARPS>(nth_of_warp(own, ceil_div(wanted, WARPS) - 1, below_it), scratch);
+  for (int i = threadIdx.x; i < count; i += THREADS) {
+    const unsigned long long key = (unsigned long long)keys[i] << 32 | (unsigned)i;
+    if (key <= bound && keys[i] != TAKEN) few[atomicAdd(&found, 1)] = key;  // in any order: places do not depend on it
   }
+  __syncthreads();
+  const int all = found;
+  for (int i = threadIdx.x; i < max(all, wanted); i += THREADS) {
+    int below = i;
+    const unsigned long long key = i < all ? few[i] : ~0ull;
+    if (i < all) {
+      below = 0;
+#pragma unroll 4
+      for (int j = 0; j < all; ++j) below += few[j] < key;
+    }
+    if (below < wanted) winners[below] = i < all ? (int)(unsigned)key : -1;
+  }
+  __syncthreads();  // the winners are there
 }
 
 struct Arguments {
@@ -106,33 +118,36 @@ __device__ __forceinline__ void record(const Arguments& a, const Row& to, const 
     const int candidate = winner - kept, layer = candidate / a.heads;
     const HeadState state = a.states[((size_t)layer * gridDim.x + blockIdx.x) * a.heads + candidate % a.heads];
     to.heads[slot] = a.first_layer * a.heads + candidate;
-    to.entropies[slot] = from_ordered(entropy_key(state, a.regularized));
+    const Finished of_state = finished(state, a.regularized);
+    to.entropies[slot] = from_ordered(entropy_key(of_state));
     to.maxima[slot] = state.mw;
-    const double f = finish(state, a.regularized).f;
-    to.sums[slot] = f > 0.0 ? (float)(state.zw / f) : 0.f;
+    to.sums[slot] = of_state.f > 0.0 ? (float)(state.zw / of_state.f) : 0.f;
   }
 }
 
-/// Element i of the query of candidate `winner`; 0 after its end, and where there is none.
-__device__ __forceinline__ float query_of(const Arguments& a, const Row& earlier, int kept, int winner, int i) {
-  if (winner < 0) return 0.f;
-  if (winner < kept) return earlier.queries[winner * a.head_dim + i];
+/// Where elements i .. i + 4 of the query of candidate `winner` are; null after its end, and where there is none.
+__device__ __forceinline__ const float4* query_of(const Arguments& a, const Row& earlier, int kept, int winner, int i) {
+  if (winner < 0) return nullptr;
+  if (winner < kept) return reinterpret_cast<const float4*>(earlier.queries + winner * a.head_dim + i);
   const int candidate = winner - kept, layer = candidate / a.heads, head = blockIdx.x * a.heads + candidate % a.heads;
   const int head_dim = a.shapes[a.first_layer + layer].head_dim;
-  return i < head_dim ? a.queries[(size_t)layer * gridDim.x * a.heads * a.head_dim + (size_t)head * head_dim + i] : 0.f;
+  const float* queries = a.queries + (size_t)layer * gridDim.x * a.heads * a.head_dim + (size_t)head * head_dim;
+  return i < head_dim ? reinterpret_cast<const float4*>(queries + i) : nullptr;
 }
 
 __device__ __forceinline__ void select(const Arguments& a, const Row& to, float& gap) {
   const int kept = a.begin ? 0 : a.keep, offered = a.layers * a.heads;
-  unsigned long long* scratch = reinterpret_cast<unsigned long long*>(dyn_smem);  // [2, WARPS]
-  unsigned* keys = reinterpret_cast<unsigned*>(scratch + 2 * WARPS);              // [kept + offered], room for K more
+  unsigned long long* scratch = reinterpret_cast<unsigned long long*>(dyn_smem);  // [WARPS]
+  Row earlier;                                                                    // [K] each, where it is not begun
+  earlier.queries = reinterpret_cast<float*>(scratch + WARPS);                    // [kept, head_dim]
+  unsigned long long* few = reinterpret_cast<unsigned long long*>(earlier.queries + kept * a.head_dim);  // as keys
+  unsigned* keys = reinterpret_cast<unsigned*>(few + a.keep + offered);           // [kept + offered], room for K more
   int* winners = reinterpret_cast<int*>(keys + a.keep + offered);                 // [K + 1]
-  Row earlier;                                                                    // [K] each
-  earlier.heads = winners + a.keep + 1;
+  int& found = winners[a.keep + 1];
+  earlier.heads = winners + a.keep + 2;
   earlier.entropies = reinterpret_cast<float*>(earlier.heads + a.keep);
   earlier.maxima = earlier.entropies + a.keep;
   earlier.sums = earlier.maxima + a.keep;
-  earlier.queries = earlier.sums + a.keep;
 
   for (int i = threadIdx.x; i < kept; i += THREADS) {
     earlier.heads[i] = to.heads[i];
@@ -141,23 +156,42 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
     earlier.sums[i] = to.sums[i];
   }
   for (int i = threadIdx.x; i < kept * a.head_dim; i += THREADS) earlier.queries[i] = to.queries[i];
-  for (int i = threadIdx.x; i < kept + offered; i += THREADS) {
-    if (i < kept) {
-      keys[i] = to.heads[i] < 0 ? TAKEN : ordered(to.entropies[i]);
-    } else {
-      const int candidate = i - kept;
+#pragma unroll 1
+  for (int start = threadIdx.x; start < kept + offered; start += TOGETHER * THREADS) {
+    HeadState states[TOGETHER];
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      const int candidate = start + j * THREADS - kept;
       const size_t head = ((size_t)(candidate / a.heads) * gridDim.x + blockIdx.x) * a.heads + candidate % a.heads;
-      keys[i] = entropy_key(a.states[head], a.regularized);
+      if (candidate >= 0 && candidate < offered) states[j] = a.states[head];
+    }
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      const int i = start + j * THREADS;
+      if (i < kept) keys[i] = to.heads[i] < 0 ? TAKEN : ordered(to.entropies[i]);
+      if (i >= kept && i < kept + offered) keys[i] = entropy_key(finished(states[j], a.regularized));
     }
   }
-  float refused = infinity();  // the last word is thread 0's
-  pick(keys, kept + offered, a.keep + 1, winners, &refused, scratch);
-  // the winners and the earlier entries are there: the round after the K-th winner has a barrier
+  pick(keys, kept + offered, a.keep + 1, winners, few, scratch, found);
   if ((int)threadIdx.x < a.keep) record(a, to, earlier, kept, threadIdx.x, winners[threadIdx.x]);
-  for (int i = threadIdx.x; i < a.keep * a.head_dim; i += THREADS)
-    to.queries[i] = query_of(a, earlier, kept, winners[i / a.head_dim], i % a.head_dim);
+  const int of_query = a.head_dim / 4;
+#pragma unroll 1
+  for (int start = threadIdx.x; start < a.keep * of_query; start += TOGETHER * THREADS) {
+    float4 x[TOGETHER];
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      const int i = start + j * THREADS, slot = i / of_query;
+      const float4* from = slot < a.keep ? query_of(a, earlier, kept, winners[slot], i % of_query * 4) : nullptr;
+      x[j] = from ? *from : make_float4(0.f, 0.f, 0.f, 0.f);
+    }
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j)
+      if (start + j * THREADS < a.keep * of_query) reinterpret_cast<float4*>(to.queries)[start + j * THREADS] = x[j];
+  }
   __syncthreads();  // the last entropy is there
   if (threadIdx.x == 0) {
+    const int next = winners[a.keep];
+    float refused = next < 0 ? infinity() : from_ordered(keys[next]);
     if (!a.begin) refused = fminf(refused, gap);
     gap = a.finish ? refused - to.entropies[a.keep - 1] : refused;
   }
@@ -165,9 +199,10 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
 
 }  // namespace head_selection
 
-// the two scratch areas; keys, winners and four numbers of K earlier entries; a key of each head; the earlier queries
-SHARED_BYTES(attn_select, 2 * head_selection::WARPS * 8 + 4 * (6 * MAX_KEEP + 1))
-SHARED_BYTES(attn_select_per_head, 4)
+// scratch; two forms of K keys, winners, how many are few, and four numbers of K earlier entries; the keys of each head; the
+// earlier queries
+SHARED_BYTES(attn_select, head_selection::WARPS * 8 + MAX_KEEP * 12 + 4 * (MAX_KEEP + 2) + 4 * 4 * MAX_KEEP)
+SHARED_BYTES(attn_select_per_head, 12)
 SHARED_BYTES(attn_select_per_dim, 4 * MAX_KEEP)
 extern "C" __global__ void __launch_bounds__(256, 1)
     attn_select(const HeadState* __restrict__ states, const float* __restrict__ queries,
@@ -186,6 +221,12 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                           regularized != 0, begin != 0, finish != 0},
                          to, trace.gaps[r]);
   if (!hidden) return;
-  for (int i = threadIdx.x; i < hidden_size; i += head_selection::THREADS)
-    trace.hidden[r * hidden_size + i] = from_f32<__half>(hidden[(size_t)blockIdx.x * hidden_size + i] * hidden_scale);
+  const float4* from = reinterpret_cast<const float4*>(hidden + (size_t)blockIdx.x * hidden_size);
+  uint2* record = reinterpret_cast<uint2*>(trace.hidden + r * hidden_size);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < hidden_size / 4; i += head_selection::THREADS) {
+    const float4 x = from[i];
+    record[i] = make_uint2(pack2<__half>(x.x * hidden_scale, x.y * hidden_scale),
+                           pack2<__half>(x.z * hidden_scale, x.w * hidden_scale));
+  }
 }

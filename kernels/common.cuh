@@ -10,8 +10,8 @@
 
 // ---- data in device memory ------------------------------------------------------------------------------------------
 
-/// One row of a pass: `token` enters at `position` of the sequence in `slot`; `stream` numbers it for the sampler.
-struct RowState {
+/// One row of a pass: `token` enters at `position` of the sequence in `slot`; `stream` numbers it for the sampler. One load.
+struct alignas(16) RowState {
   int slot, position, token, stream;
 };
 
@@ -281,15 +281,31 @@ __device__ __forceinline__ T warp_reduce(T x, Op op = Op()) {
   return x;
 }
 
-/// Over the block; `scratch` holds one T a warp. PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all
-/// threads take part; no thread still reads `scratch`, and a barrier follows before it is written again.
-template <class Op, class T>
+/// The number of the lane that n others come before, in the order of `before` and of equal ones by lane. PRECOND: the whole warp; n < 32.
+template <class T, class Before>
+__device__ __forceinline__ T nth_of_warp(T x, int n, const Before& before) {
+  const int lane = threadIdx.x % 32;
+  int place = 0;
+#pragma unroll 8
+  for (int other = 0; other < 32; ++other) {
+    const T theirs = __shfl_sync(FULL_WARP, x, other);
+    place += before(theirs, x) || (theirs == x && other < lane);
+  }
+  return __shfl_sync(FULL_WARP, x, __ffs((int)__ballot_sync(FULL_WARP, place == n)) - 1);
+}
+
+/// Over the block; `scratch` holds one T a warp. WARPS: of the block, where they are known: then all are read at once.
+/// PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all threads take part; no thread still reads `scratch`, and a barrier
+/// follows before it is written again.
+template <class Op, int WARPS = 0, class T>
 __device__ __forceinline__ T block_reduce(T x, T* scratch, Op op = Op()) {
+  const unsigned warps = WARPS > 0 ? WARPS : blockDim.x / 32;
   x = warp_reduce<Op>(x, op);
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
   x = scratch[0];
-  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) x = op(x, scratch[warp]);
+#pragma unroll
+  for (unsigned warp = 1; warp < warps; ++warp) x = op(x, scratch[warp]);
   return x;
 }
 
@@ -346,7 +362,7 @@ __device__ __forceinline__ void let_next_grid_start() {
 }
 
 /// Waits until the kernels before this one have ended and what they wrote can be read. Every thread of a kernel that
-/// STARTS_EARLY calls it, so that one that has ended has waited for all before it. What they write is not to be read
+/// STARTS_EARLY calls it (or see below), so that one that has ended has waited for all before it. What they write is not to be read
 /// through `const __restrict__`, which promises that it does not change while this kernel runs.
 __device__ __forceinline__ void wait_for_earlier_grids() {
 #ifdef CUDA_HOST_SHIM
@@ -356,10 +372,29 @@ __device__ __forceinline__ void wait_for_earlier_grids() {
 #endif
 }
 
+/// Instead, of a block with nothing to do, in a grid where another block waits: this one ends, and makes room, at once.
+__device__ __forceinline__ void leave_the_wait_to_others() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::running->leave_the_wait_to_others();
+#endif
+}
+
 /// Both, for a kernel with nothing to do before.
 __device__ __forceinline__ void start_early() {
   let_next_grid_start();
   wait_for_earlier_grids();
+}
+
+/// Counts up `count`, and from `limit` back to 0; returns what it was. Whoever counts sees what those wrote who counted before,
+/// and what their blocks wrote before a barrier. (Between two __threadfence it would wait for more: they order all with all.)
+__device__ __forceinline__ unsigned arrive(unsigned* count, unsigned limit) {
+#ifdef CUDA_HOST_SHIM
+  return atomicInc(count, limit);
+#else
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(limit) : "memory");
+  return before;
+#endif
 }
 
 /// c[16x8] += a[16x16] b[16x8] on the tensor cores. Lane 4g + t holds, of `a`, rows g and g + 8 in a[0], a[1] (columns
@@ -394,6 +429,14 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const
 __device__ __forceinline__ void keep_order() {
 #ifndef CUDA_HOST_SHIM
   asm volatile("bar.warp.sync 0xffffffff;");
+#endif
+}
+
+/// A barrier of the warp between ldmatrix and other lanes' writes to shared memory. In a host run ldmatrix, which all lanes enter, is one
+/// already.
+__device__ __forceinline__ void sync_beside_ldmatrix() {
+#ifndef CUDA_HOST_SHIM
+  asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 #endif
 }
 

@@ -241,5 +241,5 @@ extern "C" __global__ void __launch_bounds__(1024)
     round_rows(const float* x, int width, RoundedRows to) {
   start_early();
   const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
-  round_row<1024>([&](int i) { return row[i]; }, width, to, reinterpret_cast<float*>(dyn_smem));
+  round_row<1024>([&](int i, int) { return row[i]; }, width, to, reinterpret_cast<float*>(dyn_smem));
 }

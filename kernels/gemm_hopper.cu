@@ -1,13 +1,17 @@
 // The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak by wgmma alone and outrun
 // the second cache: y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
-// A block computes 128 rows x 128 outputs, as gemm_m128 does; four blocks, two by two, are a cluster. Each of them asks the
-// second cache for half of its rows and half of its weights, and the copy (TMA) brings them to the two blocks that need them,
-// so that a multiplication asks for half of what it does in gemm_m128. Slices of 64 elements of k go round in STAGES
-// stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
-// multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
-// while the sums of the one before are added up, times the rows' powers of two. The order of sums is gemm.cu's: the same bits, where the tensor cores add
-// alike in both kinds of instruction. Whether they do is not published, so one model's wide passes take the one or the other.
+// A block computes 128 rows x 128 outputs, as gemm_m128 does; two blocks with the same rows are a cluster. Each reads half of the
+// rows and its own weights from the second cache, and the copy engine (TMA) brings the rows to both: three quarters of what gemm_m128
+// reads. Clusters of four would read half, but a cluster lies in one GPC, and on an H200 only 30 of them fit at once: the 128 blocks of
+// 4096 outputs would take two rounds. As many clusters as run at once take turns at the blocks: the copies for the next block begin while
+// one is written.
+//
+// Slices of 64 elements of k pass through STAGES stages: one thread starts a stage's copies as soon as all readers are done with it, and
+// two groups of four warps multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; both chains of a
+// slice are in flight, and the sums of one are added up, times the rows' powers of two, while the other runs. The order of sums is
+// gemm.cu's: the same bits, where the tensor cores add alike in both kinds of instruction. Whether they do is not published, so one model's
+// wide passes take the one or the other.
 //
 //   gemm_hopper        (x_map, w_maps, x_scales, jobs, n, k, accumulate)
 //   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1; or rounded
@@ -15,8 +19,9 @@
 //   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same of each job's matrix
 //   others      as gemm.cu; of a job `w` is not used
 //
-// PRECOND: grid (2 ceil(n / 256), 2 ceil(b / 2)) with b the sum over jobs of ceil(outs / 128), gated: ceil(outs / 64), block 384;
-//   k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
+// PRECOND: grid (1, 2 c) for c clusters, which take turns; at most ceil(n / 128) ceil(b / 2) have work, with b the sum over jobs of
+//   ceil(outs / 128), gated: ceil(outs / 64). Block 384; k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16
+//   bytes; dynamic shared memory NAME_shared_bytes.
 #include "dense.cuh"
 #include "hopper.cuh"
 
@@ -28,6 +33,8 @@ struct TensorMaps {
 #if HAS_WGMMA
 namespace hopper {
 
+// Blocks of a cluster, 1 or 2 either way: beside each other in x have the same outputs, in y the same rows.
+constexpr unsigned CLUSTER_X = 1, CLUSTER_Y = 2;
 constexpr int M = 128;                  // rows of a block, and outputs, or gates and ups
 constexpr int BK = 64;                  // elements of k in a stage
 constexpr int CHAIN = 32;               // elements of k that a tensor core adds up
@@ -36,8 +43,8 @@ constexpr int X = 0, W = 2 * TILE;      // where they are in a stage
 constexpr int STAGE = 4 * TILE, STAGES = 6;
 constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
 constexpr int THREADS = (GROUPS + 1) * GROUP;
-constexpr int REGISTERS = 240, REGISTERS_TO_COPY = 24;  // of a thread; launched with 168, the third of a multiprocessor's
-constexpr int SHARED_BY = 3;            // blocks that a block copies to, and that copy to it
+constexpr int REGISTERS = 232, REGISTERS_TO_COPY = 40;  // of a thread; launched with 168, the third of a multiprocessor's
+constexpr int SHARED_BY = CLUSTER_X + CLUSTER_Y - 1;  // blocks that a block copies to, and that copy to it
 constexpr int BYTES = OPERAND_ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
 
 /// The stages, and who may use them: `full` ends a phase when a slice is there, `empty` when all have read it.
@@ -62,38 +69,37 @@ struct Ring {
   }
 };
 
-/// A place in the ring.
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
+/// This block's place in its cluster.
+struct Place {
+  unsigned x = blockIdx.x, y = blockIdx.y % CLUSTER_Y;
+  __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + CLUSTER_X * y; }
+  __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, CLUSTER_Y - 1); }
+  __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(CLUSTER_X - 1, y); }
+  /// Block i of those that copy to this one, which are those that it copies to; i below SHARED_BY.
+  __device__ __forceinline__ unsigned neighbour(unsigned i) const {
+    return i < CLUSTER_X ? rank((x + i) % CLUSTER_X, y) : rank(x, y ^ 1);
   }
 };
 
-/// This block's place in its cluster: blocks beside each other in x have the same outputs, in y the same rows.
-struct Place {
-  unsigned x = blockIdx.x % 2, y = blockIdx.y % 2;
-  __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + 2 * y; }
-  __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, 1); }
-  __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(1, y); }
-  /// Block i of those that copy to this one, which are those that it copies to; i below SHARED_BY.
-  __device__ __forceinline__ unsigned neighbour(unsigned i) const { return rank(x ^ i % 2, y ^ i / 2 % 2); }
-};
-
-/// Starts the copies of all slices: of each 64 of the block's rows for the blocks with the same rows, and 64 of its weights for those
-/// with the same outputs, the others of which bring the rest.
-__device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x, int row, const TensorMap& w, int w_row, int k) {
+/// Starts the copies of all slices: of half of the block's rows for the blocks with the same rows, and of half of its weights for those
+/// with the same outputs, the others of which bring the rest; of all where there are no others. Weights: of job `number` from output
+/// `out` on, or with GATED the gate's and up's in turns.
+template <bool GATED>
+__device__ __forceinline__ void copy_slices(const Ring& ring, Turn& turn, const TensorMap& x, int row, const TensorMaps& w, int number,
+                                            int out, int k) {
   const Place place;
-  unsigned char* const x_to = ring.stages + X + place.y * TILE;
-  unsigned char* const w_to = ring.stages + W + place.x * TILE;
-  Turn turn;
-  for (int at = 0; at < k; at += BK, turn.next()) {
+  for (int at = 0; at < k; at += BK, turn.next(STAGES)) {
     Mbarrier* const full = ring.full + turn.stage;
+    unsigned char* const stage = ring.stages + turn.stage * STAGE;
     mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
     mbarrier_expect(full, STAGE);
-    copy_tile(x_to + turn.stage * STAGE, x, at, row + 64 * place.y, full, place.same_rows());
-    copy_tile(w_to + turn.stage * STAGE, w, at, w_row, full, place.same_outputs());
+#pragma unroll
+    for (unsigned tile = place.y; tile < 2; tile += CLUSTER_Y)
+      copy_tile<(CLUSTER_Y > 1)>(stage + X + tile * TILE, x, at, row + 64 * tile, full, place.same_rows());
+#pragma unroll
+    for (unsigned tile = place.x; tile < 2; tile += CLUSTER_X)
+      copy_tile<(CLUSTER_X > 1)>(stage + W + tile * TILE, w.of_job[GATED ? tile : number], at, out + (GATED ? 0 : 64 * tile),
+                                 full, place.same_outputs());
   }
 }
 
@@ -113,14 +119,13 @@ class RowScales {
     fetch();
   }
   __device__ __forceinline__ void fetch() {
-    if (left <= 0) return;
-    next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
-    if (left <= CHAIN) next[0].y = next[1].y = 0.0f;  // not written
+    if (left > 0) next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
     first += OF_SLICE, second += OF_SLICE, left -= BK;
   }
   /// To the next slice.
   __device__ __forceinline__ void advance() {
     rows[0] = next[0], rows[1] = next[1];
+    if (left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
     fetch();
   }
   /// Of row `row` for chain `chain` of the slice.
@@ -129,7 +134,7 @@ class RowScales {
 
 /// 64 rows x 128 outputs of four warps.
 struct Group {
-  float sum[64] = {};          // as wgmma leaves them
+  float sum[64];               // as wgmma leaves them
   const Operand x, w;          // of the first stage
   const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
 
@@ -139,6 +144,10 @@ struct Group {
         w(Operand::at(ring.stages + W)),
         empty(ring.empty, Place().neighbour(threadIdx.x % GROUP)) {}
 
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (float& own : sum) own = 0.0f;
+  }
   /// Starts a chain over CHAIN elements of a stage.
   __device__ __forceinline__ void start(float (&d)[64], int stage, int half) const {
     wgmma_fence();
@@ -158,32 +167,22 @@ struct Group {
     if (threadIdx.x % GROUP < SHARED_BY) mbarrier_arrive(empty, stage);
   }
 
-  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
+  /// The chains of a slice in flight.
+  __device__ __forceinline__ void multiply(const Ring& ring, Turn& turn, int k, RowScales scales) {
+    clear();
     float first[64], second[64];
-    Turn turn;
-    mbarrier_wait(ring.full, 0);
-    start(first, 0, 0);
 #pragma unroll 1
-    for (int at = BK; at < k; at += BK) {
-      const int stage = turn.stage;
-      start(second, stage, 1);
+    for (int at = 0; at < k; at += BK, turn.next(STAGES)) {
+      mbarrier_wait(ring.full + turn.stage, turn.parity);
+      start(first, turn.stage, 0);
+      start(second, turn.stage, 1);
       scales.advance();
       wgmma_wait<1>(first);
       add(first, scales, 0);
-      turn.next();
-      mbarrier_wait(ring.full + turn.stage, turn.parity);
-      start(first, turn.stage, 0);
-      wgmma_wait<1>(second);
-      release(stage);
+      wgmma_wait<0>(second);
+      release(turn.stage);
       add(second, scales, 1);
     }
-    start(second, turn.stage, 1);
-    scales.advance();
-    wgmma_wait<1>(first);
-    add(first, scales, 0);
-    wgmma_wait<0>(second);
-    release(turn.stage);
-    add(second, scales, 1);
   }
 
   template <bool GATED>
@@ -195,29 +194,53 @@ struct Group {
   }
 };
 
+/// The products of the blocks that a cluster computes one after the other, the number of clusters apart.
+template <bool GATED>
+class Blocks {
+  static constexpr int OUTS = GATED ? M / 2 : M;
+  const MatrixJobs& jobs;
+  int of_rows, end, at = blockIdx.y / CLUSTER_Y;  // clusters: beside each other, all, and this one's
+
+ public:
+  int row, number, out;  // of the block: its first row, its job, and its first output of that
+
+  __device__ __forceinline__ Blocks(const MatrixJobs& jobs, int n)
+      : jobs(jobs),
+        of_rows(ceil_div(n, CLUSTER_X * M)),
+        end(of_rows * ceil_div(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), CLUSTER_Y)) {}
+  /// To the next one, if there is one.
+  __device__ __forceinline__ bool next() {
+    if (at >= end) return false;
+    row = (at % of_rows * CLUSTER_X + blockIdx.x) * M;
+    int block = at / of_rows * CLUSTER_Y + blockIdx.y % CLUSTER_Y;
+    number = GATED ? 0 : jobs.number(block, OUTS);
+    out = block * OUTS;
+    at += gridDim.y / CLUSTER_Y;
+    return true;
+  }
+};
+
 template <bool GATED>
 __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales,
                                         const MatrixJobs& jobs, int n, int k, int mode) {
-  constexpr int OUTS = GATED ? M / 2 : M;
-  PRECOND_GRID(2 * ceil_div(n, 2 * M), 2 * ceil_div(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), 2));
+  PRECOND_GRID(CLUSTER_X, ANY_GRID);
   const Ring ring;
   ring.begin();
   start_early();
-  const int row = blockIdx.x * M;
-  int block = blockIdx.y;
-  const int number = GATED ? 0 : jobs.number(block, OUTS);
-  const int out = block * OUTS;
+  Blocks<GATED> block(jobs, n);
+  Turn turn;
   if (threadIdx.x >= GROUPS * GROUP) {
     keep_registers<REGISTERS_TO_COPY>();
-    const unsigned half = Place().x;
     if (threadIdx.x == GROUPS * GROUP)
-      copy_slices(ring, x_map, row, w_maps.of_job[GATED ? half : number], GATED ? out : out + 64 * half, k);
+      while (block.next()) copy_slices<GATED>(ring, turn, x_map, block.row, w_maps, block.number, block.out, k);
   } else {
     take_registers<REGISTERS>();
     Group group(ring);
-    const int own = row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    group.multiply(ring, k, RowScales(x_scales, own, n, k));
-    group.store<GATED>(jobs.job[number], jobs.job[1], own, out, n, mode);
+    while (block.next()) {
+      const int own = block.row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+      group.multiply(ring, turn, k, RowScales(x_scales, own, n, k));
+      group.store<GATED>(jobs.job[block.number], jobs.job[1], own, block.out, n, mode);
+    }
   }
   cluster_sync();  // others copy to this block and arrive at its barriers
 }
@@ -225,10 +248,10 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
 }  // namespace hopper
 
 #define GEMM_HOPPER_KERNEL(name, GATED, mode)                                                                              \
-  SHARED_BYTES(name, hopper::BYTES)                                                                                   \
+  SHARED_BYTES(name, hopper::BYTES)                                                                                        \
   STARTS_EARLY(name)                                                                                                       \
-  CLUSTERS(name, 2, 2)                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(2, 2)                                                   \
+  CLUSTERS(name, 1, 2)                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(1, 2)                                       \
       name(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMaps w_maps, const float* x_scales,      \
            const __grid_constant__ MatrixJobs jobs, int n, int k, int mode) {                                              \
     hopper::product<GATED>(x_map, w_maps, x_scales, jobs, n, k, mode);                                                \

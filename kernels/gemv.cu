@@ -203,8 +203,7 @@ struct Part {
     }
   }
 
-  /// Adds all lines of the warp. `left`: elements of k from the first one on. A line's place is free once its last step
-  /// has been multiplied: mma is an exchange between all lanes.
+  /// Adds all lines of the warp. `left`: elements of k from the first one on.
   __device__ __forceinline__ void add_lines(int left) {
     ring.fetch(left);
     ring.fetch(left - ROUND);
@@ -212,6 +211,7 @@ struct Part {
 #pragma unroll 1
     for (; left >= LINE; left -= ROUND) {
       add_line<true>(left);
+      sync_beside_ldmatrix();  // all lanes have read the line
       ring.fetch(left - 2 * ROUND);
 #pragma unroll
       for (int b = 0; b < BATCHES; ++b) x[b] += ROUND;
@@ -348,8 +348,8 @@ __device__ __forceinline__ void qkv(const float* x, const float* __restrict__ no
       return finish<W>(job, out, merge.product(tile * TILE + line, row), factor);
     };
     if (to.cos) {
-      const auto pair = [&] { return Rotated{sum(g, first), sum(g + TILE / 2, second)}; };
-      if (first < job.outs) put_pair(to, job, number, row, first, pair);
+      const PairPlace place(to, job, number, row, first, second);
+      if (place.there) place.put(to, {sum(g, first), sum(g + TILE / 2, second)});
       continue;
     }
     float* y = job.y + (size_t)row * job.outs;

@@ -75,35 +75,92 @@ struct TileOuts {
 };
 
 /// The output of a product's sum: powers of two are taken back, which is exact; then the row's factor of a norm, or 1, and the bias.
+/// What it needs from memory is loaded when it is made. -0 adds nothing.
+struct FinishOne {
+  float scale, bias;
+
+  FinishOne() = default;
+  __device__ __forceinline__ FinishOne(const MatrixJob& job, int out)
+      : scale(job.scales ? job.scales[out] : 1.0f), bias(job.bias ? job.bias[out] : -0.0f) {}
+  template <class W>
+  __device__ __forceinline__ float of(float sum, float factor) const {
+    return __fmul_rn(sum * Split<typename Operand<W>::Type>::RESTORE * scale, factor) + bias;
+  }
+};
+
 template <class W>
 __device__ __forceinline__ float finish(const MatrixJob& job, int out, float sum, float factor) {
-  sum *= Split<typename Operand<W>::Type>::RESTORE;
-  if (job.scales) sum *= job.scales[out];
-  sum = __fmul_rn(sum, factor);
-  return job.bias ? sum + job.bias[out] : sum;
+  return FinishOne(job, out).template of<W>(sum, factor);
 }
 
-/// Puts the pair of queries, keys or values that begins with output `out` where it goes. `pair()` is it; what is needed from
-/// memory is prefetched before.
-template <class Pair>
-__device__ __forceinline__ void put_pair(const RopeTarget& to, const MatrixJob& job, int number, int row, int out,
-                                         const Pair& pair) {
-  const CachePlace place(to, row);
-  if (!place.exists()) return;
-  const int head = out / to.head_dim, i = out - head * to.head_dim, partner = to.head_dim / 2;
-  if (number == 2) {
-    const Rotated x = pair();
-    place.store_value(to, head, i, x.first), place.store_value(to, head, i + TILE / 2, x.second);
-    return;
+/// Where a pair of queries, keys or values goes, and the angle that queries and keys are rotated by. What it needs from memory is loaded
+/// when it is made.
+struct PairPlace {
+  CachePlace place;
+  int number, head, first, second;  // elements of the head
+  bool there;
+  float cos, sin;
+  float* y;  // of queries, the head's
+
+  PairPlace() = default;
+  /// Of outputs `first_out` and `second_out` of job `number`.
+  __device__ __forceinline__ PairPlace(const RopeTarget& to, const MatrixJob& job, int job_number, int row, int first_out,
+                                       int second_out)
+      : place(to, row), number(job_number), head(first_out / to.head_dim), first(first_out - head * to.head_dim),
+        second(second_out - head * to.head_dim), there(first_out < job.outs && place.exists()),
+        y(job.y + (size_t)row * job.outs + head * to.head_dim) {
+    if (there && number < 2) cos = to.cos[place.angle(to, first)], sin = to.sin[place.angle(to, first)];
   }
-  const float cos = to.cos[place.angle(to, i)], sin = to.sin[place.angle(to, i)];
-  const Rotated sums = pair(), x = rotate(sums.first, sums.second, cos, sin, number == 0 ? to.query_scale : 1.0f);
-  if (number == 1) {
-    place.store_key(to, head, i, x.first), place.store_key(to, head, i + partner, x.second);
-  } else {
-    float* y = job.y + (size_t)row * job.outs + out;
-    y[0] = x.first, y[partner] = x.second;
+
+  /// PRECOND: it is there.
+  __device__ __forceinline__ void put(const RopeTarget& to, const Rotated& sums) const {
+    if (number == 2) {
+      place.store_value(to, head, first, sums.first), place.store_value(to, head, second, sums.second);
+      return;
+    }
+    const Rotated x = rotate(sums.first, sums.second, cos, sin, number == 0 ? to.query_scale : 1.0f);
+    if (number == 1) {
+      place.store_key(to, head, first, x.first), place.store_key(to, head, second, x.second);
+    } else {
+      y[first] = x.first, y[second] = x.second;
+    }
   }
+};
+
+/// Splits a row into terms; with NORM, the sum of this warp's squares. Lane
+/// 4g + t has elements 2t, 2t + 1 of every 8 of step g of eight, which is of this warp's lines; `store(first, terms)` takes a step, from
+/// the lane's first element on. AT_ONCE times eight steps are loaded together.
+template <bool NORM, int AT_ONCE, class Store>
+__device__ __forceinline__ float split_steps(const float* x, const float* norm_weight, float norm_offset, int width,
+                                             const Store& store) {
+  constexpr int LINE = LINE_BYTES / 2, STEPS = LINE / STEP, LINES = 8 / STEPS * WARPS;  // LINES: of all warps, with eight steps each
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  float squares = 0.0f;
+#pragma unroll 1
+  for (int line = warp; line * LINE < width; line += AT_ONCE * LINES) {
+    float in[AT_ONCE][8], weight[NORM ? AT_ONCE : 1][8];
+    const auto first = [&](int i) { return (line + i * LINES + g / STEPS * WARPS) * LINE + g % STEPS * STEP; };
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      load_step(in[i], x + first(i) + 2 * t, width - first(i));
+      if constexpr (NORM) load_step(weight[i], norm_weight + first(i) + 2 * t, width - first(i));
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if constexpr (NORM) {
+        const float own = sum_squares(in[i]);
+#pragma unroll
+        for (int step = 0; step < 8; ++step) squares += __shfl_sync(FULL_WARP, own, 4 * step + t);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) in[i][j] = __fmul_rn(in[i][j], weight[i][j] + norm_offset);
+      }
+      unsigned terms[Operand<__half>::X_TERMS][4];
+      split<__half>(in[i], terms);
+      store(first(i), terms);
+    }
+  }
+  if constexpr (NORM) squares = warp_reduce<Sum, 4>(squares);
+  return squares;
 }
 
 }  // namespace gemv

@@ -44,36 +44,19 @@ struct Block {
 
 // ---- rows as terms --------------------------------------------------------------------------------------------------
 
-/// Lane 4g + t has elements 2t, 2t + 1 of every 8 of step g of eight, which is of one of gemv.cu's warps: this one's.
+/// Writes a row's terms; the sum of this warp's squares.
 template <bool NORM>
-__device__ __forceinline__ float split_steps(const float* x, const float* norm_weight, float norm_offset, __half* high,
-                                             __half* low, int width) {
-  constexpr int STEPS = LINE / STEP, LINES_AT_ONCE = 8 / STEPS;
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  float squares = 0.0f;
-#pragma unroll 1
-  for (int line = warp; line * LINE < width; line += LINES_AT_ONCE * WARPS) {
-    const int first = (line + g / STEPS * WARPS) * LINE + g % STEPS * STEP + 2 * t;
-    float in[8], weight[8];
-    load_step(in, x + first, width - first + 2 * t);
-    const float own = sum_squares(in);
-    if constexpr (NORM) {
-#pragma unroll
-      for (int step = 0; step < 8; ++step) squares += __shfl_sync(FULL_WARP, own, 4 * step + t);
-      load_step(weight, norm_weight + first, width - first + 2 * t);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) in[i] = __fmul_rn(in[i], weight[i] + norm_offset);
-    }
-    unsigned terms[TERMS][4];
-    split<__half>(in, terms);
+__device__ __forceinline__ float split_row(const float* x, const float* norm_weight, float norm_offset, __half* high, __half* low,
+                                           int width) {
+  return split_steps<NORM, 1>(x, norm_weight, norm_offset, width, [&](int first, const unsigned (&terms)[TERMS][4]) {
+    const int own = first + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (first - 2 * t + 8 * i >= width) break;
-      *reinterpret_cast<unsigned*>(high + first + 8 * i) = terms[0][i];
-      *reinterpret_cast<unsigned*>(low + first + 8 * i) = terms[1][i];
+      if (first + 8 * i >= width) break;
+      *reinterpret_cast<unsigned*>(high + own + 8 * i) = terms[0][i];
+      *reinterpret_cast<unsigned*>(low + own + 8 * i) = terms[1][i];
     }
-  }
-  return warp_reduce<Sum, 4>(squares);
+  });
 }
 
 // ---- products -------------------------------------------------------------------------------------------------------
@@ -188,7 +171,8 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
       cp_wait<0>();
       __syncthreads();  // this line is there for all, and all have done with the stage that is fetched into next
       copies.skip(after - line);
-      if (after < lines) copies.fetch_weights(other), copies.fetch_rows(other);
+      // line WARPS follows line 0, and is named after the last one, too: that copy would come over the sums
+      if (after < lines && (after != WARPS || line == 0)) copies.fetch_weights(other), copies.fetch_rows(other);
       part.add_line<M>(stage);
       stage = other;
     }
@@ -270,11 +254,11 @@ extern "C" __global__ void __launch_bounds__(256)
   const size_t first = (size_t)blockIdx.x * width;
   __half *high = terms + first, *low = high + (size_t)gridDim.x * width;
   if (!norm_weight) {
-    wide::split_steps<false>(x + first, nullptr, 0.0f, high, low, width);
+    wide::split_row<false>(x + first, nullptr, 0.0f, high, low, width);
     if (threadIdx.x == 0) factors[blockIdx.x] = 1.0f;
     return;
   }
-  const float own = wide::split_steps<true>(x + first, norm_weight, norm_offset, high, low, width);
+  const float own = wide::split_row<true>(x + first, norm_weight, norm_offset, high, low, width);
   if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = own;
   __syncthreads();
   if (threadIdx.x > 0) return;

@@ -58,7 +58,8 @@ struct HeadLog {
 
 namespace head {
 
-constexpr int THREADS = 512, CHUNK = 4096, RUNS = CHUNK / TOP;
+constexpr int THREADS = 512, WARPS = THREADS / 32, CHUNK = 4096, RUNS = CHUNK / TOP;
+constexpr int EACH = CHUNK / THREADS;  // logits of a thread
 constexpr int MAX_TOP = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
 constexpr int MIN_TOP = 20;                           // alternatives reported in any case
 constexpr double ALTERNATIVE = -4.605170185988091;  // ln 0.01
@@ -77,12 +78,51 @@ struct Shared {
 /// exp(x - m), and 0 for -infinity even if that is the maximum.
 __device__ __forceinline__ float exp_below(float x, float m) { return x == -infinity() ? 0.0f : expf(x - m); }
 
+/// Leaves in `keys`, sorted, the best TOP of the block's keys; those of a thread are top_key(x[j], id + j THREADS), as far as there
+/// are such ids. Of each warp, TOP / WARPS threads have a key of at least the bound: so no key below it is among the best, and
+/// usually few hundred are left to be sorted. PRECOND: all threads; `scratch` is free.
+__device__ __forceinline__ void best_of(unsigned long long* keys, const float (&x)[EACH], int id, int vocab, unsigned* scratch) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto value = [&](int j) { return id + j * THREADS < vocab ? ordered(x[j]) : 0u; };  // 0: none, or NaN
+  unsigned best = 0;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) best = max(best, value(j));
+  const auto above = [](unsigned a, unsigned b) { return a > b; };
+  const unsigned bound = block_reduce<Min, WARPS>(nth_of_warp(best, TOP / WARPS - 1, above), scratch);
+  const unsigned before = (1u << lane) - 1;
+  unsigned kept[EACH];  // lanes that keep their j-th key
+  int count = 0;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    kept[j] = __ballot_sync(FULL_WARP, value(j) != 0 && value(j) >= bound);
+    count += __popc(kept[j]);
+  }
+  if (lane == 0) scratch[WARPS + warp] = count;
+  __syncthreads();
+  int to = 0, all = 0;
+#pragma unroll
+  for (int i = 0; i < WARPS; ++i) {
+    to += i < warp ? scratch[WARPS + i] : 0;
+    all += scratch[WARPS + i];
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    if (kept[j] >> lane & 1) keys[to + __popc(kept[j] & before)] = top_key(x[j], id + j * THREADS);
+    to += __popc(kept[j]);
+  }
+  const int runs = max(1, ceil_div(all, TOP));
+  if (all + (int)threadIdx.x < runs * TOP) keys[all + threadIdx.x] = 0;
+  __syncthreads();
+  sort_runs(keys, runs);
+  merge_runs(keys, runs);
+}
+
 /// The row's maximum, from all partials. PRECOND: all threads; `scratch` is free, and a barrier follows before it is
 /// used again.
 __device__ __forceinline__ float row_maximum(const HeadPartial* partials, int blocks, double* scratch) {
   float m = -infinity();
   for (int i = threadIdx.x; i < blocks; i += THREADS) m = fmaxf(m, partials[i].m);
-  return block_reduce<Max>(m, reinterpret_cast<float*>(scratch));
+  return block_reduce<Max, WARPS>(m, reinterpret_cast<float*>(scratch));
 }
 
 struct RowStats {
@@ -90,19 +130,21 @@ struct RowStats {
   double lse, entropy;
 };
 
+/// PRECOND: all threads; `blocks` is at most THREADS; `scratch` is free, and a barrier follows before it is used again.
 __device__ __forceinline__ RowStats row_stats(const HeadPartial* partials, int blocks, double* scratch) {
-  const float m = row_maximum(partials, blocks, scratch);
+  static_assert((1 << 20) / CHUNK <= THREADS, "a partial a thread");
+  const HeadPartial own = (int)threadIdx.x < blocks ? partials[threadIdx.x] : HeadPartial{-infinity(), 0.0f, 0.0f};
+  const float m = block_reduce<Max, WARPS>(own.m, reinterpret_cast<float*>(scratch));
   double z = 0.0, s = 0.0;
-  for (int i = threadIdx.x; i < blocks; i += THREADS) {
-    const HeadPartial p = partials[i];
-    if (p.m == -infinity() && p.z == 0.0f) continue;  // nothing there
-    const double shift = (double)p.m - (double)m, scale = exp(shift);
-    z += scale * (double)p.z;
-    s += scale * ((double)p.s + shift * (double)p.z);
+  if (own.m > -infinity() || own.z != 0.0f) {
+    const double shift = (double)own.m - (double)m, scale = exp(shift);
+    z = scale * (double)own.z;
+    s = scale * ((double)own.s + shift * (double)own.z);
   }
-  z = block_reduce<Sum>(z, scratch + 16);
-  s = block_reduce<Sum>(s, scratch + 32);
-  return {m, (double)m + log(z), log(z) - s / z};
+  z = block_reduce<Sum, WARPS>(z, scratch + 16);
+  s = block_reduce<Sum, WARPS>(s, scratch + 32);
+  const double log_z = log(z);
+  return {m, (double)m + log_z, log_z - s / z};
 }
 
 /// Mean ln p of the best 20 of a sorted list of keys, and its dominant tokens: those up to the last place from which p
@@ -138,9 +180,9 @@ __device__ __forceinline__ void write_wide(const HeadPartial* partials, const Wi
     half += exp(shift / 2) * (double)wide[i].half;
     quarter += exp(shift / 4) * (double)wide[i].quarter;
   }
-  deviation = block_reduce<Sum>(deviation, scratch);
-  half = block_reduce<Sum>(half, scratch + 16);
-  quarter = block_reduce<Sum>(quarter, scratch + 32);
+  deviation = block_reduce<Sum, WARPS>(deviation, scratch);
+  half = block_reduce<Sum, WARPS>(half, scratch + 16);
+  quarter = block_reduce<Sum, WARPS>(quarter, scratch + 32);
   if (threadIdx.x != 0) return;
   WideResult result = list_stats(list, stats.lse);
   result.uniform_kl = (float)(stats.lse - (double)stats.max - deviation / vocab - log((double)vocab));
@@ -148,15 +190,25 @@ __device__ __forceinline__ void write_wide(const HeadPartial* partials, const Wi
   out = result;
 }
 
-/// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads; ends with a barrier.
+/// Starts copying lists.
+__device__ __forceinline__ void fetch_lists(unsigned long long* keys, const unsigned long long* lists, int count) {
+#pragma unroll 4
+  for (int i = 2 * threadIdx.x; i < count * TOP; i += 2 * THREADS) cp_async16(keys + i, lists + i);
+  cp_commit();
+}
+
+/// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads, which are fetching the first RUNS lists; ends with a
+/// barrier.
 __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsigned long long* lists, int blocks) {
-  for (int next = 0; next < blocks;) {
-    const int kept = next > 0;  // the first run is the result of earlier rounds
-    const int fresh = min(blocks - next, RUNS - kept);
-    for (int i = threadIdx.x; i < fresh * TOP; i += THREADS) keys[kept * TOP + i] = lists[(size_t)next * TOP + i];
-    __syncthreads();
-    merge_runs(keys, kept + fresh);
-    next += fresh;
+  for (int done = min(blocks, RUNS), runs = done;;) {
+    cp_wait<0>();
+    __syncthreads();  // the lists are there
+    merge_runs(keys, runs);
+    if (done == blocks) return;
+    const int fresh = min(blocks - done, RUNS - 1);  // beside the result of earlier rounds
+    fetch_lists(keys + TOP, lists + (size_t)done * TOP, fresh);
+    done += fresh;
+    runs = 1 + fresh;
   }
 }
 
@@ -191,48 +243,47 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   float* scratch = reinterpret_cast<float*>(shared.reduce);
   float* row = logits + (size_t)blockIdx.y * vocab;
   const int start = blockIdx.x * head::CHUNK;
-  constexpr int EACH = head::CHUNK / head::THREADS;
-  float x[EACH], m = -infinity();
+  const int first = start + threadIdx.x;
+  float x[head::EACH], m = -infinity();
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const int offset = j * head::THREADS + threadIdx.x, id = start + offset;
-    x[j] = -infinity();
-    if (id < vocab) {
-      x[j] = row[id];
-      if (softcap > 0.0f) row[id] = x[j] = softcap * tanhf(x[j] / softcap);
-    }
-    m = fmaxf(m, x[j]);
-    shared.keys[offset] = id < vocab ? top_key(x[j], id) : 0ull;
+  for (int j = 0; j < head::EACH; ++j) {
+    const int id = first + j * head::THREADS;
+    x[j] = id < vocab ? row[id] : -infinity();
   }
-  m = block_reduce<Max>(m, scratch);
+#pragma unroll
+  for (int j = 0; j < head::EACH; ++j) {
+    const int id = first + j * head::THREADS;
+    if (softcap > 0.0f && id < vocab) row[id] = x[j] = softcap * tanhf(x[j] / softcap);
+    m = fmaxf(m, x[j]);
+  }
+  m = block_reduce<Max, head::WARPS>(m, scratch);
   float z = 0.0f, s = 0.0f;
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
+  for (int j = 0; j < head::EACH; ++j) {
     const float e = head::exp_below(x[j], m);
     z += e;
     s += e == 0.0f ? 0.0f : e * (x[j] - m);
   }
-  z = block_reduce<Sum>(z, scratch + 16);
-  s = block_reduce<Sum>(s, scratch + 32);
+  z = block_reduce<Sum, head::WARPS>(z, scratch + 16);
+  s = block_reduce<Sum, head::WARPS>(s, scratch + 32);
   const size_t part = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
   if (threadIdx.x == 0) partials[part] = {m, z, s};
   if (wide) {
     WidePartial sums = {0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
-      if (start + j * head::THREADS + (int)threadIdx.x >= vocab) continue;
+    for (int j = 0; j < head::EACH; ++j) {
+      if (first + j * head::THREADS >= vocab) continue;
       const float e = head::exp_below(0.25f * x[j], 0.25f * m);
       sums.deviation += x[j] == -infinity() ? x[j] : x[j] - m;
       sums.half += e * e;
       sums.quarter += e;
     }
-    sums.deviation = block_reduce<Sum>(sums.deviation, scratch + 48);
-    sums.half = block_reduce<Sum>(sums.half, scratch + 64);
-    sums.quarter = block_reduce<Sum>(sums.quarter, scratch + 80);
+    sums.deviation = block_reduce<Sum, head::WARPS>(sums.deviation, scratch + 48);
+    sums.half = block_reduce<Sum, head::WARPS>(sums.half, scratch + 64);
+    sums.quarter = block_reduce<Sum, head::WARPS>(sums.quarter, scratch + 80);
     if (threadIdx.x == 0) wide[part] = sums;
   }
-  sort_runs(shared.keys, head::RUNS);
-  merge_runs(shared.keys, head::RUNS);
+  head::best_of(shared.keys, x, first, vocab, reinterpret_cast<unsigned*>(shared.reduce));
   if (threadIdx.x < TOP) lists[part * TOP + threadIdx.x] = shared.keys[threadIdx.x];
 }
 
@@ -263,6 +314,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   const float* row = logits + (size_t)blockIdx.x * vocab;
   const RowState state = rows[blockIdx.x];
   const Sampler sampler = samplers[blockIdx.x];
+  head::fetch_lists(shared.keys, lists + first * TOP, min(blocks, head::RUNS));
   const head::RowStats stats = head::row_stats(partials + first, blocks, shared.reduce);
   head::merge_lists(shared.keys, lists + first * TOP, blocks);
 
@@ -289,7 +341,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   if (threadIdx.x != 0) return;
   const bool known = token >= 0 && token < vocab;
   log.tokens[entry] = known ? token : -1;
-  log.logprobs[entry] = known ? (float)((double)row[token] - stats.lse) : infinity() - infinity();
+  const bool best = key_id(shared.keys[0]) == token;  // then its logit need not be waited for
+  const float logit = known ? best ? key_value(shared.keys[0]) : row[token] : 0.0f;
+  log.logprobs[entry] = known ? (float)((double)logit - stats.lse) : infinity() - infinity();
   log.entropies[entry] = (float)stats.entropy;
   if (not_finite && !(fabs(stats.entropy) < (double)infinity())) *not_finite = 1;
   if (next_rows) next_rows[blockIdx.x] = {state.slot, state.position + 1, known ? token : 0, state.stream};

@@ -1,8 +1,7 @@
-// Features of compute capability 9.0 alone: blocks in clusters, barriers in shared memory that count bytes, copies
-// of whole tiles to several blocks at once (TMA), and products that read both operands from shared memory (wgmma). A
-// function here is one instruction, but for mbarrier_wait.
+// Features of compute capability 9.0 alone: blocks in clusters, copies of whole tiles to several blocks at once (TMA), and products
+// that read both operands from shared memory (wgmma). A function here is one instruction.
 #pragma once
-#include "common.cuh"
+#include "bulk_copy.cuh"
 
 /// Whether this is compiled for them: their code runs on 9.0 alone.
 #if defined(CUDA_HOST_SHIM) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -31,23 +30,6 @@ struct alignas(64) TensorMap {
 #define IN_CLUSTERS(X, Y) __cluster_dims__(X, Y, 1)
 #endif
 
-/// Dynamic shared memory of this block. PRECOND: nothing else uses dyn_smem.
-__device__ __forceinline__ unsigned char* shared_memory() {
-#ifdef CUDA_HOST_SHIM
-  return cuda_host::running->shared_memory();
-#else
-  return dyn_smem;
-#endif
-}
-
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-#ifdef CUDA_HOST_SHIM
-  return (unsigned)(static_cast<const unsigned char*>(p) - cuda_host::running->shared_memory());
-#else
-  return (unsigned)__cvta_generic_to_shared(p);
-#endif
-}
-
 /// Of an operand of wgmma, and of a tile that a copy brings.
 constexpr int OPERAND_ALIGNMENT = 1024;
 
@@ -67,35 +49,7 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// ---- barriers that count arrivals and bytes --------------------------------------------------------------------------
-
-/// A phase ends when as many have arrived as it was made for and all bytes have come that were announced; then the next begins.
-using Mbarrier = unsigned long long;
-
-__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arrivals) {
-#ifdef CUDA_HOST_SHIM
-  cuda_host::mbarrier_init(barrier, arrivals);
-#else
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-#endif
-}
-
-/// Lets the copies of other blocks and their arrivals see barriers that this thread has made, once a cluster_sync has followed.
-__device__ __forceinline__ void mbarrier_init_done() {
-#ifndef CUDA_HOST_SHIM
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-
-/// Arrives, and announces `bytes` for this phase.
-__device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, unsigned bytes) {
-#ifdef CUDA_HOST_SHIM
-  cuda_host::mbarrier_expect(barrier, bytes);
-#else
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-#endif
-}
+// ---- copies to several blocks ------------------------------------------------------------------------------------------
 
 /// Barriers of a block of the cluster, at the same place as this block's.
 struct RemoteBarriers {
@@ -122,40 +76,27 @@ __device__ __forceinline__ void mbarrier_arrive(const RemoteBarriers& remote, in
 #endif
 }
 
-/// Waits until the phase of this parity has ended (that before the first one has parity 1). Twenty seconds are a defect: they end in a
-/// fault, which the self-test can tell from an answer, instead of never.
-__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
-#ifdef CUDA_HOST_SHIM
-  cuda_host::mbarrier_wait(CUDA_HOST_SITE, barrier, parity);
-#else
-  constexpr unsigned TRIES = 2000, NANOSECONDS = 10'000'000;  // of a try, at most
-#pragma unroll 1
-  for (unsigned tries = 0; tries < TRIES; ++tries) {
-    unsigned ended;
-    asm volatile(
-        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2, %3;\n"
-        "selp.u32 %0, 1, 0, ended;\n}"
-        : "=r"(ended)
-        : "r"(shared_address(barrier)), "r"(parity), "r"(NANOSECONDS)
-        : "memory");
-    if (ended) return;
-  }
-  __trap();
-#endif
-}
-
 /// Starts the copy of a tile, from `column` and `row` of its matrix on, to the same place `to` of every block of the cluster
 /// that is in `blocks`, a bit each, whose barriers at the place of `barrier` count its bytes. Elements outside the matrix are zeros.
+/// MULTICAST: whether `blocks` are others than this block alone.
+template <bool MULTICAST>
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, int column, int row, Mbarrier* barrier,
                                           unsigned blocks) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::copy_tile(to, &map, column, row, barrier, blocks);
 #else
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"((unsigned short)blocks)
-      : "memory");
+  const unsigned at = shared_address(to), counts = shared_address(barrier);
+  if constexpr (MULTICAST)
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(at),
+        "l"(&map), "r"(column), "r"(row), "r"(counts), "h"((unsigned short)blocks)
+        : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(at),
+        "l"(&map), "r"(column), "r"(row), "r"(counts)
+        : "memory");
 #endif
 }
 

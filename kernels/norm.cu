@@ -19,17 +19,19 @@ namespace rms {
 
 constexpr int THREADS = 256;
 
-/// 1 / rms of a row. PRECOND: all threads; no other use of shared memory.
-__device__ __forceinline__ float row_factor(const float4* x, int width, float eps, int* not_finite) {
-  float squares = 0.0f;
-  for (int i = threadIdx.x; i < width / 4; i += THREADS) {
-    const float4 v = x[i];
-    squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-  }
-  squares = block_reduce<Sum>(squares, reinterpret_cast<float*>(dyn_smem));
+__device__ __forceinline__ float sum_squares(float4 v) { return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w); }
+
+/// 1 / rms of a row, from the squares of a thread's part. PRECOND: all threads; no other use of shared memory.
+__device__ __forceinline__ float row_factor(float squares, int width, float eps, int* not_finite) {
+  squares = block_reduce<Sum, THREADS / 32>(squares, reinterpret_cast<float*>(dyn_smem));
   // not finite: neither below infinity nor NaN
   if (not_finite && threadIdx.x == 0 && !(squares < infinity())) *not_finite = 1;
   return norm_factor(squares, width, eps);
+}
+__device__ __forceinline__ float row_factor(const float4* x, int width, float eps) {
+  float squares = 0.0f;
+  for (int i = threadIdx.x; i < width / 4; i += THREADS) squares += sum_squares(x[i]);
+  return row_factor(squares, width, eps, nullptr);
 }
 
 __device__ __forceinline__ float4 normed(float4 x, float factor, float4 weight, float offset) {
@@ -48,12 +50,39 @@ STARTS_EARLY(rms_norm_f16)
 
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
-  start_early();
+  let_next_grid_start();
   const float4* from = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(y + (size_t)blockIdx.x * width);
-  const float factor = rms::row_factor(from, width, eps, not_finite);
-  for (int i = threadIdx.x; i < width / 4; i += rms::THREADS) to[i] = rms::normed(from[i], factor, w[i], offset);
+  // A block has one short row: a thread issues its first AHEAD loads at once, those of the weights, which no kernel writes,
+  // before the wait.
+  constexpr int AHEAD = 4;
+  const int count = width / 4;
+  float4 weights[AHEAD], parts[AHEAD];
+#pragma unroll
+  for (int j = 0; j < AHEAD; ++j) {
+    const int i = threadIdx.x + j * rms::THREADS;
+    weights[j] = parts[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (i < count) weights[j] = w[i];
+  }
+  wait_for_earlier_grids();
+#pragma unroll
+  for (int j = 0; j < AHEAD; ++j) {
+    const int i = threadIdx.x + j * rms::THREADS;
+    if (i < count) parts[j] = from[i];
+  }
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < AHEAD; ++j) squares += rms::sum_squares(parts[j]);
+  const int rest = threadIdx.x + AHEAD * rms::THREADS;
+  for (int i = rest; i < count; i += rms::THREADS) squares += rms::sum_squares(from[i]);
+  const float factor = rms::row_factor(squares, width, eps, not_finite);
+#pragma unroll
+  for (int j = 0; j < AHEAD; ++j) {
+    const int i = threadIdx.x + j * rms::THREADS;
+    if (i < count) to[i] = rms::normed(parts[j], factor, weights[j], offset);
+  }
+  for (int i = rest; i < count; i += rms::THREADS) to[i] = rms::normed(from[i], factor, w[i], offset);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -62,19 +91,30 @@ extern "C" __global__ void __launch_bounds__(256)
   const float4* from = reinterpret_cast<const float4*>(h + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(x + (size_t)blockIdx.x * width);
-  const float own = rms::row_factor(from, width, eps, nullptr);
+  const float own = rms::row_factor(from, width, eps);
   for (int i = threadIdx.x; i < width / 4; i += rms::THREADS) {
     const float4 add = rms::normed(from[i], own, w[i], offset), old = to[i];
     to[i] = make_float4(factor * (old.x + add.x), factor * (old.y + add.y), factor * (old.z + add.z), factor * (old.w + add.w));
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+// four blocks, so that 512 rows are there at once on 132 multiprocessors
+extern "C" __global__ void __launch_bounds__(256, 4)
     rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, RoundedRows to) {
   start_early();
   const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
-  const float factor = rms::row_factor(row, width, eps, nullptr);
+  float4 x_kept[KEPT];
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < KEPT; ++j) {
+    const int i = threadIdx.x + j * rms::THREADS;
+    x_kept[j] = i < width / 4 ? row[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    squares += rms::sum_squares(x_kept[j]);
+  }
+  for (int i = threadIdx.x + KEPT * rms::THREADS; i < width / 4; i += rms::THREADS) squares += rms::sum_squares(row[i]);
+  const float factor = rms::row_factor(squares, width, eps, nullptr);
   float* scratch = reinterpret_cast<float*>(dyn_smem) + rms::THREADS / 32;
-  round_row<rms::THREADS>([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to, scratch);
+  const auto four = [&](int i, int j) { return rms::normed(j < KEPT ? x_kept[j] : row[i], factor, w[i], offset); };
+  round_row<rms::THREADS>(four, width, to, scratch);
 }

@@ -31,14 +31,15 @@ __device__ __forceinline__ Rotated rotate(float first, float second, float cos, 
 
 /// One row's place in its cache.
 struct CachePlace {
-  const SequenceView& sequence;
+  const SequenceView* sequence;
   int position;
 
+  CachePlace() = default;
   __device__ __forceinline__ CachePlace(const RopeTarget& to, int row)
-      : sequence(to.sequences[to.rows[row].slot]), position(to.rows[row].position) {}
+      : sequence(to.sequences + to.rows[row].slot), position(to.rows[row].position) {}
 
   /// Not so where a decode step is replayed after its sequence has ended: it must not hurt another's memory.
-  __device__ __forceinline__ bool exists() const { return (unsigned)position < sequence.capacity; }
+  __device__ __forceinline__ bool exists() const { return (unsigned)position < sequence->capacity; }
 
   __device__ __forceinline__ size_t angle(const RopeTarget& to, int i) const {
     return (size_t)position * (to.head_dim / 2) + i;
@@ -46,20 +47,20 @@ struct CachePlace {
 
   /// The first element of the head.
   __device__ __forceinline__ size_t head(const RopeTarget& to, int kv_head) const {
-    return (((size_t)to.layer * to.kv_heads + kv_head) * sequence.capacity + position) * to.head_dim;
+    return (((size_t)to.layer * to.kv_heads + kv_head) * sequence->capacity + position) * to.head_dim;
   }
 
   /// Element i of a key.
   __device__ __forceinline__ void store_key(const RopeTarget& to, int kv_head, int i, float x) const {
     const size_t at = head(to, kv_head);
-    if (to.k_type != CACHE_F32) return store(sequence.k, at + i, x, to.k_type);
-    __half* high = static_cast<__half*>(sequence.k) + 2 * at + i;
+    if (to.k_type != CACHE_F32) return store(sequence->k, at + i, x, to.k_type);
+    __half* high = static_cast<__half*>(sequence->k) + 2 * at + i;
     split_halves(x, high[0], high[to.head_dim]);
   }
 
   /// Element i of a value.
   __device__ __forceinline__ void store_value(const RopeTarget& to, int kv_head, int i, float x) const {
-    store(sequence.v, head(to, kv_head) + i, x, to.v_type);
+    store(sequence->v, head(to, kv_head) + i, x, to.v_type);
   }
 
  private:

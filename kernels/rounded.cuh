@@ -36,22 +36,24 @@ __device__ __forceinline__ void store_rounded(const RoundedRows& to, size_t row,
   if (at < width && at % SHARING == 0) to.scales[row * row_scales(width) + at / SHARING] = power.inverse;
 }
 
-/// Rounds row blockIdx.x, of which `four(i)` gives elements 4i .. 4i + 3, with one power for all of it: also for those that multiply
-/// whole rows. Up to 32 elements a thread are loaded once, and kept; the rest twice.
+/// Vectors of four elements of a row that a thread of round_row keeps in registers.
+constexpr int KEPT = 4;
+
+/// Rounds row blockIdx.x, of which `four(i, j)` gives elements 4i .. 4i + 3, with one power for all of it: also for those that multiply
+/// whole rows. A thread asks once for the vectors that it keeps, as number j below KEPT, and twice for the rest, as KEPT.
 /// PRECOND: all THREADS threads of the block; `scratch` holds a float a warp, for block_reduce; width a multiple of 4.
 template <int THREADS, class Four>
 __device__ __forceinline__ void round_row(const Four& four, int width, const RoundedRows& to, float* scratch) {
-  constexpr int KEPT = 8;
   float4 kept[KEPT];
   float max = 0.0f;
   const int end = width / 4;
 #pragma unroll
   for (int j = 0; j < KEPT; ++j) {
     const int i = threadIdx.x + j * THREADS;
-    kept[j] = i < end ? four(i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    kept[j] = i < end ? four(i, j) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     max = fmaxf(max, max_abs(kept[j]));
   }
-  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) max = fmaxf(max, max_abs(four(i)));
+  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) max = fmaxf(max, max_abs(four(i, KEPT)));
   const PowerOfTwo power = scale_to_f16(block_reduce<Max>(max, scratch));
   __half* values = to.values + (size_t)blockIdx.x * width;
   const auto store = [&](int i, float4 x) {
@@ -63,7 +65,7 @@ __device__ __forceinline__ void round_row(const Four& four, int width, const Rou
     const int i = threadIdx.x + j * THREADS;
     if (i < end) store(i, kept[j]);
   }
-  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) store(i, four(i));
+  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) store(i, four(i, KEPT));
   for (int i = threadIdx.x; i < row_scales(width); i += THREADS)
     to.scales[(size_t)blockIdx.x * row_scales(width) + i] = power.inverse;
 }

@@ -1,6 +1,6 @@
 """What tables.py shows beyond the registered questions, and the registered table of items without an answer."""
 import numpy as np
-from samples import SEED, auroc, feature, platt, shown, two_sided
+from samples import SEED, auroc, feature, holm, platt, shown, two_sided
 
 # G4's parts by −ln, and the least value of one: a response without digits has none to be unsure of.
 LEAST_PART = 1e-4
@@ -143,8 +143,6 @@ def family(runs, asked):
                 found.append((two_sided(resampled), f"{run.name}, {question[4:]}", difference))
     found.sort()
     print(f"\n## Holm's correction over all {len(found)} tests of Q2\n\n| test | difference | p | corrected |\n| --- | --- | --- | --- |")
-    corrected = 0
-    for i, (p, name, difference) in enumerate(found):
-        corrected = max(corrected, min(1, p * (len(found) - i)))
+    for p, name, difference, corrected in holm(found):
         if corrected < 0.05:
             print(f"| {name} | {difference:+.3f} | {p:.4f} | {corrected:.4f} |")

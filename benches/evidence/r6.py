@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from beyond import held_out
-from samples import LOGARITHMS, Bootstrap, Run, auroc, pool, shown, two_sided
+from samples import LOGARITHMS, Bootstrap, Run, auroc, holm, pool, shown, two_sided
 from scipy.stats import norm, rankdata
 from sklearn.linear_model import LogisticRegression
 
@@ -126,9 +126,7 @@ def main():
     pooled(runs, "ridge less G4", by(lambda run, boot: less(run, boot, weights(run), run.score("g4"))))
     pooled(runs, "log P(response) less P", by(lambda run, boot: less(run, boot, base(run), run.score("p"))))
     print("\n| secondary | p | corrected |\n| --- | --- | --- |")
-    corrected = 0
-    for i, (name, p) in enumerate(sorted(tests, key=lambda test: test[1])):
-        corrected = max(corrected, min(1, p * (len(tests) - i)))
+    for p, name, corrected in holm([(p, name) for name, p in tests]):
         print(f"| {name} | {p:.4f} | {corrected:.4f} |")
 
 

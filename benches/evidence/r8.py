@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from r6 import less
-from samples import Bootstrap, Run, auroc, shown, two_sided
+from samples import Bootstrap, Run, auroc, holm, shown, two_sided
 
 
 def same(a, b):
@@ -59,12 +59,9 @@ def main():
              ("(a) agreement of 1, ties by log P, less log P(response)", less(run, boot, broken[1], log_p)),
              ("(b) agreement of 1, ties by log P, less g4", less(run, boot, broken[1], g4))]
     print("\n| measure | difference | p | corrected |\n| --- | --- | --- | --- |")
-    found = sorted((two_sided(resampled), name) for name, (_, resampled) in tests[1:])
-    corrected = {found[0][1]: min(1, 2 * found[0][0])}
-    corrected[found[1][1]] = max(corrected[found[0][1]], found[1][0])
-    for name, (value, resampled) in tests:
-        holm = f"{corrected[name]:.4f}" if name in corrected else ""
-        print(f"| {name} | {shown(value, resampled, '+')} | {two_sided(resampled):.4f} | {holm} |")
+    primary, *secondary = [(two_sided(resampled), name, shown(value, resampled, "+")) for name, (value, resampled) in tests]
+    for p, name, difference, corrected in [(*primary, None), *holm(secondary)]:
+        print(f"| {name} | {difference} | {p:.4f} | {'' if corrected is None else f'{corrected:.4f}'} |")
 
 
 if __name__ == "__main__":

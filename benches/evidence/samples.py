@@ -119,6 +119,14 @@ def two_sided(resampled):
     return min(1, 2 * (min((resampled <= 0).sum(), (resampled >= 0).sum()) + 1) / (len(resampled) + 1))
 
 
+def holm(found):
+    """Rows that begin with their p, ascending, each with its p by Holm's correction over all."""
+    corrected = 0
+    for i, row in enumerate(sorted(found, key=lambda row: row[0])):
+        corrected = max(corrected, min(1, row[0] * (len(found) - i)))
+        yield *row, corrected
+
+
 def pool(found):
     """Of (value, resamples) of runs, each weighted by the inverse of its bootstrap variance."""
     weights = np.array([1 / np.nanvar(resampled) for _, resampled in found])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import beyond
 import numpy as np
-from samples import (CHAIN_SCORES, CHAINS, LOGARITHMS, SEED, Bootstrap, Run, auroc, ece, feature, interval, platt, pool,
-                     shown, two_sided, wilson)
+from samples import (CHAIN_SCORES, CHAINS, LOGARITHMS, SEED, Bootstrap, Run, auroc, ece, feature, holm, interval, platt,
+                     pool, shown, two_sided, wilson)
 from sklearn.metrics import brier_score_loss
 
 # The paper's baselines that claim to be probabilities.
@@ -177,7 +177,7 @@ def newer(run, boot):
     return asked
 
 
-def holm(runs, asked):
+def of_questions(runs, asked):
     """Every question's differences over the runs: two-sided bootstrap p, times Holm's factor."""
     print("\n## Holm's correction over the runs of one question\n\n| question | run | difference [95 %] | p | corrected | |\n| --- | --- | --- | --- | --- | --- |")
     for question in sorted({question for answers in asked for question in answers}):
@@ -186,9 +186,7 @@ def holm(runs, asked):
             if question in answers:
                 difference, resampled = answers[question]
                 found.append((two_sided(resampled), run.name, difference, resampled))
-        corrected = 0
-        for i, (p, name, difference, resampled) in enumerate(sorted(found, key=lambda one: one[0])):
-            corrected = max(corrected, min(1, p * (len(found) - i)))
+        for p, name, difference, resampled, corrected in holm(found):
             verdict = "" if corrected >= 0.05 else "more" if difference > 0 else "less"
             print(f"| {question} | {name} | {shown(difference, resampled, '+')} | {p:.4f} | {corrected:.4f} | {verdict} |")
 
@@ -282,7 +280,7 @@ def main():
         for third in range(3):
             controls(run, boot, place == third, f"Q2 among the {['shortest', 'middle', 'longest'][third]} third of the responses")
     asked = [one | more for one, more in zip(asked, beyond.g4(runs, boots))]
-    holm(runs, asked)
+    of_questions(runs, asked)
     beyond.family(runs, asked)
     pooled(runs, asked)
     transfer(runs)

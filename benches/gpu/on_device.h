@@ -111,6 +111,21 @@ inline int launch(const ch_kernel* kernel, const unsigned* grid, const unsigned*
 
 inline const char* error() { return last_error.c_str(); }
 
+/// In place of ch_begin_early and ch_finish: a launch after what the test does between them.
+struct Early {
+  const ch_kernel* kernel;
+  const unsigned *grid, *block;
+  unsigned shared;
+  void** params;
+};
+inline ch_early* begin_early(const ch_kernel* kernel, const unsigned* grid, const unsigned* block, unsigned shared, void** params) {
+  return reinterpret_cast<ch_early*>(new Early{kernel, grid, block, shared, params});
+}
+inline int finish_early(ch_early* begun) {
+  const std::unique_ptr<Early> early(reinterpret_cast<Early*>(begun));
+  return launch(early->kernel, early->grid, early->block, early->shared, early->params);
+}
+
 /// In place of ch_has_clusters: compute capability 9.0, and nothing older or newer.
 inline bool has_clusters() {
   constexpr int major = 75, minor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -146,6 +161,8 @@ inline void release(void* memory) { call("cuMemFreeHost", memory); }
 }  // namespace on_device
 
 #define ch_launch on_device::launch
+#define ch_begin_early on_device::begin_early
+#define ch_finish on_device::finish_early
 #define ch_last_error on_device::error
 #define ch_has_clusters on_device::has_clusters
 #define ch_encode_tensor_map on_device::encode_tensor_map

@@ -1,6 +1,6 @@
 # For benches/gpu.sh: builds its programs, and packs them for a machine without Rust. To be sourced in the repository's root.
 
-# What a visit may carry, tree included, in MiB.
+# What a visit may carry, tree included but for the evidence, in MiB.
 most_carried=60
 
 # values NAME FILE: the files under a name in cargo's JSON messages.
@@ -60,14 +60,25 @@ kernel_test() {
 }
 
 # run_kernel_tests FOLDER LOGS: each in a process with its own limit, four at a time; the names of failed ones come last.
-run_kernel_tests() {
-  local logs=$2
-  printf '%s\n' "$1"/kernel_tests/* | xargs -P 4 -I {} bash -c '
-    name=${1##*/} code=0
-    timeout -k 2 60 "$1" "$2" > "$3/$name.log" 2>&1 || code=$?
-    echo "-- $name: exit code $code"
-    tail -n 20 "$3/$name.log"
-    ((code == 0)) || echo "$name" >> "$3/failed-kernel-tests"' _ {} "$1/fatbins" "$logs"
+run_kernel_tests() { each_kernel_test "$1" "$2" 4 60; }
+
+# sanitize_kernel_tests TOOL FOLDER LOGS: the same under a tool of compute-sanitizer.
+sanitize_kernel_tests() {
+  each_kernel_test "$2" "$3" 8 140 compute-sanitizer --tool "$1" --report-api-errors no --print-limit 20 --error-exitcode 9
+}
+
+# each_kernel_test FOLDER LOGS AT_ONCE SECONDS COMMAND...
+each_kernel_test() {
+  local folder=$1 logs=$2 at_once=$3 seconds=$4
+  shift 4
+  rm -f "$logs/failed-kernel-tests"
+  printf '%s\n' "$folder"/kernel_tests/* | xargs -P "$at_once" -I {} bash -c '
+    test=$1 folder=$2 logs=$3 seconds=$4 name=${1##*/} code=0 begun=$SECONDS
+    shift 4
+    timeout -k 2 "$seconds" "$@" "$test" "$folder/fatbins" > "$logs/$name.log" 2>&1 || code=$?
+    echo "-- $name: exit code $code, $((SECONDS - begun)) s"
+    tail -n 20 "$logs/$name.log"
+    ((code == 0)) || echo "$name" >> "$logs/failed-kernel-tests"' _ {} "$folder" "$logs" "$seconds" "$@"
   [[ ! -s $logs/failed-kernel-tests ]] || { echo "failed: $(tr '\n' ' ' < "$logs/failed-kernel-tests")"; return 1; }
 }
 
@@ -76,10 +87,11 @@ pack() {
   local folder mib
   folder=$(mktemp -d)
   if [[ -n ${2:-} ]]; then export UQAC_CUDA_ARCHITECTURES=$2; fi
-  build "$folder" with-tests && tar -C "$folder" -c . | xz -6 -T 0 > "$1" || { rm -rf "$folder"; return 1; }
+  # a dictionary larger than a program: the next one has most of its code again
+  build "$folder" with-tests && tar -C "$folder" -c . | xz --lzma2=preset=6,dict=192MiB > "$1" || { rm -rf "$folder"; return 1; }
   du -ah --apparent-size "$folder" | sort -k 2 | grep -v 'golden/tiny_.*/'
   rm -rf "$folder"
-  mib=$((($(git ls-files -z | xargs -0 cat | wc -c) + $(stat -c %s "$1")) >> 20))
-  echo "$1: $(($(stat -c %s "$1") >> 20)) MiB, $mib MiB with the tree (at most $most_carried)"
+  mib=$((($(git ls-files -z ':!benches/evidence' | xargs -0 cat | wc -c) + $(stat -c %s "$1")) >> 20))
+  echo "$1: $(($(stat -c %s "$1") >> 20)) MiB, $mib MiB with the tree but benches/evidence (at most $most_carried)"
   ((mib <= most_carried))
 }

@@ -103,12 +103,14 @@ def line(r):
     return f"{r['model']} | {r['what']} | {r['ours']:.4g} {r['unit']} | {rivals} | {ratio} ({r['range']}) | {r['target']} | {met}"
 
 
-def gguf(model, kind):
-    target = options.cache / f"{model.name}-{kind}.gguf"
+def gguf(model, kind, family=False):
+    """`family`: converted by llama.cpp's own converter."""
+    target = options.cache / f"{model.name}-{'family-' if family else ''}{kind}.gguf"
     if not target.exists():
         say(f"converting {model.name} to {target}")
         part = target.with_suffix(".part")
-        subprocess.run([sys.executable, HERE / "convert.py", model, part, kind], check=True)
+        converter = [HERE / "convert_by_llama.py", options.cache / "llama-source"] if family else [HERE / "convert.py"]
+        subprocess.run([sys.executable, *converter, model, part, kind], check=True)
         part.rename(target)
     return target
 
@@ -216,12 +218,7 @@ def scoring(model):
 
 def family(model):
     """Decoding and prefill beside llama.cpp's own benchmark, of weights that its converter has converted."""
-    files = {kind: options.cache / f"{model.name}-family-{kind}.gguf" for kind in ("bf16", "f16")}
-    for kind, target in files.items():
-        if not target.exists():
-            part = target.with_suffix(".part")
-            subprocess.run([sys.executable, HERE / "convert_by_llama.py", options.cache / "llama-source", model, part, kind], check=True)
-            part.rename(target)
+    files = {kind: gguf(model, kind, family=True) for kind in ("bf16", "f16")}
     for prompt in options.prompts:
         ours, theirs = [], {test: {f"llama.cpp {kind}": [] for kind in files} for test in ("pp", "tg")}
         for i in range(options.rounds):

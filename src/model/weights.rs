@@ -117,36 +117,24 @@ pub struct Weight {
     pub rows: usize,
     pub in_features: usize,
     pub dtype: DType,
-    bytes: Bytes,
+    /// `None`: random numbers, or only the shape is known.
+    file: Option<Arc<MappedFile>>,
+    /// Of data that the file leaves unaligned (u64 gives the alignment), or of rows in another order.
+    copy: Option<Arc<Vec<u64>>>,
+    /// The first byte, in the copy or else in the file.
+    start: usize,
 }
 
-/// A tensor's bytes, aligned for its type.
-#[derive(Clone, Debug)]
-enum Bytes {
-    Mapped {
-        file: Arc<MappedFile>,
-        start: usize,
-    },
-    /// A copy: of data that its file leaves unaligned (u64 gives the alignment), or of rows in another order.
-    Copied {
-        words: Arc<Vec<u64>>,
-        start: usize,
-    },
-    /// Of a matrix of which only the shape is known.
-    None,
-}
-
-impl Bytes {
-    fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Bytes {
-        let mut words = vec![0u64; len.div_ceil(8)];
-        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-        for part in parts {
-            let (place, after) = rest.split_at_mut(part.len());
-            place.copy_from_slice(part);
-            rest = after;
-        }
-        Bytes::Copied { words: Arc::new(words), start: 0 }
+/// Bytes one after the other, aligned for any type.
+fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Arc<Vec<u64>> {
+    let mut words = vec![0u64; len.div_ceil(8)];
+    let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+    for part in parts {
+        let (place, after) = rest.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = after;
     }
+    Arc::new(words)
 }
 
 #[derive(Debug)]
@@ -171,23 +159,24 @@ impl Weight {
         self.rows * self.in_features * self.dtype.size()
     }
 
+    /// Whether only the shape is known.
+    fn is_shape(&self) -> bool {
+        self.file.is_none() && self.copy.is_none()
+    }
+
     pub(crate) fn byte_slice(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Mapped { file, start } => &file.map[*start..*start + self.byte_len()],
-            Bytes::Copied { words, start } => &bytemuck::cast_slice(words)[*start..*start + self.byte_len()],
-            Bytes::None => &[],
-        }
+        let bytes = match (&self.copy, &self.file) {
+            (Some(words), _) => bytemuck::cast_slice(words),
+            (None, Some(file)) => &file.map[..],
+            (None, None) => return &[],
+        };
+        &bytes[self.start..self.start + self.byte_len()]
     }
 
     /// Rows `rows` under a name of their own.
     fn part(&self, name: String, rows: Range<usize>) -> Weight {
-        let skipped = rows.start * self.in_features * self.dtype.size();
-        let bytes = match self.bytes.clone() {
-            Bytes::Mapped { file, start } => Bytes::Mapped { file, start: start + skipped },
-            Bytes::Copied { words, start } => Bytes::Copied { words, start: start + skipped },
-            Bytes::None => Bytes::None,
-        };
-        Weight { name, rows: rows.len(), bytes, ..*self }
+        let start = self.start + rows.start * self.in_features * self.dtype.size();
+        Weight { name, rows: rows.len(), start, ..self.clone() }
     }
 
     /// With the rows of each head in another order.
@@ -199,11 +188,9 @@ impl Weight {
     /// A copy of some rows under a name of their own.
     fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
         let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
-        let bytes = match self.bytes {
-            Bytes::None => Bytes::None,
-            _ => Bytes::copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len),
-        };
-        Weight { name, rows: rows.len(), bytes, ..*self }
+        let numbers = || copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
+        let copy = (!self.is_shape()).then(numbers);
+        Weight { name, rows: rows.len(), copy, start: 0, ..self.clone() }
     }
 
     /// Looks for NaN and infinity.
@@ -213,10 +200,7 @@ impl Weight {
             Elements::Bf16(v) => v.iter().position(|x| !x.is_finite()),
             Elements::F16(v) => v.iter().position(|x| !x.is_finite()),
         };
-        let path = match &self.bytes {
-            Bytes::Mapped { file, .. } => file.path.clone(),
-            Bytes::Copied { .. } | Bytes::None => PathBuf::new(),
-        };
+        let path = self.file.as_ref().map_or_else(PathBuf::new, |file| file.path.clone());
         let error = |index| ModelError::NotFinite { path, tensor: self.name.clone(), index };
         index.map_or(Ok(()), |index| Err(error(index)))
     }
@@ -302,11 +286,10 @@ impl Weights {
 
     /// Names and shapes of all tensors of a checkpoint, as files have them (experts in two tensors a layer).
     pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
-        let source = Source::Shapes(RefCell::default());
-        let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source };
+        let noted = RefCell::default();
+        let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source: Source::Shapes(&noted) };
         Weights::read(&index, spec)?;
-        let Source::Shapes(noted) = index.source else { return Ok(Vec::new()) };
-        let mut tensors = noted.into_inner();
+        let mut tensors = noted.take();
         // of those that are fused, every part asks
         let mut seen = HashSet::new();
         tensors.retain(|(name, _)| seen.insert(name.clone()));
@@ -557,20 +540,20 @@ impl LayerWeights {
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
 /// Every tensor of a model, by name.
-struct TensorIndex {
+struct TensorIndex<'a> {
     /// The file that errors about a missing tensor name.
     path: PathBuf,
     /// Prefix of the text model's tensors.
     prefix: &'static str,
-    source: Source,
+    source: Source<'a>,
 }
 
-enum Source {
+enum Source<'a> {
     Files(HashMap<String, Entry>),
     /// Random numbers for every tensor.
     Random(RandomTensors),
-    /// No numbers; the names and shapes of what is read.
-    Shapes(RefCell<Vec<(String, Vec<usize>)>>),
+    /// No numbers; the names and shapes of what is read are noted.
+    Shapes(&'a RefCell<Vec<(String, Vec<usize>)>>),
 }
 
 struct Entry {
@@ -581,7 +564,7 @@ struct Entry {
     len: usize,
 }
 
-impl TensorIndex {
+impl TensorIndex<'_> {
     fn open(folder: &Path) -> Result<Self, ModelError> {
         let (single, sharded) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
         // beside a single file an index is left from another version of the folder
@@ -631,7 +614,8 @@ impl TensorIndex {
             Source::Random(random) => return Ok(random.weight(name, expected)),
             Source::Shapes(noted) => {
                 noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
-                return Ok(Weight { name: name.to_owned(), rows, in_features, dtype: DType::Bf16, bytes: Bytes::None });
+                let (name, dtype) = (name.to_owned(), DType::Bf16);
+                return Ok(Weight { name, rows, in_features, dtype, file: None, copy: None, start: 0 });
             }
         };
         let entry = tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
@@ -659,7 +643,7 @@ impl TensorIndex {
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
     fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let weight = self.tensor(name, shape)?;
-        if let Source::Shapes(_) = self.source {
+        if weight.is_shape() {
             return Ok(vec![0.0; weight.rows * weight.in_features]);
         }
         weight.check_finite()?;
@@ -670,12 +654,10 @@ impl TensorIndex {
 impl Entry {
     fn weight(&self, name: &str, rows: usize, in_features: usize, dtype: DType) -> Weight {
         let bytes = &self.file.map[self.start..self.start + self.len];
-        let bytes = if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            Bytes::Mapped { file: self.file.clone(), start: self.start }
-        } else {
-            Bytes::copy(std::iter::once(bytes), self.len)
-        };
-        Weight { name: name.to_owned(), rows, in_features, dtype, bytes }
+        let unaligned = !(bytes.as_ptr() as usize).is_multiple_of(dtype.size());
+        let copy = unaligned.then(|| copy(std::iter::once(bytes), self.len));
+        let start = if unaligned { 0 } else { self.start };
+        Weight { name: name.to_owned(), rows, in_features, dtype, file: Some(self.file.clone()), copy, start }
     }
 }
 

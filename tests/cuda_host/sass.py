@@ -55,6 +55,7 @@ COUNTERS = {
 # file: (threads of a block, unit, kernels)
 KERNELS = {
     "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_qkv", "_gated") for rows in (8, 16, 64)]),
+    "gemv_ring": (288, HMMA, [f"gemv{part}_f16_ring" for part in ("", "_qkv", "_gated")]),
     "gemv_wide": (128, HMMA, ["gemv_wide_m64", "gemv_wide_gated_m64", "gemv_wide_m128", "gemv_wide_gated_m128"]),
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),
@@ -64,11 +65,14 @@ KERNELS = {
 }
 # Kernels with other blocks than the rest of their file: threads.
 THREADS = {"gemv_wide_m128": 256, "gemv_wide_gated_m128": 256}
-# Files with code for one architecture alone.
-ONLY = {"gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
+# Files with code for one of the architectures alone.
+ONLY = {"gemv_ring": "sm_90a", "gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
 EARLY_ARCH = "sm_90a"
-GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UTMALDG", "CALL"}
+GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UBLKCP", "UTMALDG", "CALL"}
+# What the kernels of a file may do before they wait, as nothing writes it while they run: products copy weights, the norm loads
+# its own; attention reads its rows, their sequences and all positions that no row of the step has brought (PRECOND of attn_decode.cu).
+BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_ring": {"UBLKCP"}, "gemv_wide": {"LDGSTS"}, "norm": {"LDG"}, "attn_decode": {"LDG", "LDGSTS"}}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
 
@@ -121,8 +125,11 @@ def instructions(nvdisasm, image):
 
 
 def hot_loop(code):
-    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions."""
-    return max(loops_of(code), key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
+    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions. A loop that
+    writes results is around such a one."""
+    bodies = loops_of(code)
+    bodies = [body for body in bodies if hmma(body) and not any(kind(text) == "STG" for text in body)] or bodies
+    return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
 
 
 def loops_of(code):
@@ -203,8 +210,8 @@ def count(file, arch, nvcc, nvdisasm):
 
 
 def early_defects(file, nvcc, nvdisasm):
-    """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words; those of
-    gemv.cu and gemv_wide.cu may copy weights."""
+    """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words, but for what
+    BEFORE_THE_WAIT allows."""
     image, _ = cubin(file, EARLY_ARCH, nvcc, target() / "sass")
     defects = []
     for name, code in instructions(nvdisasm, image).items():
@@ -214,7 +221,7 @@ def early_defects(file, nvcc, nvdisasm):
             defects.append(f"{name}: STARTS_EARLY, but no wait" if early else f"{name}: waits, but is not STARTS_EARLY")
             continue
         before = set(code[:code.index("ACQBULK")]) & GLOBAL_ACCESSES if early else set()
-        if before - ({"LDGSTS"} if file.stem in ("gemv", "gemv_wide") else set()):
+        if before := before - BEFORE_THE_WAIT.get(file.stem, set()):
             defects.append(f"{name}: {', '.join(sorted(before))} before it waits")
     return defects
 

@@ -86,7 +86,8 @@ struct Run {
     }
   }
 
-  Results go() const {
+  /// `early`: begun before the kernel that brings the queries and, to the cache of row 0, the positions of all rows.
+  Results go(bool early = false) const {
     const int n = (int)c.lengths.size();
     const Device<float> q(queries), partial((size_t)n * shape.heads * c.splits * c.head_dim);
     const Device<HeadState> parts((size_t)n * shape.heads * c.splits), states((size_t)n * shape.heads);
@@ -95,11 +96,28 @@ struct Run {
     const Device<SequenceView> sequences(views);
     const std::string name = std::string("attn_decode_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + (c.plain ? "_plain" : "");
-    const dim3 grid(c.splits, c.kv_heads * ((c.group + 7) / 8), n);
-    const Device<unsigned> arrivals(std::vector<unsigned>(grid.y * grid.z));
-    launch(name, grid, dim3(128), shared_bytes(name), (const float*)q.get(), (const RowState*)row_states.get(),
-           (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
-           partial.get(), parts.get(), arrivals.get(), out.get(), states.get());
+    const dim3 grid(c.kv_heads * ((c.group + 7) / 8), c.splits, n);
+    const Device<unsigned> arrivals(std::vector<unsigned>(grid.x * grid.z));
+    const auto launch_it = [&](const auto& how) {
+      how(name, grid, dim3(128), shared_bytes(name), (const float*)q.get(), (const RowState*)row_states.get(),
+          (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
+          partial.get(), parts.get(), arrivals.get(), out.get(), states.get());
+    };
+    if (early) {
+      const auto bring = [&, k = copy(caches[0]->k.bytes), v = copy(caches[0]->v.bytes)] {
+        std::copy(queries.begin(), queries.end(), q.get());
+        std::copy(k.begin(), k.end(), caches[0]->k.bytes.get());
+        std::copy(v.begin(), v.end(), caches[0]->v.bytes.get());
+      };
+      q.poison();
+      for (Tensor* tensor : {&caches[0]->k, &caches[0]->v})
+        for (const RowState& row : rows)
+          for (int h = 0; h < c.kv_heads; ++h)
+            for (int d = 0; d < c.head_dim; ++d) tensor->set(caches[0]->index(shape.layer, h, row.position, d), NAN);
+      launch_it([&](const auto&... arguments) { launch_early(bring, arguments...); });
+    } else {
+      launch_it([](const auto&... arguments) { launch(arguments...); });
+    }
     for (unsigned left : copy(arrivals)) check(left == 0, "arrivals are left: " + describe(c));
     return {copy(out), copy(states)};
   }
@@ -236,6 +254,16 @@ static void test_batch(Case c) {
   }
 }
 
+/// A launch that starts before its queries are there, nor the positions that its rows have brought to one sequence's cache:
+/// its last block has the last of them, in the first or in the second tile of its share.
+static void test_early(Type k, Type v, int head_dim, int length, int splits) {
+  Run run({k, v, head_dim, 1, 4, {length, length - 1, length - 2}});
+  run.c.splits = splits;
+  for (RowState& row : run.rows) row.slot = run.rows[0].slot;
+  std::swap(run.rows[0], run.rows[2]);
+  check(equal(run.go(true), run.go()), "early: " + describe(run.c));
+}
+
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && !strcmp(argv[1], "quick");
   const std::vector<int> lengths = {1, 2, 3, 11, 31, 33, 127, 257, 1000};
@@ -260,6 +288,7 @@ int main(int argc, char** argv) {
     test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 300, .003f}, 1);  // large keys, small queries
     for (int splits = 1; splits <= 16; ++splits) test({k, v, 32, 1, 3, {1000, 65, 640, 0}, 0, 0, 0, splits}, 1);
     test({k, v, 16, 1, 1, {1000, 64}, 0, 0, 0, 128}, 1);
+    for (int length : {4, 20, 62, 66, 130, 200}) test_early(k, v, 128, length, 1 + length / 64);
     test_long(k, v, 16384, 1);
     test_long(k, v, 16384, 64);
     test_batch({k, v, 64, 2, 3, {1, 2, 3, 11, 31, 33, 127, 257, 300, 5, 64, 65, 128, 129, 192, 0}, 0, 0, 0, 5});

@@ -83,7 +83,7 @@ struct Run {
       const Device<float> q(
           std::vector<float>(&queries[start * c.head_dim], &queries[start * c.head_dim] + count * c.head_dim));
       launch("attn_select", dim3(n), dim3(256),
-             128 + 4 * (layers * c.heads + 6 * c.keep + 1 + (begin ? 0 : c.keep * c.head_dim)),
+             64 + 4 * (3 * layers * c.heads + 8 * c.keep + 2 + (begin ? 0 : c.keep * c.head_dim)),
              (const HeadState*)s.get(), (const float*)q.get(), (const float*)(finish ? hidden.get() : nullptr),
              (const RowState*)row_states.get(), (const SequenceView*)sequences.get(),
              (const LayerShape*)shapes.get(), layer, layers, c.heads,

@@ -38,7 +38,7 @@ class Device {
     poison();
   }
   Device(const std::vector<T>& from) : Device(from.size()) { std::copy(from.begin(), from.end(), get()); }
-  void poison() { memset((void*)data_.get(), 0xff, size_ * sizeof(T)); }
+  void poison() const { memset((void*)data_.get(), 0xff, size_ * sizeof(T)); }
   T* get() const { return data_.get(); }
   size_t size() const { return size_; }
   T& operator[](size_t i) const { return data_.get()[i]; }
@@ -60,8 +60,9 @@ std::vector<T> copy(const Device<T>& a) {
   return std::vector<T>(a.get(), a.get() + a.size());
 }
 
-template <class... A>
-bool launch(const std::string& name, dim3 grid, dim3 block, unsigned shared, A... arguments) {
+/// A kernel's launch, checked: `how` is called with the kernel, its grid, block and parameters.
+template <class How, class... A>
+bool launch_as(const How& how, const std::string& name, dim3 grid, dim3 block, A... arguments) {
   const auto* kernel = ch_find(name.c_str());
   if (!kernel) return check(false, "no kernel " + name);
   if (ch_nparams(kernel) != (int)sizeof...(A)) return check(false, name + ": wrong number of arguments");
@@ -71,8 +72,25 @@ bool launch(const std::string& name, dim3 grid, dim3 block, unsigned shared, A..
     if (ch_param_size(kernel, i) != sizes[i])
       return check(false, name + ": wrong type of argument " + std::to_string(i));
   const unsigned g[] = {grid.x, grid.y, grid.z}, b[] = {block.x, block.y, block.z};
-  const int code = ch_launch(kernel, g, b, shared, params);
+  const int code = how(kernel, g, b, params);
   return check(code == 0, name + ": " + (code ? ch_last_error() : ""));
+}
+
+template <class... A>
+bool launch(const std::string& name, dim3 grid, dim3 block, unsigned shared, A... arguments) {
+  const auto how = [&](auto* kernel, auto* g, auto* b, void** params) { return ch_launch(kernel, g, b, shared, params); };
+  return launch_as(how, name, grid, block, arguments...);
+}
+
+/// Of a kernel that starts early: `before` happens when its first and its last block wait for the kernels before it.
+template <class Before, class... A>
+bool launch_early(const Before& before, const std::string& name, dim3 grid, dim3 block, unsigned shared, A... arguments) {
+  const auto how = [&](auto* kernel, auto* g, auto* b, void** params) {
+    ch_early* const begun = ch_begin_early(kernel, g, b, shared, params);
+    before();
+    return ch_finish(begun);
+  };
+  return launch_as(how, name, grid, block, arguments...);
 }
 
 /// Elements of a cache type as bytes.

@@ -1,4 +1,4 @@
-// gemv.cu against float64 sums; its rotation against rope.cu, whose own is tested in dense_elementwise.cpp.
+// gemv.cu and gemv_ring.cu against float64 sums; its rotation against rope.cu, whose own is tested in dense_elementwise.cpp.
 //
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
 // 2 ceil(k / 512) <= k / 256 + 2 partial sums in a lane (one addition fewer: the first is to zero), 7 additions of the
@@ -7,6 +7,7 @@
 #include "dense_support.h"
 
 #include "gemv.cu"
+#include "gemv_ring.cu"
 #include "rope.cu"
 
 CUDA_HOST_EXPORT(rope_cache)
@@ -17,6 +18,7 @@ EXPORT(f16, r8)
 EXPORT(f16, r16)
 EXPORT(f16, r64)
 EXPORT(f16, r64s)
+EXPORT(f16, ring)
 EXPORT(f32, r8)
 EXPORT(f32, r16)
 
@@ -54,10 +56,12 @@ static unsigned shared_bytes(const std::string& kernel) {
   return bytes ? *bytes : 0;
 }
 
-/// A variant: the rows that it takes, and outputs of a block, those of `gated` too.
+/// A variant: the rows that it takes, and outputs of a block, those of `gated` too; of a ring, the blocks that share all of them.
 struct Variant {
   std::string name;
-  int rows, outs, gated_outs;
+  int rows, outs, gated_outs, blocks = 0;
+  unsigned grid(int all) const { return blocks ? std::min(all, blocks) : all; }
+  unsigned threads() const { return blocks ? gemv::ring::THREADS : 256; }
 };
 static const Variant variants[] = {{"r8", 8, 16, 16}, {"r16", 16, 32, 16}, {"r64s", 64, 32, 16}, {"r64", 64, 64, 32}};
 static const Variant& variant(int rows) { return variants[rows <= 8 ? 0 : rows <= 16 ? 1 : 3]; }
@@ -105,9 +109,9 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
       grid += ceil_div(outs[j], tile);
     }
     const bool ran =
-        norm ? launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(),
+        norm ? launch(name, v.grid(grid), v.threads(), shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(),
                       offset, eps, jobs, k, rows, RopeTarget{})
-             : launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), jobs, k, rows, (int)accumulate);
+             : launch(name, v.grid(grid), v.threads(), shared_bytes(name), (const float*)x.get(), jobs, k, rows, (int)accumulate);
     if (!ran) return;
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < rows; ++r)
@@ -172,7 +176,7 @@ static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, c
                      fused && j > 0 ? nullptr : y[j].get(), outs[j]};
     const RopeTarget to = {cosines.get(), sines.get(),  row_states.get(), sequences.get(), layer,
                            s.kv_heads,    s.head_dim,   0.37f,            s.k_type,        s.v_type};
-    launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(), 1.0f, 1e-6f,
+    launch(name, v.grid(grid), v.threads(), shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(), 1.0f, 1e-6f,
            jobs, k, rows, fused ? to : RopeTarget{});
     if (!fused)
       launch("rope_cache", dim3(ceil_div(s.heads + 2 * s.kv_heads, 4), rows), 128, 0, y[0].get(),
@@ -210,7 +214,7 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
     MatrixJobs jobs = {};
     jobs.job[0] = {gate.get(), gate_scales, bias ? gate_bias.get() : nullptr, y.get(), outs};
     jobs.job[1] = {up.get(), up_scales, bias ? up_bias.get() : nullptr, nullptr, outs};
-    if (!launch(name, ceil_div(outs, v.gated_outs), 256, shared_bytes(name), (const float*)x.get(),
+    if (!launch(name, v.grid(ceil_div(outs, v.gated_outs)), v.threads(), shared_bytes(name), (const float*)x.get(),
                 (const float*)norm_weight.get(), offset, eps, jobs, k, rows, activation))
       return;
     for (int r = 0; r < rows; ++r)
@@ -248,10 +252,10 @@ static void test_batch_independence(int k, int outs, const std::vector<Variant>&
     MatrixJobs jobs = {};
     jobs.job[0] = {w.get(), nullptr, nullptr, y.get(), outs};
     const std::string which = std::string(type_name<W>()) + "_" + v.name;
-    launch("gemv_qkv_" + which, ceil_div(outs, v.outs), 256, shared_bytes("gemv_qkv_" + which),
+    launch("gemv_qkv_" + which, v.grid(ceil_div(outs, v.outs)), v.threads(), shared_bytes("gemv_qkv_" + which),
            (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, RopeTarget{});
     jobs.job[0].y = gated.get(), jobs.job[1] = {up.get(), nullptr, nullptr, nullptr, outs};
-    launch("gemv_gated_" + which, ceil_div(outs, v.gated_outs), 256, shared_bytes("gemv_gated_" + which),
+    launch("gemv_gated_" + which, v.grid(ceil_div(outs, v.gated_outs)), v.threads(), shared_bytes("gemv_gated_" + which),
            (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
     std::vector<std::vector<float>> result;
     for (int i = 0; i < rows; ++i) {
@@ -262,7 +266,7 @@ static void test_batch_independence(int k, int outs, const std::vector<Variant>&
   };
   for (int r = 0; r < 16; ++r) alone.push_back(run({r}, variants[0])[0]);
   for (const Variant& v : some)
-    for (int rows : {2, 3, 8, 9, 16, 17, 40, 64}) {
+    for (int rows : {1, 2, 3, 8, 9, 16, 17, 40, 64}) {
       if (rows > v.rows) continue;
       std::vector<int> picked;
       for (int i = 0; i < rows; ++i) picked.push_back((i * 5 + rows) % 16);
@@ -318,7 +322,24 @@ static void test_many_rows(const Variant& v) {
   test_gated<__half>(64, 64, 33, 1, false, 0, v);
 }
 
+/// One row, by `blocks` blocks.
+static void test_ring(int blocks) {
+  const Variant v = {"ring", 1, 8, 4, blocks};
+  for (int k : {64, 576, 1024, 1088, 2432})
+    for (bool norm : {false, true}) test_plain<__half>(k, 1, {48}, norm, !norm && k != 576, k == 1088 ? 6 : 0, v);
+  for (int outs : {1, 7, 16, 257}) test_plain<__half>(128, 1, {outs}, outs % 2, outs == 16, outs == 16 ? 3 : 0, v);
+  test_plain<__half>(1984, 1, {33, 7, 64}, true, false, 6, v);
+  test_plain<__half>(64, 1, {800}, false, true, 3, v);  // more tiles of one slice than adders
+  for (const RopeShape& s : {RopeShape{3, 1, 16, 0, 0}, {4, 2, 32, 0, 1}, {2, 1, 64, 1, 1}, {1, 1, 96, 2, 2}, {2, 1, 128, 0, 1}})
+    test_rotated<__half>(192, 1, s, s.head_dim == 32 ? 3 : 0, v);
+  for (int activation : {0, 1}) test_gated<__half>(896, 1, 48 - activation, activation, activation, 3, v);
+  test_batch_independence<__half>(3200, 40, {v});
+}
+
 int main() {
+  for (int blocks : {1, 3, 132}) test_ring(blocks);
+  test_plain<__half>(14336, 1, {24}, false, true, 0, {"ring", 1, 8, 4, 1});
+  test_plain<__half>(gemv::ring::MAX_K, 1, {24}, true, false, 0, {"ring", 1, 8, 4, 1});
   test_type<__half>();
   test_type<float>();
   test_many_rows(variants[2]);

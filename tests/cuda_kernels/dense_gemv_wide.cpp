@@ -92,13 +92,16 @@ static void test(const Shape& s, int adversaries) {
       for (int j = 0; j < (s.kind == GATED ? 1 : matrices); ++j)
         for (int row = 0; row < s.rows; ++row) {
           const size_t at = (size_t)row * s.outs[j];
-          bool same = true;
+          int different = 0;
+          std::string first;
           for (int o = 0; o < s.outs[j]; ++o) {
             const float a = got[j][at + o], b = want[j][at + o];
-            same &= std::isnan(b) ? std::isnan(a) : !memcmp(&a, &b, 4);
+            if (std::isnan(b) ? std::isnan(a) : !memcmp(&a, &b, 4)) continue;
+            if (!different++) first = ", output " + std::to_string(o) + ": " + std::to_string(a) + ", not " + std::to_string(b);
           }
-          check(same, name + " k " + std::to_string(s.k) + " rows " + std::to_string(s.rows) + " row " + std::to_string(row) +
-                          " matrix " + std::to_string(j) + " seed " + std::to_string(seed));
+          check(!different, name + " k " + std::to_string(s.k) + " rows " + std::to_string(s.rows) + " row " + std::to_string(row) +
+                                " matrix " + std::to_string(j) + " seed " + std::to_string(seed) + ": " + std::to_string(different) +
+                                " differ" + first);
         }
     });
 }

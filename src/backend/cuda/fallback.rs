@@ -33,6 +33,9 @@ impl Fallbacks<'_> {
                 self.replace(qkv, "plain_gemv_qkv", &ints)?;
                 self.replace(gated, "plain_gemv_gated", &ints)?;
             }
+            let names =
+                |ring: &NarrowKernels| vec![ring.gemv.full_name(), ring.qkv.full_name(), ring.gated.full_name()];
+            self.drop_group(&mut matmul.ring, names, "those of gemv.cu, which are slower");
             let names = |many: &ManyKernels| {
                 let products = many.gemv.iter().flatten().map(Kernel::full_name);
                 products.chain([many.split.full_name()]).collect()

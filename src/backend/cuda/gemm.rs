@@ -1,4 +1,4 @@
-//! Matrix products: `gemv.cu` in narrow passes, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
+//! Matrix products: `gemv.cu` in narrow passes, for one row `gemv_ring.cu` on compute capability 9.0 and newer, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
 //! compute capability 9.0 and `gemm.cu` on others, with inputs rounded to f16 ([`RoundedRows`]).
 
 use super::CudaBackend;
@@ -7,7 +7,7 @@ use super::abi::{
     RoundRows, RoundedRows, SplitRows,
 };
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, HOPPER_BLOCK, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
+use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::tensor_map::TensorMap;
@@ -47,6 +47,8 @@ pub enum Input<'a> {
 pub enum Product {
     /// y, or with `accumulate` the sum of both.
     Linear { accumulate: bool },
+    /// y, with a multiprocessor left to the selection of heads, which runs at the same time.
+    Logits,
     /// Queries, keys and values, rotated and cached, or with the default the jobs' y.
     Qkv(RopeTarget),
     /// act(gate x) ⊙ up x
@@ -194,7 +196,7 @@ impl CudaBackend {
             self.device.launch(&many.split, [rows, 1, 1], &parameters)?;
             let (gated, mode) = match product {
                 Product::Linear { accumulate } => (false, accumulate.into()),
-                Product::Qkv(_) => (false, Int(0)),
+                Product::Qkv(_) | Product::Logits => (false, Int(0)),
                 Product::Gated { activation } => (true, activation),
             };
             let jobs = Job::table(jobs, 0);
@@ -203,22 +205,25 @@ impl CudaBackend {
             let parameters = GemvWide { terms, factors, jobs, k: width.into(), rows: rows.into(), mode };
             return self.device.launch(&many.gemv[usize::from(gated)][variant], grid, &parameters);
         }
-        for (narrow, first, count) in kernels.parts(rows) {
+        for (narrow, first, count) in kernels.parts(rows, width) {
             let (x, jobs, k, rows) = (x.add(first * width), Job::table(jobs, first), width.into(), count.into());
             let NarrowVariant { outs, gates, .. } = narrow.variant;
+            let beside = usize::from(matches!(product, Product::Logits));
+            let grid = |blocks| narrow.variant.grid(blocks, self.info.multiprocessors - beside);
             match product {
-                Product::Linear { accumulate } => {
-                    let parameters = Gemv { x, jobs, k, rows, accumulate: accumulate.into() };
-                    self.device.launch(&narrow.gemv, [blocks(&jobs, outs, false), 1, 1], &parameters)?;
+                Product::Linear { .. } | Product::Logits => {
+                    let accumulate = matches!(product, Product::Linear { accumulate: true }).into();
+                    let parameters = Gemv { x, jobs, k, rows, accumulate };
+                    self.device.launch(&narrow.gemv, grid(blocks(&jobs, outs, false)), &parameters)?;
                 }
                 Product::Qkv(to) => {
                     let to = RopeTarget { rows: to.rows.add(first), ..to };
                     let parameters = GemvQkv { x, norm, jobs, k, rows, to };
-                    self.device.launch(&narrow.qkv, [blocks(&jobs, outs, false), 1, 1], &parameters)?;
+                    self.device.launch(&narrow.qkv, grid(blocks(&jobs, outs, false)), &parameters)?;
                 }
                 Product::Gated { activation } => {
                     let parameters = GemvGated { x, norm, jobs, k, rows, activation };
-                    self.device.launch(&narrow.gated, [blocks(&jobs, 2 * gates, true), 1, 1], &parameters)?;
+                    self.device.launch(&narrow.gated, grid(blocks(&jobs, 2 * gates, true)), &parameters)?;
                 }
             }
         }
@@ -237,7 +242,7 @@ impl CudaBackend {
         mode: Int,
     ) -> Result<(), CudaError> {
         if let Some(hopper) = &wide.hopper {
-            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_BLOCK, gated));
+            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.info.multiprocessors);
             return self.device.launch(&hopper[usize::from(gated)], grid, &GemmHopper::new(x, jobs, rows, k, mode)?);
         }
         let variant = self.info.gemm_variant(rows, all_outs(&jobs));

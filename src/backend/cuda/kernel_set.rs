@@ -87,15 +87,22 @@ pub const ATTENTION_TERMS: usize = 2;
 /// Rows per block of the two variants of `gemm.cu`; also rows of weights.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
 
-/// Rows and outputs per block of `gemm_hopper.cu`; half as many gates in a gated product.
-pub const HOPPER_BLOCK: usize = 128;
+/// Rows per block of `gemm_hopper.cu`, and outputs (`WIDTH`); half as many gates in a gated product.
+pub const HOPPER_ROWS: usize = 128;
+pub const HOPPER_OUTS: usize = 128;
 
 /// The only compute capability with `wgmma`.
 pub const HOPPER: (i32, i32) = (9, 0);
 
-/// The grid of `gemm_hopper.cu`: blocks two by two, for `blocks` blocks of outputs.
-pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
-    [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(2), blocks.next_multiple_of(2), 1]
+/// Blocks of a cluster of `gemm_hopper.cu` (`CLUSTER_X`, `CLUSTER_Y`): of rows, of outputs.
+const HOPPER_CLUSTER: [usize; 2] = [1, 2];
+
+/// The grid of `gemm_hopper.cu` for `blocks` blocks of outputs: as many clusters as there is work for, or as run at once, which then
+/// take turns.
+pub fn hopper_grid(rows: usize, blocks: usize, multiprocessors: usize) -> [usize; 3] {
+    let [of_rows, of_outputs] = HOPPER_CLUSTER;
+    let clusters = rows.div_ceil(HOPPER_ROWS * of_rows) * blocks.div_ceil(of_outputs);
+    [of_rows, of_outputs * clusters.min(multiprocessors / (of_rows * of_outputs)).max(1), 1]
 }
 
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
@@ -213,6 +220,8 @@ pub struct DeltaKernels {
 pub struct MatmulKernels {
     /// For few rows, ascending.
     pub narrow: Vec<NarrowKernels>,
+    /// [`RING`], with the same bits, if the device supports it.
+    pub ring: Option<NarrowKernels>,
     /// For decode steps with more rows, with the same bits, if the device supports them.
     pub many: Option<ManyKernels>,
     /// For wide passes; `None` for f32 weights, which `narrow` multiplies.
@@ -229,14 +238,34 @@ pub struct NarrowVariant {
     /// Outputs per block; gates per block of `gated`.
     pub outs: usize,
     pub gates: usize,
+    /// Of `gemv_ring.cu`: `outs` and `gates` are shared out among at most one block per multiprocessor.
+    pub ring: bool,
 }
+
+impl NarrowVariant {
+    pub fn grid(&self, blocks: usize, multiprocessors: usize) -> [usize; 3] {
+        [if self.ring { blocks.min(multiprocessors.max(1)) } else { blocks }, 1, 1]
+    }
+
+    /// Whether it multiplies rows of `k` in-features.
+    fn takes(&self, k: usize) -> bool {
+        !self.ring || k.is_multiple_of(RING_LINE) && k <= RING_MAX_K
+    }
+}
+
+/// In-features of `gemv_ring.cu`: multiples, and the most (`MAX_K`), with which two stages fit.
+const RING_LINE: usize = 64;
+const RING_MAX_K: usize = 40_576;
+
+/// The fastest for one row of f16 weights, on compute capability 9.0 and newer.
+pub const RING: NarrowVariant = NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true };
 
 /// Ascending in rows; of equal ones, the first that fits the device's shared memory is used.
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
-    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16 },
-    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16 },
-    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32 },
-    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16 },
+    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16, ring: false },
+    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16, ring: false },
+    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32, ring: false },
+    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16, ring: false },
 ];
 
 /// Products of `gemv.cu`, in the same bits by all variants.
@@ -340,7 +369,7 @@ impl MatmulKernels {
             }
         }
         if dtype != DType::F16 {
-            return Ok(MatmulKernels { narrow, many: None, wide: None });
+            return Ok(MatmulKernels { narrow, ring: None, many: None, wide: None });
         }
         let gemm = |product: &str| of_sizes(|rows| files.get("gemm", &format!("gemm{product}_m{rows}")));
         let wide = WideKernels {
@@ -349,7 +378,8 @@ impl MatmulKernels {
             round: files.get("gemm", "round_rows")?,
             rms_norm: files.get("norm", "rms_norm_f16")?,
         };
-        Ok(MatmulKernels { narrow, many: ManyKernels::load(files)?, wide: Some(wide) })
+        let ring = if files.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
+        Ok(MatmulKernels { narrow, ring, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
     /// The kernels for more rows than [`Self::narrow`] takes at once.
@@ -358,12 +388,13 @@ impl MatmulKernels {
         self.many.as_ref().filter(|_| rows > narrow)
     }
 
-    /// Launches for `rows` rows: (kernels, first row, rows).
-    pub fn parts(&self, rows: usize) -> impl Iterator<Item = (&NarrowKernels, usize, usize)> {
+    /// Launches for `rows` rows of `k` in-features: (kernels, first row, rows).
+    pub fn parts(&self, rows: usize, k: usize) -> impl Iterator<Item = (&NarrowKernels, usize, usize)> {
         let mut first = 0;
         std::iter::from_fn(move || {
             let left = rows - first;
-            let kernels = self.narrow.iter().find(|kernels| left <= kernels.variant.rows).or(self.narrow.last());
+            let fits = |kernels: &&NarrowKernels| left <= kernels.variant.rows && kernels.variant.takes(k);
+            let kernels = self.ring.iter().chain(&self.narrow).find(fits).or(self.narrow.last());
             let kernels = kernels.filter(|_| left > 0)?;
             let part = (kernels, first, left.min(kernels.variant.rows));
             first += part.2;
@@ -375,12 +406,17 @@ impl MatmulKernels {
 impl NarrowKernels {
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
+        let (file, threads) = if variant.ring { ("gemv_ring", 288) } else { ("gemv", 256) };
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
-        if !files.fits("gemv", &name(""))? || !files.fits("gemv", &name("_gated"))? {
+        if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
             return Ok(None);
         }
-        let (gemv, qkv) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_qkv"))?);
-        Ok(Some(NarrowKernels { variant, gemv, qkv, gated: files.get("gemv", &name("_gated"))? }))
+        Ok(Some(NarrowKernels {
+            variant,
+            gemv: files.get::<Gemv>(file, &name(""))?.with_block(threads),
+            qkv: files.get::<GemvQkv>(file, &name("_qkv"))?.with_block(threads),
+            gated: files.get::<GemvGated>(file, &name("_gated"))?.with_block(threads),
+        }))
     }
 }
 

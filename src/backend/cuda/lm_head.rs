@@ -225,7 +225,7 @@ impl CudaBackend {
     /// logits `[rows, vocab_size]` of a narrow pass's hidden states.
     pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
         let job = Job { w: self.weights.head(), bias: None, y: self.head.logits.ptr() };
-        self.gemv(hidden, Norm::default(), &[job], rows, Product::Linear { accumulate: false })
+        self.gemv(hidden, Norm::default(), &[job], rows, Product::Logits)
     }
 
     /// Predictions of at most 16 rows of the pass that has ended.

@@ -361,7 +361,7 @@ impl CudaBackend {
         };
         let kv_heads = s.layers[layer].num_key_value_heads;
         let groups = kv_heads * (s.num_attention_heads / kv_heads).div_ceil(DECODE_GROUP);
-        self.device.launch(kernel, [self.splits, groups, self.pass.rows.len()], &parameters)
+        self.device.launch(kernel, [groups, self.splits, self.pass.rows.len()], &parameters)
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.

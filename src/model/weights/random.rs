@@ -1,6 +1,6 @@
 //! Weights that no file holds: uniform random numbers, in ranges that keep activations finite.
 
-use super::{Bytes, DType, PREFIXES, Source, TensorIndex, Weight};
+use super::{DType, PREFIXES, Source, TensorIndex, Weight, copy};
 use crate::model::{ModelError, ModelSpec, Weights};
 use half::{bf16, f16};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -60,8 +60,16 @@ impl RandomTensors {
         let number = |_| rounded.round(center + half_width * noise.next());
         let numbers: Vec<f32> = (0..shape.iter().product()).map(number).collect();
         let bytes = dtype.encode(&numbers);
-        let bytes = Bytes::copy(std::iter::once(&bytes[..]), bytes.len());
-        Weight { name: name.to_owned(), rows: numbers.len() / in_features, in_features, dtype, bytes }
+        let copy = Some(copy(std::iter::once(&bytes[..]), bytes.len()));
+        Weight {
+            name: name.to_owned(),
+            rows: numbers.len() / in_features,
+            in_features,
+            dtype,
+            file: None,
+            copy,
+            start: 0,
+        }
     }
 }
 

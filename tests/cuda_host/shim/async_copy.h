@@ -1,5 +1,6 @@
 // Stand-ins for cp.async. The destination turns to NaN at the copy and gets its bytes at the wait, which is the latest
-// the device may deliver them: a missing wait reads NaN, and a copy into memory that others still read spoils it.
+// the device may deliver them: a missing wait reads NaN, and a copy into memory that others still read spoils it. One that
+// starts before the kernels before this one have ended reads at once, which is the earliest that the device may read.
 #pragma once
 #include "block.h"
 
@@ -16,7 +17,11 @@ inline void cp_async(void* shared, const void* global, unsigned bytes, unsigned 
     if (source_bytes)
       running->counted.push_back({thread.linear / WARP, order, uint64_t(uintptr_t(global)), source_bytes});
   }
-  thread.copies.push_back({shared, global, bytes, source_bytes, thread.open_group});
+  thread.copies.push_back({shared, global, bytes, source_bytes, thread.open_group, {}});
+  if (running->gate && !thread.waited) {
+    memcpy(thread.copies.back().early, global, source_bytes);
+    thread.copies.back().from = nullptr;
+  }
 }
 inline void cp_async16(void* shared, const void* global) { cp_async(shared, global, 16, 16); }
 inline void cp_async_commit() { ++running->current->open_group; }
@@ -28,7 +33,7 @@ inline void cp_async_wait(unsigned keep) {
   for (; landed < thread.copies.size(); ++landed) {
     const PendingCopy& copy = thread.copies[landed];
     if (copy.group + keep >= thread.open_group) break;
-    memcpy(copy.to, copy.from, copy.source_bytes);
+    memcpy(copy.to, copy.from ? copy.from : copy.early, copy.source_bytes);
     memset(static_cast<char*>(copy.to) + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
   }
   thread.copies_hidden |= landed > 0;

@@ -34,6 +34,7 @@ struct PendingCopy {
   const void* from;
   unsigned bytes, source_bytes;  // the rest is filled with zeros
   unsigned group;
+  unsigned char early[16];  // what was there before the earlier grids had ended, if `from` is null
 };
 
 // A wgmma that has been started by a thread; the four warps' are done together.
@@ -72,11 +73,13 @@ struct Thread {
   bool fenced = false;
 };
 
-// A copy of a tile (TMA) on its way to a block of the cluster.
+// A copy of a tile (TMA) on its way to a block of the cluster, or without a map of consecutive bytes.
 struct TileCopy {
   unsigned char *to, *shared;  // the place, and the block's shared memory
   const void* map;  // the kernel's parameter
   int column, row;
+  const void* from = nullptr;
+  unsigned bytes = 0;
 };
 
 // A barrier in shared memory that counts arrivals and bytes, by its place.
@@ -157,6 +160,7 @@ class Block {
   bool must_wait = false;  // a thread that ends without having waited is an error
 
   void wait_for_earlier_grids();
+  void leave_the_wait_to_others();  // this thread ends without having waited
   void barrier(Site site, int predicate);
   void cluster_barrier(Site site) { wait_for_all(site, 0); }
   unsigned char* shared_memory() const { return shared_of(current->block_rank); }

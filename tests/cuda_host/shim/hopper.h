@@ -26,6 +26,10 @@ inline bool encode(TensorMap& map, const void* matrix, uint64_t width, uint64_t 
 
 // Writes a tile, or NaN in its place. Its bytes.
 inline size_t write_tile(const TileCopy& copy, bool landed) {
+  if (!copy.map) {
+    landed ? memcpy(copy.to, copy.from, copy.bytes) : memset(copy.to, 0xFF, copy.bytes);
+    return copy.bytes;
+  }
   TensorMap map;
   memcpy(&map, copy.map, sizeof map);
   if (map.magic != TensorMap::MAGIC) running->fail("a copy of a tile by what is no tensor map");
@@ -127,6 +131,16 @@ inline void copy_tile(unsigned char* to, const void* map, int column, int row, v
   for (unsigned rank = 0; rank < running->blocks(); ++rank)
     if (ranks >> rank & 1)
       running->start_copy(place_in(barrier, rank), {place_in(to, rank), running->shared_of(rank), map, column, row});
+}
+
+// Of consecutive bytes, to this block. Each is a request of its own.
+inline void copy_bulk(unsigned char* to, const void* from, unsigned bytes, void* barrier) {
+  if ((uintptr_t(to - running->shared_memory()) | uintptr_t(from) | bytes) & 15 || !bytes)
+    running->fail("a bulk copy that is misaligned, or of nothing");
+  Thread& thread = *running->current;
+  if (counting.load(std::memory_order_relaxed))
+    running->counted.push_back({thread.linear / WARP, (thread.linear % WARP) << 24 | thread.copies_made++, uint64_t(uintptr_t(from)), bytes});
+  running->start_copy(barrier, {to, running->shared_memory(), nullptr, 0, 0, from, bytes});
 }
 
 // ---- products of four warps ----

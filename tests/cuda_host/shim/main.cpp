@@ -275,6 +275,8 @@ void Block::run_thread() {
   me.state = State::EXITED;
   exited_lanes[me.linear / WARP] |= 1u << me.linear % WARP;
   if (!me.products.empty()) fail("a thread ends with products under way");
+  for (const PendingCopy& copy : me.copies)
+    if (copy.source_bytes) fail("a thread ends with copies by cp.async in flight: they may overwrite what was written since");
   --alive, --alive_of[me.block_rank];
   if (alive && at_barrier == alive) release_barrier();  // a block barrier waits for the threads that have not exited
   const int rank = next_rank();
@@ -309,6 +311,8 @@ void Block::wait_for_earlier_grids() {
   me.state = State::AT_EARLIER_GRIDS;
   go_on_with_another();
 }
+
+void Block::leave_the_wait_to_others() { current->waited = true; }
 
 void Gate::wait() {
   std::unique_lock<std::mutex> hold(mutex);

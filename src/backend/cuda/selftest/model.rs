@@ -35,7 +35,7 @@ const LLAMA: Case = Case { family: Family::Llama, rows: 0, decode: false, traced
 const GEMMA: Case = Case { family: Family::Gemma, ..LLAMA };
 
 /// The table of cases: every kernel is launched in one of them. Variants for products of many rows are chosen by the layer's sizes.
-pub const CASES: [Case; 9] = [
+pub const CASES: [Case; 10] = [
     Case { rows: 5, traced: false, attention: true, ..LLAMA },
     Case { rows: 9, ..LLAMA },
     Case { rows: 6, attention: true, ..GEMMA },
@@ -46,6 +46,8 @@ pub const CASES: [Case; 9] = [
     // choices of experts by themselves, and grouped
     Case { family: Family::Qwen, rows: 5, ..LLAMA },
     Case { family: Family::Qwen, rows: 7, ..LLAMA },
+    // one row: the ring of bulk copies
+    Case { rows: 1, traced: false, ..LLAMA },
 ];
 
 impl Case {
@@ -78,7 +80,7 @@ impl Family {
         });
         let own = match self {
             Family::Llama => json!({
-                "architectures": ["LlamaForCausalLM"], "hidden_size": 520, "intermediate_size": 40,
+                "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 64,
                 "num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 1
             }),
             Family::Gemma => json!({

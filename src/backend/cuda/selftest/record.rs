@@ -50,7 +50,7 @@ impl Record {
 
     /// Waits for other processes' tests and reads their verdicts. A kernel that a process hung or died in has failed.
     pub fn lock(&mut self) {
-        let Some(path) = &self.path else { return };
+        let Some(path) = self.path.as_deref().filter(|_| self.lock.is_none()) else { return };
         self.lock = File::create(path.with_extension("lock")).ok().filter(|file| file.lock().is_ok());
         self.read();
         // without locks, perhaps in another process that is alive
@@ -84,5 +84,26 @@ impl Record {
             let _ = cache::write_sealed(path, &text);
         }
         self.note_running(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_record_that_is_locked_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        let (ended, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut record = Record { path: Some(path), ..Record::default() };
+            record.lock();
+            record.lock();
+            ended.send(record.lock.is_some()).unwrap();
+        });
+        assert!(wait.recv_timeout(Duration::from_secs(60)).unwrap());
     }
 }

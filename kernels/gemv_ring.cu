@@ -1,0 +1,346 @@
+// gemv.cu for one row on compute capability 9.0 and newer, in the same bits: a block a multiprocessor keeps its copies in flight from its
+// first output to its last, where gemv.cu's blocks each have a beginning and an end without any.
+//
+// A ninth warp copies the weights of 16 outputs, a slice of 1024 elements of k at a time, into a ring of stages; the first ones while
+// the kernels before this one still run. The eight others each multiply those lines of a slice that are theirs in gemv.cu. All have split
+// their lines' activations before, once for all outputs. The warps add up an output's sums in turns, so that none waits for the others.
+//
+// Outputs are dealt out in units of eight rows of weights that belong together, as evenly as possible: eight outputs; four gates and their
+// ups; four pairs that are rotated together.
+//
+//   gemv_f16_ring         parameters as gemv_f16_r8
+//   gemv_qkv_f16_ring     as gemv_qkv_f16_r8
+//   gemv_gated_f16_ring   as gemv_gated_f16_r8
+//
+// PRECOND: rows 1; k a multiple of 64, at most MAX_K; block 288; any grid of at most as many blocks as units; one block a multiprocessor.
+// PRECOND: dynamic shared memory NAME_shared_bytes; otherwise as gemv.cu.
+#include "bulk_copy.cuh"
+#include "gemv.cuh"
+
+#if HAS_BULK_COPIES
+namespace gemv {
+namespace ring {
+
+constexpr int UNIT = 8;                // rows of weights
+constexpr int LINE = LINE_BYTES / 2;   // elements of k
+constexpr int SLICE = 1024, LINES = SLICE / LINE;
+constexpr int PITCH = SLICE * 2;       // bytes from a row of a stage to the next: copies to other than whole lines are slower by a tenth
+constexpr int BYTES = 227 << 10;       // all shared memory that a block can have
+constexpr int UNITS = TILE / UNIT;         // of a tile of mma
+constexpr int STAGE = TILE * PITCH;        // bytes
+constexpr int ALIGNMENT = 128;             // of stages
+constexpr int MAX_STAGES = 6;
+constexpr int THREADS = (WARPS + 1) * 32;  // the last warp copies
+static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight tiles ahead");
+
+/// The stages, [rows of weights][PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
+struct Stages {
+  Mbarrier *full, *empty;
+  unsigned char* memory;
+  int count;
+};
+
+/// The block's shared memory.
+struct Shared {
+  struct Fixed {
+    Mbarrier full[MAX_STAGES], empty[MAX_STAGES];  // the bytes of a stage have come; all warps have read it
+    Mbarrier summed[WARPS];                        // all warps have written the sums that this warp adds up
+    float squares[WARPS];                          // of the warps' lines
+    float sums[WARPS][WARPS][TILE];                // by the warp that adds them up, then by the warp that they are of
+  };
+  Fixed* fixed;
+  uint4* terms;  // [k / STEP][X_TERMS][4]: of each step and term, the words of lane t
+  Stages stages;
+
+  __device__ __forceinline__ explicit Shared(int k) {
+    unsigned char* const all = shared_memory();
+    const int before = ceil_div((int)sizeof(Fixed) + k * 4, ALIGNMENT) * ALIGNMENT;
+    fixed = reinterpret_cast<Fixed*>(all), terms = reinterpret_cast<uint4*>(all + sizeof(Fixed));
+    stages = {fixed->full, fixed->empty, all + before, min(MAX_STAGES, (BYTES - before) / STAGE)};
+  }
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x == WARPS * 32) {
+      for (int i = 0; i < MAX_STAGES; ++i) mbarrier_init(fixed->full + i, 1), mbarrier_init(fixed->empty + i, WARPS);
+      for (int i = 0; i < WARPS; ++i) mbarrier_init(fixed->summed + i, WARPS);
+      mbarrier_init_done();
+    }
+    __syncthreads();
+  }
+};
+static_assert(sizeof(Shared::Fixed) % 16 == 0, "");
+
+/// The largest k with two stages.
+constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - ALIGNMENT - 2 * STAGE) / 4 / LINE * LINE;
+
+/// The units of this block: `first` .. `end`.
+struct Share {
+  int first, end;
+  __device__ __forceinline__ explicit Share(int units)
+      : first((unsigned)units * blockIdx.x / gridDim.x), end((unsigned)units * (blockIdx.x + 1) / gridDim.x) {}
+};
+
+// ---- what the rows of units are -------------------------------------------------------------------------------------
+//
+// `units()`: their number; `run(unit, half)`: the first or second four rows of weights; `place(unit, r)`: what is loaded for the product
+// of row r before it is known; `put(place, sum, factor)`: stores it, unless `place` is none (`{}`). PRECOND of put: a
+// whole warp, of which lane i has row i % UNIT of a unit.
+
+constexpr int RUN = UNIT / 2;
+
+/// Rows of weights that follow each other, from output `first` on; beyond the matrix, the last one again.
+struct Run {
+  const __half* w;
+  int first, last;
+  __device__ __forceinline__ Run(const MatrixJob& job, int out) : w(static_cast<const __half*>(job.w)), first(out), last(job.outs - 1) {}
+  __device__ __forceinline__ const __half* row(int r, int k) const { return w + (size_t)min(first + r, last) * k; }
+};
+
+struct Plain {
+  const MatrixJobs& jobs;
+  bool accumulate;
+  struct Place {
+    float* y;  // null: there is no such output
+    float before;
+    FinishOne finish;
+  };
+
+  __device__ __forceinline__ int units() const { return jobs.blocks(UNIT); }
+  __device__ __forceinline__ Run run(int unit, int half) const {
+    const MatrixJob job = jobs.find(unit, UNIT);
+    return Run(job, unit * UNIT + half * RUN);
+  }
+  __device__ __forceinline__ Place place(int unit, int r) const {
+    const MatrixJob job = jobs.find(unit, UNIT);
+    const int out = unit * UNIT + r;
+    float* const y = out < job.outs ? job.y + out : nullptr;
+    return {y, accumulate && y ? *y : -0.0f, FinishOne(job, min(out, job.outs - 1))};
+  }
+  __device__ __forceinline__ void put(const Place& place, float sum, float factor) const {
+    if (place.y) *place.y = place.before + place.finish.of<__half>(sum, factor);
+  }
+};
+
+struct Qkv {
+  const MatrixJobs& jobs;
+  const RopeTarget& to;
+  struct Place {
+    FinishOne finish;
+    PairPlace pair;
+    float* y;  // of one that is not rotated
+  };
+
+  /// The output of row r.
+  __device__ __forceinline__ int out(int number, int unit, int r) const {
+    if (!to.cos || number == 2) return unit * UNIT + r;
+    const int half = to.head_dim / 2, of_head = to.head_dim / UNIT, head = unit / of_head;
+    return head * to.head_dim + (unit - head * of_head) * (RUN) + r % (RUN) + r / (RUN) * half;
+  }
+  __device__ __forceinline__ int units() const { return jobs.blocks(UNIT); }
+  __device__ __forceinline__ Run run(int unit, int half) const {
+    const int number = jobs.number(unit, UNIT);
+    return Run(jobs.get(number), out(number, unit, half * RUN));
+  }
+  __device__ __forceinline__ Place place(int unit, int r) const {
+    const int number = jobs.number(unit, UNIT), own = out(number, unit, r);
+    const MatrixJob job = jobs.get(number);
+    const FinishOne finish(job, min(own, job.outs - 1));
+    if (!to.cos) return {finish, {}, own < job.outs ? job.y + own : nullptr};
+    return {finish, PairPlace(to, job, number, 0, own, out(number, unit, r % (RUN) + RUN)), nullptr};
+  }
+  __device__ __forceinline__ void put(const Place& place, float sum, float factor) const {
+    const float result = place.finish.of<__half>(sum, factor);
+    const float partner = __shfl_xor_sync(FULL_WARP, result, RUN);
+    if (place.y) *place.y = result;
+    if (threadIdx.x % UNIT < RUN && place.pair.there) place.pair.put(to, {result, partner});
+  }
+};
+
+struct Gated {
+  const MatrixJobs& jobs;
+  int activation;
+  struct Place {
+    float* y;
+    FinishOne finish;
+  };
+
+  __device__ __forceinline__ int units() const { return ceil_div(jobs.job[0].outs, RUN); }
+  __device__ __forceinline__ Run run(int unit, int half) const { return Run(half == 0 ? jobs.job[0] : jobs.job[1], unit * RUN); }
+  __device__ __forceinline__ Place place(int unit, int r) const {
+    const int out = unit * RUN + r % RUN, outs = jobs.job[0].outs;
+    return {out < outs ? jobs.job[0].y + out : nullptr, FinishOne(r < RUN ? jobs.job[0] : jobs.job[1], min(out, outs - 1))};
+  }
+  __device__ __forceinline__ void put(const Place& place, float sum, float factor) const {
+    const float result = place.finish.of<__half>(sum, factor), up = __shfl_xor_sync(FULL_WARP, result, RUN);
+    if (threadIdx.x % UNIT < RUN && place.y) *place.y = activate(result, activation) * up;
+  }
+};
+
+/// The copies of all slices of the block's tiles. PRECOND: one warp.
+template <class Rows>
+__device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
+  const Share share(rows.units());
+  Turn turn;
+#pragma unroll 1
+  for (int unit = share.first; unit < share.end; unit += UNITS) {
+    const int runs = 2 * min(UNITS, share.end - unit);
+    const __half* from[2 * UNITS][RUN];
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; ++i) {
+      const Run run = rows.run(min(unit + i / 2, share.end - 1), i % 2);
+#pragma unroll
+      for (int r = 0; r < RUN; ++r) from[i][r] = run.row(r, k);
+    }
+#pragma unroll 1
+    for (int at = 0; at < k; at += SLICE, turn.next(stages.count)) {
+      const int bytes = min(k - at, SLICE) * 2;
+      Mbarrier* const full = stages.full + turn.stage;
+      unsigned char* const to = stages.memory + turn.stage * STAGE;
+      if (elected()) {
+        mbarrier_wait(stages.empty + turn.stage, turn.parity ^ 1);
+        mbarrier_expect(full, bytes * runs * RUN);
+#pragma unroll
+        for (int i = 0; i < 2 * UNITS; ++i) {
+          if (i >= runs) break;
+#pragma unroll
+          for (int r = 0; r < RUN; ++r) copy_bulk(to + (i * RUN + r) * PITCH, from[i][r] + at, bytes, full);
+        }
+      }
+    }
+  }
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------
+
+/// Swaps two numbers, without a branch.
+__device__ __forceinline__ void swap_if(bool on, unsigned& a, unsigned& b) {
+  const unsigned first = on ? b : a, second = on ? a : b;
+  a = first, b = second;
+}
+
+/// A line of 16 rows of weights as mma's operands. All rows begin in the same bank, so that of row r the chunks of 16 bytes are read in the
+/// order c ^ r % 8, and put in their own by three exchanges. PRECOND: the whole warp.
+__device__ __forceinline__ void read_line(unsigned (&w)[2][2][1][4], const unsigned char* line) {
+  const int lane = threadIdx.x % 32;
+  const unsigned char* const row = line + lane % 16 * PITCH;
+  const int chunk = (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) ldmatrix_x4(w[i / 2][i % 2][0], row + (chunk ^ i * 32));
+#pragma unroll
+  for (int rows = 0; rows < 2; ++rows) {  // 0 .. 7, 8 .. 15
+    const auto word = [&](int chunk) -> unsigned& { return w[chunk / 4][chunk / 2 % 2][0][chunk % 2 * 2 + rows]; };
+#pragma unroll
+    for (int bit = 1; bit < 8; bit *= 2)
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (!(i & bit)) swap_if(lane / 4 & bit, word(i), word(i | bit));
+  }
+}
+
+/// This warp's part of a slice, times the activations. `left`: elements of k from the slice on.
+__device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char* stage, const uint4* terms, int left) {
+  const int warp = threadIdx.x / 32;
+#pragma unroll
+  for (int i = 0; i < LINES; i += WARPS) {
+    const int line = i + warp;
+    if (line * LINE >= left) break;
+    unsigned w[2][2][1][4];
+    read_line(w, stage + line * LINE_BYTES);
+#pragma unroll
+    for (int step = 0; step < LINE / STEP; ++step) {
+      unsigned x[2][4];
+#pragma unroll
+      for (int term = 0; term < 2; ++term) {
+        const uint4 words = terms[((line * (LINE / STEP) + step) * 2 + term) * 4 + threadIdx.x % 4];
+        x[term][0] = words.x, x[term][1] = words.y, x[term][2] = words.z, x[term][3] = words.w;
+      }
+      multiply_step<__half>(sums, w[step], x);
+    }
+  }
+}
+
+/// PRECOND: the warps but the copying one, after what the kernels before this one wrote is there.
+template <bool NORM, class Rows>
+__device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows, const float* x, const float* norm_weight,
+                                         float norm_offset, float eps, int k) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const auto store = [&](int first, const unsigned (&terms)[2][4]) {
+    if (first >= k) return;
+#pragma unroll
+    for (int term = 0; term < 2; ++term)
+      shared.terms[(first / STEP * 2 + term) * 4 + t] = make_uint4(terms[term][0], terms[term][1], terms[term][2], terms[term][3]);
+  };
+  const float squares = split_steps<NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
+  Shared::Fixed& fixed = *shared.fixed;
+  if (NORM && lane == 0) fixed.squares[warp] = squares;
+  sync_beside_ldmatrix();  // the terms of this warp's lines are there
+  const Share share(rows.units());
+  Turn turn;
+  int tile = 0;
+#pragma unroll 1
+  for (int unit = share.first; unit < share.end; unit += UNITS, ++tile) {
+    const int turns = tile / WARPS, adder = tile % WARPS;
+    typename Rows::Place place = {};
+    if (adder == warp && lane < min(UNITS, share.end - unit) * UNIT) place = rows.place(unit + lane / UNIT, lane % UNIT);
+    float sums[4] = {};
+#pragma unroll 1
+    for (int at = 0; at < k; at += SLICE, turn.next(shared.stages.count)) {
+      mbarrier_wait(fixed.full + turn.stage, turn.parity);
+      add_slice(sums, shared.stages.memory + turn.stage * STAGE, shared.terms + at / STEP * 8, k - at);
+      __syncwarp();  // all lanes have read the stage
+      if (lane == 0) mbarrier_arrive(fixed.empty + turn.stage);
+    }
+    if (t == 0) fixed.sums[adder][warp][g] = sums[0], fixed.sums[adder][warp][g + UNIT] = sums[2];
+    __syncwarp();  // the sums of all lanes are there
+    if (lane == 0) mbarrier_arrive(fixed.summed + adder);
+    if (adder != warp) continue;
+    mbarrier_wait(fixed.summed + adder, turns & 1);
+    float sum = fixed.sums[adder][0][lane % TILE], square = fixed.squares[0];
+#pragma unroll
+    for (int other = 1; other < WARPS; ++other) {
+      sum += fixed.sums[adder][other][lane % TILE];
+      if (NORM) square += fixed.squares[other];
+    }
+    rows.put(place, sum, NORM ? norm_factor(square, k, eps) : 1.0f);
+  }
+}
+
+template <bool NORM, class Rows>
+__device__ __forceinline__ void product(const Rows& rows, const float* x, const float* norm_weight, float norm_offset, float eps,
+                                        int k) {
+  PRECOND_GRID(min((int)gridDim.x, rows.units()), 1);
+  const Shared shared(k);
+  shared.begin();
+  if (threadIdx.x >= WARPS * 32) copy_slices(shared.stages, rows, k);  // weights are nobody's output
+  wait_for_earlier_grids();
+  // now, so that the next kernel's beginning is behind the end of all before this one
+  let_next_grid_start();
+  if (threadIdx.x < WARPS * 32) multiply<NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
+}
+
+}  // namespace ring
+}  // namespace gemv
+
+SHARED_BYTES(gemv_f16_ring, gemv::ring::BYTES)
+SHARED_BYTES(gemv_qkv_f16_ring, gemv::ring::BYTES)
+SHARED_BYTES(gemv_gated_f16_ring, gemv::ring::BYTES)
+STARTS_EARLY(gemv_f16_ring)
+STARTS_EARLY(gemv_qkv_f16_ring)
+STARTS_EARLY(gemv_gated_f16_ring)
+
+extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
+    gemv_f16_ring(const float* x, const __grid_constant__ MatrixJobs jobs, int k, int rows, int accumulate) {
+  gemv::ring::product<false>(gemv::ring::Plain{jobs, accumulate != 0}, x, nullptr, 0.0f, 0.0f, k);
+}
+
+extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
+    gemv_qkv_f16_ring(const float* x, const float* norm_weight, float norm_offset, float eps, const __grid_constant__ MatrixJobs jobs,
+                      int k, int rows, const __grid_constant__ RopeTarget to) {
+  gemv::ring::product<true>(gemv::ring::Qkv{jobs, to}, x, norm_weight, norm_offset, eps, k);
+}
+
+extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
+    gemv_gated_f16_ring(const float* x, const float* norm_weight, float norm_offset, float eps,
+                        const __grid_constant__ MatrixJobs jobs, int k, int rows, int activation) {
+  gemv::ring::product<true>(gemv::ring::Gated{jobs, activation}, x, norm_weight, norm_offset, eps, k);
+}
+#endif
