@@ -26,8 +26,8 @@ pub struct ReferenceBackend {
     model: Model,
     cache_types: (DType, ValueType),
     gamma: Gamma,
-    sequences: Vec<Sequence>,
-    pass: Vec<PassRow>,
+    pub(super) sequences: Vec<Sequence>,
+    pub(super) pass: Vec<PassRow>,
 }
 
 /// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`, of the layers that have their own.
@@ -35,9 +35,9 @@ type Cache = HashMap<(usize, usize), Vec<f32>>;
 
 /// A sequence's KV cache, what its delta nets have read and (by layer) remember of it, and its trace by position.
 #[derive(Clone, Default)]
-struct Sequence {
-    keys: Cache,
-    values: Cache,
+pub(super) struct Sequence {
+    pub(super) keys: Cache,
+    pub(super) values: Cache,
     inputs: Inputs,
     states: HashMap<usize, State>,
     options: Option<TraceOptions>,
@@ -57,23 +57,23 @@ struct TracedRow {
     layers: Vec<Vec<f32>>,
 }
 
-/// One row on its way through the layers.
-struct PassRow {
-    row: Row,
+/// One row on its way through the layers. What is visible outside is what other backends are compared with.
+pub(super) struct PassRow {
+    pub(super) row: Row,
     wanted: bool,
     options: Option<TraceOptions>,
     /// Residual stream, in the end the final hidden state: `[hidden_size]`
-    x: Vec<f32>,
+    pub(super) x: Vec<f32>,
     /// Of the layers, where they have inputs: `[L, hidden_size_per_layer_input]`
     inputs: Vec<f32>,
     /// Normed and rotated: `[H, head_dim]`
-    queries: Vec<f32>,
+    pub(super) queries: Vec<f32>,
     /// Output of the heads: `[H, head_dim]`; in a delta net the output of its memory.
-    attended: Vec<f32>,
+    pub(super) attended: Vec<f32>,
     /// In layers with an output gate, as long as `attended`.
-    gate: Vec<f32>,
+    pub(super) gate: Vec<f32>,
     /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
-    heads: Vec<(f32, (u32, Vec<f32>))>,
+    pub(super) heads: Vec<(f32, (u32, Vec<f32>))>,
     attention: Vec<HeadAttention>,
     /// If that is recorded, x before every layer and after the last one's norm: `[≤ L + 1][hidden_size]`
     layers: Vec<Vec<f32>>,

@@ -1,5 +1,6 @@
 //! Published shapes as checkpoints of random weights: no network, and no model that a machine might not have.
 
+use crate::model::weights::range;
 use crate::model::{ModelSpec, Weights};
 use serde_json::{Value, json};
 
@@ -113,31 +114,14 @@ impl Shape {
         &self.config
     }
 
-    /// Every tensor, in a range that keeps activations finite: after a norm a product has deviation `gain`.
+    /// Every tensor, in a range that keeps activations finite.
     pub fn tensors(&self) -> Vec<Tensor> {
-        // a published config that is read has tensors
-        let tensors = Weights::tensors(&self.spec).unwrap_or_default();
-        tensors.into_iter().map(|(name, shape)| self.tensor(name, shape)).collect()
-    }
-
-    fn tensor(&self, name: String, shape: Vec<usize>) -> Tensor {
-        let part = name.trim_end_matches(".weight").rsplit('.').next().unwrap_or_default();
-        // a uniform variable's deviation is its half width / √3
-        let product = |gain: f32| (0.0, gain * (3.0 / shape.last().map_or(1.0, |width| *width as f32)).sqrt());
-        let (center, half_width) = match part {
-            // logits with deviation 3: the likeliest token is likely, as in a language model, but not certain
-            "embed_tokens" | "lm_head" => product(3.0),
-            // attention scores with deviation 3: heads of low and of high entropy
-            "q_proj" | "k_proj" if shape.len() == 2 => product(1.7),
-            "bias" | "conv1d" => (0.0, 0.5),
-            "A_log" => (0.0, 2.0),
-            "dt_bias" => (0.0, 1.0),
-            _ if shape.len() > 1 => product(1.0),
-            // the norm of a delta net's output, scales, and norms to whose weights nothing is added
-            _ if name.contains("linear_attn") || part.contains("scal") => (1.0, 0.1),
-            _ => (1.0 - self.spec.norm_weight_offset, 0.1),
+        let tensor = |(name, shape): (String, Vec<usize>)| {
+            let (center, half_width) = range(&name, &shape, self.spec.norm_weight_offset);
+            Tensor { name, shape, center, half_width }
         };
-        Tensor { name, shape, center, half_width }
+        // a published config that is read has tensors
+        Weights::tensors(&self.spec).unwrap_or_default().into_iter().map(tensor).collect()
     }
 
     /// Bytes of the checkpoint.

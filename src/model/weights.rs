@@ -4,6 +4,7 @@
 mod delta_net;
 mod dense_beside;
 mod layer_input;
+mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
@@ -14,6 +15,8 @@ pub use dense_beside::DenseBeside;
 use half::{bf16, f16};
 pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
+use random::RandomTensors;
+pub use random::{Noise, range};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -114,7 +117,7 @@ pub struct Weight {
     pub rows: usize,
     pub in_features: usize,
     pub dtype: DType,
-    /// `None`: only the shape is known.
+    /// `None`: random numbers, or only the shape is known.
     file: Option<Arc<MappedFile>>,
     /// Of data that the file leaves unaligned (u64 gives the alignment), or of rows in another order.
     copy: Option<Arc<Vec<u64>>>,
@@ -156,6 +159,11 @@ impl Weight {
         self.rows * self.in_features * self.dtype.size()
     }
 
+    /// Whether only the shape is known.
+    fn is_shape(&self) -> bool {
+        self.file.is_none() && self.copy.is_none()
+    }
+
     pub(crate) fn byte_slice(&self) -> &[u8] {
         let bytes = match (&self.copy, &self.file) {
             (Some(words), _) => bytemuck::cast_slice(words),
@@ -181,7 +189,7 @@ impl Weight {
     fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
         let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
         let numbers = || copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
-        let copy = self.file.is_some().then(numbers);
+        let copy = (!self.is_shape()).then(numbers);
         Weight { name, rows: rows.len(), copy, start: 0, ..self.clone() }
     }
 
@@ -542,6 +550,8 @@ struct TensorIndex<'a> {
 
 enum Source<'a> {
     Files(HashMap<String, Entry>),
+    /// Random numbers for every tensor.
+    Random(RandomTensors),
     /// No numbers; the names and shapes of what is read are noted.
     Shapes(&'a RefCell<Vec<(String, Vec<usize>)>>),
 }
@@ -586,10 +596,11 @@ impl TensorIndex<'_> {
         names.into_iter().find(|name| self.has(name) == Some(true)).map(str::to_owned)
     }
 
-    /// Whether the files have this tensor; `None` without files.
+    /// Whether there is a tensor; `None` where all are taken to be.
     fn has(&self, name: &str) -> Option<bool> {
         match &self.source {
             Source::Files(tensors) => Some(tensors.contains_key(name)),
+            Source::Random(_) => Some(false),
             Source::Shapes(_) => None,
         }
     }
@@ -600,6 +611,7 @@ impl TensorIndex<'_> {
         let rows = expected.iter().product::<usize>() / in_features;
         let tensors = match &self.source {
             Source::Files(tensors) => tensors,
+            Source::Random(random) => return Ok(random.weight(name, expected)),
             Source::Shapes(noted) => {
                 noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
                 let (name, dtype) = (name.to_owned(), DType::Bf16);
@@ -631,7 +643,7 @@ impl TensorIndex<'_> {
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
     fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let weight = self.tensor(name, shape)?;
-        if weight.file.is_none() {
+        if weight.is_shape() {
             return Ok(vec![0.0; weight.rows * weight.in_features]);
         }
         weight.check_finite()?;

@@ -48,7 +48,7 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
     }
     assert!(said.contains("please report this"), "{said}");
     // case, index, expected and found
-    assert!(said.contains("y of matrix ") && said.contains("]: expected ") && said.contains(", found "), "{said}");
+    assert!(said.contains(" of layer ") && said.contains("]: expected ") && said.contains(", found "), "{said}");
     assert_eq!((answer(&replaced), answer(&right)), ("42".to_owned(), "42".to_owned()));
     // kept: kernels that have failed are replaced without a test, and those that have passed are not tested again
     let again = ask(broken.path(), &[], "cuda").unwrap();
@@ -134,6 +134,9 @@ fn the_check_of_a_device_goes_on_after_a_fault_and_a_hang() {
         kernels.iter().filter(|k| k["fault"].is_string()).filter_map(|k| k["kernel"].as_str()).collect();
     // head_finish is tested with the masses of head_mass
     assert_eq!(faults, ["rms_norm", "head_mass", "head_finish"], "{found}");
+    // what works on the results of a kernel that is left out is not tested, and what does not is
+    let tested = |name: &str| kernels.iter().any(|k| k["kernel"] == name && k["ok"] == true);
+    assert!(!tested("delta_rule") && tested("delta_mix") && tested("rms_norm_f16"), "{found}");
     assert!(kernels.len() > 90, "{} kernels", kernels.len());
 }
 
@@ -146,11 +149,11 @@ fn wide_products(cache: &Path, capability: &str, broken: &str) -> Option<(Vec<&'
         ("UQAC_HOST_CUDA_TRACE", "1"),
     ];
     let arguments = ["ask", "--device", "cuda", "--json", "What is 17 + 25 + 31 + 12 + 44?"]; // more than a narrow pass
+    uqac(cache, &environment[..3], &arguments)?; // the self-test launches all of them
     let output = uqac(cache, &environment, &arguments)?;
     let said = text(&output.stderr);
     let used = ["gemm_m", "gemm_gated_m", "gemm_hopper", "gemm_gated_hopper"];
-    // the self-test has up to eight launches of a name
-    let used = used.into_iter().filter(|name| said.lines().filter(|line| line.starts_with(name)).count() > 8).collect();
+    let used = used.into_iter().filter(|name| said.lines().any(|line| line.starts_with(name))).collect();
     Some((used, serde_json::from_slice(&output.stdout).unwrap()))
 }
 

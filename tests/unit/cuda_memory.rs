@@ -41,8 +41,8 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
         return;
     }
     let (folder, len) = (tiny::windowed_model(), long_response());
-    cuda_host::peak_memory();
     let mut engine = engine(folder.path());
+    cuda_host::peak_memory(); // without that of the self-test
     let parts = predicted(&engine, len);
     let predicted: usize = parts.iter().sum();
     // 2 heads of 64, f32 and f16; a step beyond the end, and two granules of mapped memory
@@ -61,8 +61,8 @@ fn a_growing_response_takes_what_its_limit_asks_for() {
         return;
     }
     let folder = tiny::windowed_model();
-    cuda_host::peak_memory();
     let mut engine = engine(folder.path());
+    cuda_host::peak_memory(); // without that of the self-test
     let (prompt, max_tokens) = if long_tests() { (text(4000), 600) } else { (text(400), 200) };
     let options = GenerateOptions { max_tokens, trace: None, ..GenerateOptions::default() };
     let prompt_len = prompt.len();

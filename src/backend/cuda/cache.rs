@@ -296,6 +296,11 @@ impl Sequences {
         device.write(&self.views, id.0, &[view])
     }
 
+    /// The keys and values of a sequence that has some.
+    pub fn cached(&self, id: SequenceId) -> Option<[&Buffer<u8>; 2]> {
+        self.get(id)?.room.as_ref().map(|room| [&room.keys, &room.values])
+    }
+
     /// The attention of a layer of the model.
     pub fn layer_shape(&self, layer: usize) -> LayerShape {
         let LayerSpec { num_key_value_heads, head_dim, window, .. } = self.shape.spec.layers[layer];

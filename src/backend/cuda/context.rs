@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocation
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
 use std::ffi::{CStr, c_char};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// `0`: no early starts.
@@ -24,6 +25,14 @@ pub struct Device {
     pub(super) granularity: Option<usize>,
     /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
     pub(super) early: bool,
+    /// If there is one, launches are one at a time.
+    pub(super) watch: Option<Rc<dyn Watch>>,
+}
+
+/// Who is told of every launch.
+pub trait Watch {
+    /// This kernel is about to be launched: whether it shall be.
+    fn begins(&self, kernel: &str) -> Result<bool, CudaError>;
 }
 
 /// Properties of a device.
@@ -61,7 +70,7 @@ impl Device {
         let context = CudaContext::new(ordinal).during("opening the device")?;
         let stream = context.new_stream().during("creating a stream")?;
         let granularity = granularity(&context);
-        Ok(Device { context, stream, granularity, early: false })
+        Ok(Device { context, stream, granularity, early: false, watch: None })
     }
 
     /// The device with early starts; `None` if the driver does not support them in a captured graph.
@@ -69,6 +78,11 @@ impl Device {
         let wanted = std::env::var_os(EARLY_VARIABLE).is_none_or(|value| value != "0");
         let can = wanted && driver_has(c"cuLaunchKernelEx") && driver_version() >= EARLY_VERSION;
         can.then(|| Device { early: true, ..self.clone() })
+    }
+
+    /// The device with a watch over its launches.
+    pub fn watched(&self, watch: Rc<dyn Watch>) -> Device {
+        Device { watch: Some(watch), ..self.clone() }
     }
 
     pub fn info(&self) -> Result<DeviceInfo, CudaError> {

@@ -162,10 +162,6 @@ pub struct Variants {
     pub delta_net: bool,
 }
 
-/// Layers and heads of the cases of the self-test.
-pub const TESTED_LAYERS: usize = 2;
-pub const TESTED_HEADS: usize = 6;
-
 /// Every kernel of the passes of one model.
 pub struct KernelSet {
     /// For weights that are bf16 in their file.
@@ -358,8 +354,8 @@ fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<
 fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
-    let narrow = head * (shape.layers * shape.heads).max(TESTED_LAYERS * TESTED_HEADS);
-    let wide = head * shape.heads.max(TESTED_HEADS) + dim * widest(&shape.head_dims);
+    let narrow = head * shape.layers * shape.heads;
+    let wide = head * shape.heads + dim * widest(&shape.head_dims);
     select.reserve_shared(narrow.max(wide))?;
     Ok(select)
 }

@@ -191,8 +191,17 @@ impl<P: Parameters> Kernel<P> {
 }
 
 impl Device {
-    /// Launches a kernel.
+    /// Launches a kernel; where launches are watched, only if it shall be, and waits for it.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
+        let Some(watch) = &self.watch else { return self.start(kernel, grid, parameters) };
+        if !watch.begins(&kernel.full_name())? {
+            return Ok(());
+        }
+        self.start(kernel, grid, parameters)?;
+        self.synchronize()
+    }
+
+    fn start<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         self.bind()?;
         let mut pointers = parameters.pointers();
         pointers.extend(kernel.bound.iter().map(|int| std::ptr::from_ref(int).cast_mut().cast::<c_void>()));

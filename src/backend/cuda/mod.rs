@@ -11,6 +11,7 @@ mod decode;
 mod delta_net;
 pub mod error;
 mod experts;
+mod fallback;
 mod gemm;
 mod kernel_set;
 mod launch;
@@ -147,20 +148,34 @@ impl CudaBackend {
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
+        let mut backend = CudaBackend::with(spec, weights, (device, info), kernels, cache, progress)?;
+        (backend.origin, backend.warnings) = (files.origin(), warnings);
+        Ok(backend)
+    }
+
+    /// With kernels that are loaded and tested.
+    fn with(
+        spec: ModelSpec,
+        weights: Arc<Weights>,
+        (device, info): (Device, DeviceInfo),
+        kernels: KernelSet,
+        cache: (DType, DType),
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<CudaBackend, CudaError> {
         let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels.narrow_weights, progress)?;
         let splits = decode_splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let shapes: Vec<_> = spec.attention_layers().map(|layer| sequences.layer_shape(layer)).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
-            warnings,
+            warnings: Vec::new(),
             head: LmHead::of(&device, &spec, NARROW_ROWS)?,
             decoder: Decoder::new(&device, sequences.slots)?,
             queries: Queries::new(&device)?,
             angles: Vec::new(),
             angle_positions: 0,
             shapes: device.upload("shapes of layers", &shapes)?,
-            origin: files.origin(),
+            origin: String::new(),
             host_weights: weights,
             weights: device_weights,
             cache,

@@ -195,7 +195,7 @@ impl CudaBackend {
     }
 
     /// The largest head_dim.
-    fn widest_head(&self) -> usize {
+    pub(super) fn widest_head(&self) -> usize {
         self.spec.widest(|layer| layer.head_dim)
     }
 
@@ -275,7 +275,7 @@ impl CudaBackend {
     }
 
     /// Attention's output, the input of `o`: rounded in a wide pass if kernel and product support that.
-    fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
+    pub(super) fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
         let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING) && w.output_gate.is_none();
         Ok(match self.wide(&w.o)? {

@@ -22,7 +22,7 @@ pub struct Scratch {
     pub h: Buffer<f32>,
     pub heads: HeadScratch,
     /// Shared by buffers that live inside one transformer block: see [`Scratch::attended`] and the others.
-    inner: Buffer<f32>,
+    pub inner: Buffer<f32>,
     q_width: usize,
     kv_width: usize,
     /// A product's input: N [`RoundedRows`] of the largest width; or, in a decode step, up to N/2 rows of two f16 terms each,
@@ -155,7 +155,7 @@ impl ExpertScratch {
 pub struct DeltaScratch {
     /// Queries, keys and values before and after their convolutions: `[N, components]` each
     raw: Buffer<f32>,
-    mixed: Buffer<f32>,
+    pub mixed: Buffer<f32>,
     /// `[N, num_value_heads]`, both
     pub a: Buffer<f32>,
     pub b: Buffer<f32>,
@@ -189,6 +189,11 @@ impl DeltaScratch {
     pub fn mixed(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
         let key = MAX_ROWS * net.num_key_heads * key_stride(net);
         [0, key, 2 * key].map(|before| self.mixed.ptr().add(before))
+    }
+
+    /// Numbers before the values in `mixed`.
+    pub fn values(&self, spec: &ModelSpec) -> usize {
+        spec.delta_net.map_or(0, |net| 2 * MAX_ROWS * net.num_key_heads * key_stride(&net))
     }
 
     /// Size in bytes.

@@ -50,6 +50,18 @@ impl Matrix {
         self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
 
+    /// Its numbers, row by row.
+    pub fn read(&self, device: &Device) -> Result<Vec<f32>, CudaError> {
+        let count = self.out_features * self.in_features;
+        let numbers: Vec<f32> = match self.dtype {
+            DType::F32 => device.read_at(&self.data, 0, count)?,
+            _ => device.read_at::<f16>(&self.data, 0, count)?.into_iter().map(f16::to_f32).collect(),
+        };
+        let Some(scales) = &self.scales else { return Ok(numbers) };
+        let scales: Vec<f32> = device.read(scales, 0, self.out_features)?;
+        Ok(numbers.iter().enumerate().map(|(i, w)| w * scales[i / self.in_features]).collect())
+    }
+
     /// The same matrix times a factor.
     fn times(&self, factor: f32, device: &Device) -> Result<Matrix, CudaError> {
         let scales = match &self.scales {

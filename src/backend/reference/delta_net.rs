@@ -101,6 +101,14 @@ impl Model {
     }
 }
 
+impl super::ReferenceBackend {
+    /// The values of a row of the pass in flight, after their convolution.
+    pub(crate) fn delta_values(&self, layer: usize, row: usize) -> Vec<f32> {
+        let super::Row { sequence, position, .. } = self.pass[row].row;
+        self.model.convolve(layer, &self.sequences[sequence.0].inputs, position, 2)
+    }
+}
+
 /// α and β of a value head in a row, from the row's a and b.
 pub(crate) fn rates(net: &DeltaNetWeights, head: usize, a: f32, b: f32) -> (f64, f64) {
     let time = f64::from(a) + f64::from(net.dt_bias[head]);

@@ -2,7 +2,7 @@
 //! that kernel. Where no `uqac` program is found (Python, other programs), tests run in the caller's process.
 
 use super::super::kernel_set::Variants;
-use super::record::{Verdict, Verdicts};
+use super::record::Verdicts;
 use super::{Check, SelfTest};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
@@ -14,11 +14,11 @@ use std::time::Duration;
 /// The request, in the child's environment.
 const VARIABLE: &str = "UQAC_SELF_TEST";
 
-/// Seconds for the test of one kernel, if not [`LIMIT`].
+/// Seconds for one launch and what follows up to the next, if not [`LIMIT`].
 const LIMIT_VARIABLE: &str = "UQAC_SELF_TEST_SECONDS";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// For everything between tests: opening the device, compiling kernels.
+/// For everything before the first launch: opening the device, compiling kernels.
 const BETWEEN: Duration = Duration::from_secs(600);
 
 /// The work of a child.
@@ -29,15 +29,18 @@ pub struct Request {
     pub variants: Option<Variants>,
     /// Fingerprint of the parent's kernels, which must be the child's; `None` in the parent.
     pub kernels: Option<u64>,
-    /// Kernels that are not tested again.
+    /// Kernels that have failed, and models that are not tested again.
     pub known: Verdicts,
 }
 
 /// A child's line on standard output.
 #[derive(Serialize, Deserialize)]
 pub enum Message {
-    Running(String),
+    /// A launch; or no kernel runs until the next one, when kernels are compiled perhaps.
+    Running(Option<String>),
     Checked(Check),
+    /// All kernels of a model, by its key.
+    Tested(String),
     /// Whether all kernels are tested. If not, the tests cannot run in a child.
     Ended(bool),
 }
@@ -67,49 +70,44 @@ fn program() -> Option<PathBuf> {
 
 impl SelfTest<'_> {
     /// Tests the kernels of `request` in children, as far as that is possible.
-    pub fn test_in_children(&mut self, mut request: Request) {
+    pub fn test_in_children(&self, mut request: Request) {
         let Some(program) = program() else { return };
         request.kernels = Some(self.files.fingerprint());
         loop {
-            request.known = self.record.verdicts.clone();
-            let (Ok(text), tested) = (serde_json::to_string(&request), self.checks.len()) else { return };
+            request.known = self.ledger.record.borrow().verdicts.clone();
+            let Ok(text) = serde_json::to_string(&request) else { return };
             let mut command = Command::new(&program);
             // another version of the program does no harm with these arguments
             command.args(["devices", "--json"]).env(VARIABLE, text).stdin(Stdio::null()).stdout(Stdio::piped());
             let Ok(mut child) = command.spawn() else { return };
-            let mut running = None;
-            let ended = self.watch(&mut child, &mut running);
+            let ended = self.watch(&mut child);
             // it may have ended by itself
             let _ = child.kill();
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
             let done = ended == Ok(true);
-            if let Some(kernel) = running {
+            if let Some(kernel) = self.ledger.running() {
                 let fault = ended.err().unwrap_or_else(|| format!("its process ended: {status}"));
-                self.end(Check { kernel, fault: Some(fault), ..Check::default() });
+                self.ledger.end(vec![Check { kernel, fault: Some(fault), ..Check::default() }]);
+                self.ledger.runs(None);
             }
-            if done || self.checks.len() == tested {
+            if done || self.ledger.record.borrow().verdicts == request.known {
                 return;
             }
         }
     }
 
-    /// Notes a child's messages and the kernel under test until it ends: whether everything is tested; an error if it hangs.
-    fn watch(&mut self, child: &mut Child, running: &mut Option<String>) -> Result<bool, String> {
+    /// Notes a child's messages until it ends: whether everything is tested; an error if it hangs.
+    fn watch(&self, child: &mut Child) -> Result<bool, String> {
         let Some(messages) = messages(child) else { return Ok(false) };
         let seconds = std::env::var(LIMIT_VARIABLE).ok().and_then(|text| text.parse().ok());
         let limit = seconds.map_or(LIMIT, Duration::from_secs);
         loop {
-            match messages.recv_timeout(if running.is_some() { limit } else { BETWEEN }) {
-                Ok(Message::Running(kernel)) => {
-                    self.record.note(&kernel, Some(Verdict::Running));
-                    *running = Some(kernel);
-                }
-                Ok(Message::Checked(check)) => {
-                    *running = None;
-                    self.end(check);
-                }
+            match messages.recv_timeout(if self.ledger.running().is_some() { limit } else { BETWEEN }) {
+                Ok(Message::Running(kernel)) => self.ledger.runs(kernel.as_deref()),
+                Ok(Message::Checked(check)) => self.ledger.end(vec![check]),
+                Ok(Message::Tested(model)) => self.ledger.record.borrow_mut().note([(model, true)]),
                 Ok(Message::Ended(complete)) => {
-                    running.take().iter().for_each(|kernel| self.record.note(kernel, None));
+                    self.ledger.runs(None);
                     return Ok(complete);
                 }
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),

@@ -1,36 +1,39 @@
-//! The self-test at first use. Before a device is first used, every kernel of the model computes small cases, which are compared
-//! with f64 sums on the CPU. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
+//! The self-test at first use. Before a device is first used, small random models go through the backend in step with the
+//! reference, and what every operation leaves is compared with f64 sums on the CPU: `model.rs` has the table of cases, `pair.rs` the
+//! steps, `compare.rs` the comparison. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
 //! fallback the model is not loaded. Verdicts are kept on disk.
 //!
-//! Errors and bounds are relative to Σ |terms|.
+//! A step begins with the reference's numbers, so that a wrong kernel shows in its own steps alone. The device is waited for after
+//! every launch, so that a fault or a hang is that of the kernel launched last.
 
-mod attention;
+mod cache;
 mod child;
-mod data;
-mod delta_net;
-mod head;
-mod products;
+mod compare;
+mod ledger;
+mod model;
+mod pair;
 mod record;
-mod rows;
 
-use super::abi::type_number;
-use super::context::{Device, DeviceInfo};
+use super::context::{Device, DeviceInfo, Watch};
 use super::error::{CudaError, PLEASE_REPORT};
-use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, NarrowKernels, TESTED_HEADS, TESTED_LAYERS, Variants};
-use super::launch::{Int, Kernel, Parameters};
+use super::fallback::Fallbacks;
+use super::kernel_set::{KernelSet, Variants};
 use super::loader::KernelFiles;
+use crate::backend::BackendError;
 use crate::model::weights::DType;
-use attention::Attention;
 use child::{Message, Request};
-use data::{Bench, Tested};
-use record::{Record, Verdict};
+use ledger::Ledger;
+use model::{CASES, Case, Family};
+use pair::Pair;
+use record::Record;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 pub use child::run_if_child;
 
-const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
-
-/// Verdict on one kernel. `error` and `bound` are those of the number whose error is the largest share of its bound.
+/// Verdict on one kernel. `error` and `bound` are those of the number whose error is the largest share of its bound, relative to
+/// the largest number of its row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Check {
     pub kernel: String,
@@ -41,7 +44,7 @@ pub struct Check {
     pub bound: f64,
     /// The number itself.
     pub worst: Option<Worst>,
-    /// A fault or a hang, after which there are no numbers.
+    /// A fault or a hang, after which there are no numbers; or why there are none.
     pub fault: Option<String>,
 }
 
@@ -74,25 +77,38 @@ impl Check {
         let wrong = || format!("{worst}error {:.1e}, bound {:.1e}", self.error, self.bound);
         self.fault.clone().unwrap_or_else(wrong)
     }
+
+    /// Whether a number with this error is worse than the worst so far.
+    fn is_worse(&self, error: f64, bound: f64) -> bool {
+        let worse = error.is_nan() || error * self.bound > self.error * bound;
+        self.worst.is_none() || worse && !self.error.is_nan()
+    }
+
+    /// Adds another comparison of the same kernel.
+    fn add(&mut self, other: &Check) {
+        if self.is_worse(other.error, other.bound) {
+            (self.error, self.bound, self.worst) = (other.error, other.bound, other.worst.clone());
+        }
+        self.numbers += other.numbers;
+        self.fault = self.fault.take().or_else(|| other.fault.clone());
+    }
 }
 
 /// A run of tests on one device.
 struct SelfTest<'a> {
     device: &'a Device,
+    info: &'a DeviceInfo,
     files: &'a KernelFiles,
-    device_name: &'a str,
-    record: Record,
-    /// For child processes; taken by the first kernel without a verdict. `None` in a child.
+    ledger: Rc<Ledger>,
+    /// For child processes; taken by the first model that is not tested. `None` in a child.
     request: Option<Request>,
-    is_child: bool,
-    /// Whether all kernels are tested, and failures only noted.
-    complete: bool,
-    checks: Vec<Check>,
-    warnings: Vec<String>,
 }
 
-/// Tests a model's kernels that have no verdict on this device yet and replaces those that fail. Returns the device, with
-/// early starts if they pass their test, and warnings for the user.
+/// The test of early starts, among the kernels.
+const EARLY: &str = "early_starts";
+
+/// Tests a model's kernels, if that has not been done on this device, and replaces those that fail. Returns the device, with early
+/// starts if they pass their test, and warnings for the user.
 ///
 /// # Errors
 /// [`CudaError::SelfTest`]: a kernel without a fallback fails.
@@ -105,8 +121,9 @@ pub fn settle(
 ) -> Result<(Device, Vec<String>), CudaError> {
     let request = Request { ordinal: info.ordinal, variants: Some(variants.clone()), ..Request::default() };
     let mut test = SelfTest::new(&device, info, files, request);
-    test.kernels(kernels, variants)?;
-    let (early, warnings) = (test.early_starts(kernels)?, test.warnings);
+    test.models(std::slice::from_ref(variants))?;
+    let warnings = test.replace_failed(kernels, variants)?;
+    let early = device.with_early_starts().filter(|_| !test.ledger.failed(EARLY));
     Ok((early.unwrap_or(device), warnings))
 }
 
@@ -126,288 +143,154 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     if request.kernels.is_some_and(|fingerprint| fingerprint != files.fingerprint()) {
         return Err(CudaError::Unsupported("self-test of another version's kernels".to_owned()));
     }
-    let variants = request.variants.clone();
+    let models = request.variants.clone().map_or_else(every_variant, |variants| vec![variants]);
     let mut test = SelfTest::new(&device, &info, &files, request);
-    let tested = match &variants {
-        None => test.everything(),
-        Some(variants) => {
-            let mut kernels = KernelSet::load(&files, variants)?;
-            test.kernels(&mut kernels, variants).and_then(|()| test.early_starts(&kernels).map(|_| ()))
-        }
-    };
-    match tested {
+    match test.models(&models) {
         // after a fault in this process the device takes no more work: the table ends with it
-        Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.checks),
+        Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.ledger.checks.take()),
         Err(error) => Err(error),
     }
+}
+
+/// What kernels are built for. The first has all types of weights; the others differ in attention.
+fn every_variant() -> Vec<Variants> {
+    use DType::{Bf16, F16, F32};
+    let caches = [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)];
+    let attention =
+        [16, 32, 64, 96, 128, 256, 512].into_iter().flat_map(|head_dim| caches.map(|cache| (head_dim, cache)));
+    let variants = |(index, (head_dim, cache))| {
+        let (head_dims, layers, heads, delta_net) = (vec![head_dim], 0, 0, index == 0);
+        let (types, embedding, experts) =
+            if index == 0 { (vec![F32, F16], F32, Some(F16)) } else { (vec![F16], F16, None) };
+        Variants { head_dims, layers, heads, types, embedding, cache, experts, delta_net }
+    };
+    attention.enumerate().map(variants).collect()
 }
 
 impl<'a> SelfTest<'a> {
     fn new(device: &'a Device, info: &'a DeviceInfo, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
         let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
         // without a file: the parent keeps the verdicts
-        let mut record = if is_child { Record::default() } else { Record::open(device, info, files) };
-        if is_child || complete {
-            record.verdicts = request.known.clone();
-        }
-        let (request, device_name) = (Some(request).filter(|_| !is_child), &info.name);
-        let (checks, warnings) = (Vec::new(), Vec::new());
-        SelfTest { device, files, device_name, record, request, is_child, complete, checks, warnings }
+        let known = Record { verdicts: request.known.clone(), ..Record::default() };
+        let record = if is_child { known } else { Record::open(device, info, files) };
+        let (device_name, record) = (info.name.clone(), RefCell::new(record));
+        let ledger = Rc::new(Ledger { device_name, is_child, complete, record, ..Ledger::default() });
+        SelfTest { device, info, files, ledger, request: Some(request).filter(|_| !is_child) }
     }
 
-    fn everything(&mut self) -> Tested {
-        use DType::{Bf16, F16, F32};
-        for head_dim in [16, 32, 64, 96, 128, 256, 512] {
-            for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
-                let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
-                let head_dims = vec![head_dim];
-                let variants = Variants {
-                    head_dims,
-                    layers,
-                    heads,
-                    types,
-                    cache,
-                    embedding: F32,
-                    experts: Some(F16),
-                    delta_net: true,
-                };
-                let mut kernels = KernelSet::load(self.files, &variants)?;
-                self.kernels(&mut kernels, &variants)?;
-                self.early_starts(&kernels)?;
-            }
-        }
-        self.required(&self.files.get("embed", "embed_f16")?, |k, bench| rows::embed(k, bench, F16))
-    }
-
-    /// The table of cases: the kernels of a set, their test, and their fallback.
-    fn kernels(&mut self, set: &mut KernelSet, variants: &Variants) -> Tested {
-        self.required(&set.narrow_weights, rows::narrow_weights)?;
-        for dtype in WEIGHTS {
-            if let Some(matmul) = set.matmul.get_mut(&dtype) {
-                self.products(matmul, dtype)?;
-            }
-        }
-        self.required(&set.embed, |k, bench| rows::embed(k, bench, variants.embedding))?;
-        self.required(&set.rms_norm, rows::rms_norm)?;
-        self.required(&set.add_rms_norm, rows::add_rms_norm)?;
-        let attention = |head_dim| Attention { head_dim, cache: variants.cache };
-        for (head_dim, set) in &mut set.attention {
-            let attention = attention(*head_dim);
-            let ints = [type_number(variants.cache.0), type_number(variants.cache.1), *head_dim as i32].map(Int);
-            self.replaceable(&mut set.decode, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, true))?;
-            if let Some(kernel) = &mut set.decode_plain {
-                self.replaceable(kernel, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, false))?;
-            }
-            self.replaceable(&mut set.prefill, "plain_attn_prefill", &ints, |k, b| attention.prefill(k, b))?;
-            if let Some(kernel) = &set.prefill_hopper {
-                let test = |bench: &Bench| attention.prefill(kernel, bench);
-                if !self.group(&[(kernel.full_name(), test)], "that of attn_prefill.cu, which is slower")? {
-                    set.prefill_hopper = None;
+    /// Tests the models that are not tested yet, in children if possible.
+    fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
+        let (ledger, early) = (self.ledger.clone(), self.device.with_early_starts().is_some());
+        let tested = |model: &str| ledger.record.borrow().passed(model) == Some(true);
+        for (index, variants) in models.iter().enumerate() {
+            let model = format!("{}, early starts: {early}", serde_json::to_string(variants).unwrap_or_default());
+            if (ledger.complete || !tested(&model))
+                && let Some(request) = self.request.take()
+            {
+                ledger.record.borrow_mut().lock();
+                if ledger.complete {
+                    ledger.record.borrow_mut().verdicts.clear();
+                }
+                if !tested(&model) {
+                    self.test_in_children(request);
                 }
             }
-        }
-        let widest = variants.head_dims.iter().copied().max().unwrap_or(0);
-        let attention = attention(widest);
-        self.required(&set.rope_cache, |k, bench| attention.rope_cache(k, bench))?;
-        self.required(&set.select, |k, bench| rows::select(k, bench, widest))?;
-        self.required(&set.places, |k, bench| attention.places(k, bench))?;
-        self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
-        self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;
-        self.required(&set.layer_sums, rows::layer_sums)?;
-        self.required(&set.gate, delta_net::gate_rows)?;
-        if let Some(kernels) = &set.delta_net {
-            self.required(&kernels.mix, delta_net::mix)?;
-            self.required(&kernels.rule, delta_net::rule)?;
-        }
-        self.required(&set.head.partial, |_, bench| head::partial(&set.head, bench))?;
-        self.required(&set.head.mass, |_, bench| head::mass(&set.head, bench))?;
-        self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))?;
-        let (Some(kernels), Some(w)) = (&set.experts, variants.experts) else { return Ok(()) };
-        self.required(&kernels.choose, products::choose_experts)?;
-        self.required(&kernels.group, products::group_choices)?;
-        self.required(&kernels.gated, |k, bench| products::expert_gated(k, bench, w))?;
-        self.required(&kernels.down, |k, bench| products::expert_down(k, bench, w))?;
-        self.required(&kernels.sum, products::expert_sum)
-    }
-
-    fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Tested {
-        let ints = [Int(type_number(dtype))];
-        for NarrowKernels { variant, gemv, qkv, gated } in &mut matmul.narrow {
-            self.replaceable(gemv, "plain_gemv", &ints, |k, b| products::gemv(k, b, dtype, *variant))?;
-            self.replaceable(qkv, "plain_gemv_qkv", &ints, |k, b| products::gemv_qkv(k, b, dtype, *variant))?;
-            self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, *variant))?;
-        }
-        if let Some(NarrowKernels { variant, gemv, qkv, gated }) = &matmul.ring {
-            let tests: [&dyn Fn(&Bench) -> Tested; 3] = [
-                &|b| products::gemv(gemv, b, dtype, *variant),
-                &|b| products::gemv_qkv(qkv, b, dtype, *variant),
-                &|b| products::gemv_gated(gated, b, dtype, *variant),
-            ];
-            let names = [gemv.full_name(), qkv.full_name(), gated.full_name()];
-            let tests: Vec<_> = names.into_iter().zip(tests).collect();
-            if !self.group(&tests, "those of gemv.cu, which are slower")? {
-                matmul.ring = None;
+            if !tested(&model) {
+                self.model(variants, !ledger.complete || index == 0).or_else(|error| self.blame(error))?;
+                ledger.record.borrow_mut().note([(model.clone(), true)]);
+                if ledger.is_child {
+                    Message::Tested(model).send();
+                }
             }
-        }
-        if let Some(many) = &matmul.many {
-            let mut tests = Vec::new();
-            for (size, gated) in [(0, false), (0, true), (1, false), (1, true)] {
-                let (split, kernel, rows) = (&many.split, &many.gemv[usize::from(gated)][size], GEMM_ROWS[size]);
-                let test = move |bench: &Bench| products::gemv_wide(split, kernel, bench, rows, gated);
-                tests.push((kernel.full_name(), test));
-            }
-            if !self.group(&tests, "those of gemv.cu, for fewer rows at once")? {
-                matmul.many = None;
-            }
-        }
-        let Some(wide) = &mut matmul.wide else { return Ok(()) };
-        for (kernels, (plain, gated)) in wide.gemm.iter_mut().zip([("plain_gemm", false), ("plain_gemm_gated", true)]) {
-            for (kernel, block) in kernels.iter_mut().zip(GEMM_ROWS) {
-                self.replaceable(kernel, plain, &[], |k, bench| products::gemm(k, bench, block, gated))?;
-            }
-        }
-        if let Some([linear, gated]) = &wide.hopper {
-            let tests = [(linear, false), (gated, true)].map(|(kernel, gated)| {
-                (kernel.full_name(), move |bench: &Bench| products::gemm_hopper(kernel, bench, gated))
-            });
-            // both or neither: a row's bits are the same in all passes
-            if !self.group(&tests, "those of gemm.cu, which are slower")? {
-                wide.hopper = None;
-            }
-        }
-        self.required(&wide.round, rows::round_rows)?;
-        self.required(&wide.rms_norm, rows::rms_norm_f16)
-    }
-
-    /// The device with early starts, if it has them and they pass their test.
-    fn early_starts(&mut self, set: &KernelSet) -> Result<Option<Device>, CudaError> {
-        let found = WEIGHTS.into_iter().rev().find_map(|t| Some((t, &set.matmul.get(&t)?.narrow.first()?.gemv)));
-        let (Some((dtype, kernel)), Some(early)) = (found, self.device.with_early_starts()) else { return Ok(None) };
-        if !kernel.starts_early {
-            return Ok(None);
-        }
-        let name = format!("early_starts({})", kernel.full_name());
-        if self.passes(&name, &|bench| products::chain(kernel, bench, &early, dtype))? {
-            return Ok(Some(early));
-        }
-        self.warnings.push(format!(
-            "kernels that start before the previous one has ended fail their self-test on {} ({}) and run one after the \
-             other, which is slower; {PLEASE_REPORT}",
-            self.device_name,
-            self.reason(&name)
-        ));
-        Ok(None)
-    }
-
-    /// Whether a kernel passes its test: by an earlier verdict, or by the test.
-    fn passes(&mut self, name: &str, test: &dyn Fn(&Bench) -> Tested) -> Result<bool, CudaError> {
-        if self.record.passed(name).is_none()
-            && let Some(request) = self.request.take()
-        {
-            self.record.lock();
-            if self.complete {
-                self.record.verdicts.clear();
-            }
-            self.test_in_children(request);
-        }
-        if let Some(passed) = self.record.passed(name) {
-            return Ok(passed);
-        }
-        if self.is_child {
-            Message::Running(name.to_owned()).send();
-        }
-        self.record.note(name, Some(Verdict::Running));
-        let bench = Bench::new(self.device, name);
-        let tested = test(&bench);
-        let mut check = bench.check.into_inner();
-        match tested {
-            Ok(()) => {}
-            Err(CudaError::Driver { call, cause }) => check.fault = Some(format!("{call}: {cause}")),
-            Err(error) => {
-                self.record.note(name, None);
-                return Err(error);
-            }
-        }
-        let (ok, fault) = (check.ok(), check.fault.clone());
-        self.end(check);
-        match fault {
-            None => Ok(ok),
-            Some(_) if self.is_child => std::process::exit(1),
-            Some(fault) => {
-                let after = "after which the device takes no more work; the next start leaves the kernel out if it can";
-                Err(self.failure(name, format!("{fault}, {after}")))
-            }
-        }
-    }
-
-    /// Notes the verdict.
-    fn end(&mut self, check: Check) {
-        let verdict = if check.ok() { Verdict::Passed } else { Verdict::Failed };
-        self.record.note(&check.kernel, Some(verdict));
-        self.checks.push(check.clone());
-        if self.is_child {
-            Message::Checked(check).send();
-        }
-    }
-
-    fn failure(&self, kernel: &str, reason: String) -> CudaError {
-        CudaError::SelfTest { kernel: kernel.to_owned(), device: self.device_name.to_owned(), reason }
-    }
-
-    fn reason(&self, kernel: &str) -> String {
-        let check = self.checks.iter().find(|check| check.kernel == kernel);
-        check.map_or_else(|| "as in its earlier test".to_owned(), Check::describe)
-    }
-
-    /// Tests a kernel without a fallback.
-    fn required<P: Parameters>(&mut self, kernel: &Kernel<P>, test: impl Fn(&Kernel<P>, &Bench) -> Tested) -> Tested {
-        let name = kernel.full_name();
-        if self.passes(&name, &|bench| test(kernel, bench))? || self.complete {
-            return Ok(());
-        }
-        Err(self.failure(&name, self.reason(&name)))
-    }
-
-    /// Tests a kernel; if it fails, puts the plain one in its place, which must pass the same test.
-    fn replaceable<P: Parameters>(
-        &mut self,
-        kernel: &mut Kernel<P>,
-        plain: &str,
-        ints: &[Int],
-        test: impl Fn(&Kernel<P>, &Bench) -> Tested,
-    ) -> Tested {
-        let name = kernel.full_name();
-        if self.passes(&name, &|bench| test(kernel, bench))? && !self.complete {
-            return Ok(());
-        }
-        let missing = || CudaError::NoKernel { name: plain.to_owned() };
-        let plain = self.files.bound("plain", plain, ints)?.ok_or_else(missing)?;
-        self.required(&plain, test)?;
-        if !self.complete {
-            self.warn_replaced(&name, "a slow one");
-            *kernel = plain;
         }
         Ok(())
     }
 
-    /// Tests kernels that are used together or not at all. False: not at all.
-    fn group(&mut self, tests: &[(String, impl Fn(&Bench) -> Tested)], replacement: &str) -> Result<bool, CudaError> {
-        let mut failed = None;
-        for (name, test) in tests {
-            if !self.passes(name, test)? {
-                failed = failed.or(Some(name));
-            }
+    /// An error in a test: a fault, if it is the driver's and a kernel ran.
+    fn blame(&self, error: CudaError) -> Result<(), CudaError> {
+        let running = self.ledger.running();
+        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, running) else {
+            self.ledger.runs(None);
+            return Err(error);
+        };
+        let fault = Some(format!("{call}: {cause}"));
+        self.ledger.end(vec![Check { kernel: kernel.clone(), fault, ..Check::default() }]);
+        self.ledger.runs(None);
+        if self.ledger.is_child {
+            std::process::exit(1);
         }
-        let Some(name) = failed.filter(|_| !self.complete) else { return Ok(true) };
-        self.warn_replaced(name, replacement);
-        Ok(false)
+        let after = "after which the device takes no more work; the next start leaves the kernel out if it can";
+        Err(self.ledger.failure(&kernel, format!("{call}: {cause}, {after}")))
     }
 
-    fn warn_replaced(&mut self, name: &str, replacement: &str) {
-        self.warnings.push(format!(
-            "the CUDA kernel {name} fails its self-test on {} ({}) and is replaced by {replacement}; {PLEASE_REPORT}",
-            self.device_name,
-            self.reason(name)
-        ));
+    /// Tests the kernels of a model: all, or those of attention. Each case is run until the kernels that are left are right.
+    fn model(&self, variants: &Variants, all: bool) -> Result<(), CudaError> {
+        let (ledger, device) = (&self.ledger, self.device.watched(self.ledger.clone()));
+        // in a complete test also what is used where those for Hopper, or all but plain ones, are missing
+        let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
+        for missing in missing {
+            let own = |case: &Case| {
+                let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
+                // kernels for Hopper have blocks of one size
+                let right = |kernel: &&str| ledger.passed.borrow().contains_key(*kernel);
+                let hopper = missing.is_none() && ["gemm_hopper", "gemm_gated_hopper"].iter().all(right);
+                let other = all && needed && !(hopper && case.is_of_blocks());
+                case.attention || other && *missing != Some("")
+            };
+            for (dtype, case) in variants.types.iter().flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
+                while own(case) {
+                    ledger.begin(format!("{case}, {}", dtype.name()));
+                    let fails =
+                        |kernel: &str| ledger.failed(kernel) || missing.is_some_and(|part| kernel.contains(part));
+                    Pair::new(self, &device, case, (variants, dtype), &fails)?.run().map_err(on_device)?;
+                    if ledger.conclude() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.early_starts(variants)?;
+        let passed = ledger.passed.take().into_values().filter(|check| !ledger.failed(&check.kernel));
+        ledger.end(passed.collect());
+        ledger.runs(None);
+        Ok(())
+    }
+
+    /// Captured decode steps in which kernels begin before those before them have ended.
+    fn early_starts(&self, variants: &Variants) -> Result<(), CudaError> {
+        let ledger = &self.ledger;
+        // nothing stands in the way of a launch here: none of a kernel that faults
+        let fault = ledger.complete && ledger.record.borrow().verdicts.values().any(|passed| !passed);
+        let known = ledger.record.borrow().passed(EARLY).is_some();
+        let Some(early) = self.device.with_early_starts().filter(|_| !known && !fault) else { return Ok(()) };
+        ledger.begin("captured steps".to_owned());
+        ledger.begins(EARLY)?;
+        let fails = |kernel: &str| ledger.failed(kernel);
+        let mut pair = Pair::new(self, &early, &CASES[2], (variants, variants.types[0]), &fails)?;
+        pair.steps(EARLY).map_err(on_device)?;
+        ledger.conclude();
+        Ok(())
+    }
+
+    /// Replaces the kernels of a set that have failed; warnings for the user.
+    fn replace_failed(&self, kernels: &mut KernelSet, variants: &Variants) -> Result<Vec<String>, CudaError> {
+        let fails = |kernel: &str| self.ledger.failed(kernel);
+        let on = |name: &str| format!("self-test on {} ({})", self.info.name, self.ledger.reason(name));
+        let warning = |(name, by): (String, &str)| {
+            format!("the CUDA kernel {name} fails its {} and is replaced by {by}; {PLEASE_REPORT}", on(&name))
+        };
+        let replaced = Fallbacks::new(self.files, &fails).apply(kernels, variants.cache)?.into_iter().map(warning);
+        let early = fails(EARLY).then(|| {
+            let (what, then) = ("kernels that start before the previous one has ended", "which is slower");
+            format!("{what} fail their {} and run one after the other, {then}; {PLEASE_REPORT}", on(EARLY))
+        });
+        Ok(replaced.chain(early).collect())
+    }
+}
+
+fn on_device(error: BackendError) -> CudaError {
+    match error {
+        BackendError::Cuda(error) => error,
+        error => CudaError::Unsupported(error.to_string()),
     }
 }

@@ -1,33 +1,26 @@
-//! The verdicts of self-tests on disk: a file per device, driver and set of kernels.
+//! Verdicts on disk: a file per device, driver and set of kernels, and beside it, during a test, one that names the running kernel.
 
 use super::super::context::{Device, DeviceInfo};
 use super::super::loader::KernelFiles;
 use crate::cache;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// The test has begun. Left behind by a process that hung or died in it, and then a failure.
-    Running,
-    Passed,
-    Failed,
-}
+/// Whether a kernel is right, by its name, and which models are tested.
+pub type Verdicts = BTreeMap<String, bool>;
 
-/// Verdicts by kernel.
-pub type Verdicts = BTreeMap<String, Verdict>;
+/// What the second file begins with.
+const RUNNING: &str = "running ";
 
 #[derive(Default)]
 pub struct Record {
     /// `None` without a cache folder that only this user can write to.
-    path: Option<PathBuf>,
+    pub path: Option<PathBuf>,
     pub verdicts: Verdicts,
     /// Held while tests run: other processes wait for their verdicts.
-    lock: Option<File>,
+    pub lock: Option<File>,
 }
 
 impl Record {
@@ -40,7 +33,7 @@ impl Record {
         let mut record = Record { path, ..Record::default() };
         record.read();
         // of a process that is at work, or of one that has died in its test
-        if record.verdicts.values().any(|verdict| *verdict == Verdict::Running) {
+        if record.running_file().is_some_and(|file| file.exists()) {
             record.lock();
         }
         record
@@ -51,31 +44,46 @@ impl Record {
         self.verdicts = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     }
 
-    /// Waits for other processes' tests and reads their verdicts.
+    fn running_file(&self) -> Option<PathBuf> {
+        self.path.as_ref().map(|path| path.with_extension("running"))
+    }
+
+    /// Waits for other processes' tests and reads their verdicts. A kernel that a process hung or died in has failed.
     pub fn lock(&mut self) {
         let Some(path) = self.path.as_deref().filter(|_| self.lock.is_none()) else { return };
         self.lock = File::create(path.with_extension("lock")).ok().filter(|file| file.lock().is_ok());
         self.read();
-        if self.lock.is_none() {
-            // without locks, perhaps in another process that is alive
-            self.verdicts.retain(|_, verdict| *verdict != Verdict::Running);
+        // without locks, perhaps in another process that is alive
+        let running = self.running_file().filter(|_| self.lock.is_some());
+        let text = running.and_then(|file| cache::read(&file).ok()).and_then(|text| String::from_utf8(text).ok());
+        if let Some(kernel) = text.as_deref().and_then(|text| text.strip_prefix(RUNNING)) {
+            self.note([(kernel.to_owned(), false)]);
         }
     }
 
-    /// `None`: not tested. A test that did not end has failed.
-    pub fn passed(&self, kernel: &str) -> Option<bool> {
-        self.verdicts.get(kernel).map(|verdict| *verdict == Verdict::Passed)
+    /// `None`: no verdict yet.
+    pub fn passed(&self, name: &str) -> Option<bool> {
+        self.verdicts.get(name).copied()
     }
 
-    pub fn note(&mut self, kernel: &str, verdict: Option<Verdict>) {
-        match verdict {
-            Some(verdict) => self.verdicts.insert(kernel.to_owned(), verdict),
-            None => self.verdicts.remove(kernel),
+    /// Notes the kernel that runs now, or that none does. It happens at every launch: the disk is not waited for.
+    pub fn note_running(&self, kernel: Option<&str>) {
+        let Some(file) = self.running_file() else { return };
+        // a record that cannot be written only costs a test at the next start
+        let _ = match kernel {
+            Some(kernel) => std::fs::write(file, format!("{RUNNING}{kernel}")),
+            None => std::fs::remove_file(file),
         };
+    }
+
+    /// Notes verdicts; none of these kernels runs any more.
+    pub fn note(&mut self, verdicts: impl IntoIterator<Item = (String, bool)>) {
+        self.verdicts.extend(verdicts);
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.verdicts)) {
-            // a record that cannot be written only costs a test at the next start
+            // as above
             let _ = cache::write_sealed(path, &text);
         }
+        self.note_running(None);
     }
 }
 

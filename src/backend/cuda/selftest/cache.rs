@@ -1,0 +1,67 @@
+//! Keys and values in the device's cache, as numbers.
+
+use super::super::CudaBackend;
+use super::super::error::CudaError;
+use super::super::memory::Buffer;
+use crate::backend::Row;
+use crate::model::weights::DType;
+use half::{bf16, f16};
+
+/// Keys and values of consecutive rows, `[rows][heads · head_dim]` each.
+pub type Numbers = [Vec<Vec<f32>>; 2];
+
+/// The keys (part 0) or values of one head.
+struct Plane<'a> {
+    part: usize,
+    head: usize,
+    buffer: &'a Buffer<u8>,
+    /// Bytes before those of the first row.
+    start: usize,
+    /// A number is the sum of `terms` of this type (two: `Halves` in `kernels/common.cuh`).
+    stored: DType,
+    terms: usize,
+}
+
+/// All heads of a layer, from a row on, and head_dim.
+fn planes<'a>(backend: &'a CudaBackend, layer: usize, row: &Row) -> (Vec<Plane<'a>>, usize) {
+    let (shape, capacity) = (backend.sequences.layer_shape(layer), backend.sequences.capacity(row.sequence));
+    let (heads, head_dim) = (shape.kv_heads as usize, shape.head_dim as usize);
+    let plane = |head: usize, part: usize, buffer| {
+        let dtype = [backend.cache.0, backend.cache.1][part];
+        let (stored, terms) = if part == 0 && dtype == DType::F32 { (DType::F16, 2) } else { (dtype, 1) };
+        let before = (shape.layer as usize * heads + head) * capacity + row.position;
+        Plane { part, head, buffer, start: before * head_dim * dtype.size(), stored, terms }
+    };
+    let buffers = backend.sequences.cached(row.sequence).into_iter().flatten().enumerate();
+    let planes = buffers.flat_map(|(part, buffer)| (0..heads).map(move |head| plane(head, part, buffer)));
+    (planes.collect(), head_dim)
+}
+
+/// What the device holds.
+pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers, CudaError> {
+    let (device, (planes, d)) = (&backend.device, planes(backend, layer, &rows[0]));
+    let mut held = [(); 2].map(|()| vec![Vec::new(); rows.len()]);
+    for Plane { part, buffer, start, stored, terms, .. } in planes {
+        let count = rows.len() * terms * d;
+        let numbers: Vec<f32> = match stored {
+            DType::F32 => device.read_at(buffer, start, count)?,
+            DType::F16 => device.read_at::<f16>(buffer, start, count)?.into_iter().map(f16::to_f32).collect(),
+            DType::Bf16 => device.read_at::<bf16>(buffer, start, count)?.into_iter().map(bf16::to_f32).collect(),
+        };
+        for (row, numbers) in held[part].iter_mut().zip(numbers.chunks(terms * d)) {
+            row.extend((0..d).map(|i| numbers[i..].iter().step_by(d).sum::<f32>()));
+        }
+    }
+    Ok(held)
+}
+
+/// Writes them, keys rounded to one term.
+pub fn write(backend: &CudaBackend, layer: usize, rows: &[Row], numbers: &Numbers) -> Result<(), CudaError> {
+    let (planes, d) = planes(backend, layer, &rows[0]);
+    for Plane { part, head, buffer, start, stored, terms } in planes {
+        let terms = |row: &Vec<f32>| [&row[head * d..][..d], &vec![0.0; (terms - 1) * d]].concat();
+        let terms: Vec<f32> = numbers[part].iter().flat_map(terms).collect();
+        backend.device.write(buffer, start, &stored.encode(&terms))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The comparison of a device's numbers with the reference's, and which kernel is to blame where they differ.
+
+use super::ledger::{Finding, Ledger};
+use super::{Check, Worst};
+use crate::model::weights::DType;
+use std::collections::BTreeMap;
+
+/// Numbers that are compared: rows of any length, each with its own largest number.
+pub type Rows = Vec<Vec<f64>>;
+
+pub fn lists<R: AsRef<[f32]>>(rows: &[R]) -> Rows {
+    rows.iter().map(|row| row.as_ref().iter().map(|x| f64::from(*x)).collect()).collect()
+}
+
+pub fn rows(numbers: &[f32], width: usize) -> Rows {
+    lists(&numbers.chunks(width).collect::<Vec<_>>())
+}
+
+/// An error bound: a share of the largest number of the row, and of the number itself what storing it rounds.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    pub share: f64,
+    pub rounding: f64,
+}
+
+impl Bound {
+    pub const EXACT: Bound = Bound { share: f64::EPSILON, rounding: 0.0 };
+
+    /// Arithmetic like that of f32: sums of up to a thousand terms have a few units of 2^-24, and six standard deviations of them are
+    /// 2^-19. Rounding one operand to 16 bits, a lost term, costs a share of 2^-12 or so.
+    pub const LIKE_F32: Bound = Bound { share: 1.0 / 65536.0, rounding: 0.0 };
+
+    /// Products of inputs that are rounded to f16: errors of up to 2^-11 of every term, of either sign.
+    pub const ROUNDED: Bound = Bound { share: 1.0 / 1024.0, rounding: 0.0 };
+
+    /// The same numbers as this type stores them: neighbours are as far from each other.
+    pub fn stored(self, dtype: DType) -> Bound {
+        let rounding = [(DType::F16, 1.0 / 1024.0), (DType::Bf16, 1.0 / 128.0)];
+        let rounding = rounding.into_iter().find(|(of, _)| *of == dtype).map_or(0.0, |(_, rounding)| rounding);
+        Bound { rounding, ..self }
+    }
+}
+
+impl Ledger {
+    /// The comparison of all cases: whether it holds. `kernels` as [`Ledger::judged`] has them.
+    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> bool {
+        let step = Some(self.steps.get()).filter(|_| kernels.is_empty());
+        let (kernels, mut found) = (self.judged(kernels), found.into_iter().flatten());
+        let mut check = Check { bound: bound.share, ..Check::default() };
+        for row in want {
+            let largest = row.iter().fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
+            for expected in row {
+                let found = found.next().unwrap_or(f64::NAN);
+                let distance = if found == expected { 0.0 } else { (found - expected).abs() };
+                let beyond = distance - bound.rounding * expected.abs();
+                let error = if beyond <= 0.0 { 0.0 } else { beyond / largest };
+                if check.is_worse(error, bound.share) {
+                    let case = format!("{what}, {}", self.case.borrow());
+                    (check.error, check.worst) = (error, Some(Worst { case, index: check.numbers, expected, found }));
+                }
+                check.numbers += 1;
+            }
+        }
+        let holds = check.ok();
+        let mut findings = self.findings.borrow_mut();
+        match findings.iter_mut().rev().find(|other| step.is_some() && other.step == step) {
+            // a step is right if all that it leaves is
+            Some(other) => {
+                other.check.add(&check);
+                other.kernels = kernels; // with those launched since
+            }
+            None if check.numbers > 0 && !kernels.is_empty() => findings.push(Finding { step, kernels, check }),
+            None => {}
+        }
+        holds
+    }
+
+    /// Ends a case: whether all comparisons hold, which is what their kernels pass by. If not, notes as failed the kernel (or kernels,
+    /// if they cannot be told apart) that explains most of the others; suspects are those that have not passed, unless all have.
+    pub fn conclude(&self) -> bool {
+        let findings = self.findings.take().into_iter();
+        let (right, wrong): (Vec<Finding>, Vec<Finding>) = findings.partition(|finding| finding.check.ok());
+        let mut passed = self.passed.borrow_mut();
+        for Finding { kernels, check, .. } in right {
+            for kernel in kernels {
+                let own = Check { kernel: kernel.clone(), ..check.clone() };
+                passed.entry(kernel).and_modify(|sum| sum.add(&own)).or_insert(own);
+            }
+        }
+        let mut suspects: BTreeMap<String, Vec<&Check>> = BTreeMap::new();
+        for Finding { kernels, check, .. } in &wrong {
+            let new: Vec<&String> = kernels.iter().filter(|kernel| !passed.contains_key(*kernel)).collect();
+            let blamed = if new.is_empty() { kernels.iter().collect() } else { new };
+            blamed.into_iter().for_each(|kernel| suspects.entry(kernel.clone()).or_default().push(check));
+        }
+        let most = suspects.values().map(Vec::len).max().unwrap_or(0);
+        suspects.retain(|_, checks| checks.len() == most);
+        suspects.keys().for_each(|kernel| drop(passed.remove(kernel)));
+        let verdict = |(kernel, checks): (String, Vec<&Check>)| {
+            checks.into_iter().fold(Check { kernel, ..Check::default() }, |mut sum, check| {
+                sum.add(check);
+                sum
+            })
+        };
+        self.end(suspects.into_iter().map(verdict).collect());
+        wrong.is_empty()
+    }
+}

@@ -1,0 +1,130 @@
+//! A self-test in progress: the kernels that have been launched, and what is found of each.
+
+use super::super::context::Watch;
+use super::super::error::CudaError;
+use super::Check;
+use super::child::Message;
+use super::record::Record;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Kernels of a step whose results are read by themselves: what the step leaves says nothing of them.
+const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];
+
+/// One comparison, or all those of a step, and whose work it is.
+pub struct Finding {
+    pub step: Option<usize>,
+    pub kernels: Vec<String>,
+    pub check: Check,
+}
+
+#[derive(Default)]
+pub struct Ledger {
+    pub device_name: String,
+    pub is_child: bool,
+    /// Whether all kernels are tested: one that fails and has no fallback is left out, and the test goes on without it.
+    pub complete: bool,
+    pub record: RefCell<Record>,
+    pub checks: RefCell<Vec<Check>>,
+    /// Kernels that are right in all cases so far.
+    pub passed: RefCell<BTreeMap<String, Check>>,
+    /// The name of the case, and its comparisons.
+    pub case: RefCell<String>,
+    pub findings: RefCell<Vec<Finding>>,
+    /// Launched in the pass.
+    pub pass: RefCell<BTreeSet<String>>,
+    /// Launched in its current step.
+    pub step: RefCell<BTreeSet<String>>,
+    /// Steps that have ended.
+    pub steps: Cell<usize>,
+    /// Models made so far.
+    pub tries: Cell<u64>,
+    /// Launched last: to blame for a fault.
+    pub running: RefCell<Option<String>>,
+}
+
+impl Watch for Ledger {
+    fn begins(&self, kernel: &str) -> Result<bool, CudaError> {
+        self.pass.borrow_mut().insert(kernel.to_owned());
+        self.step.borrow_mut().insert(kernel.to_owned());
+        if self.failed(kernel) {
+            return if self.complete { Ok(false) } else { Err(self.failure(kernel, self.reason(kernel))) };
+        }
+        self.runs(Some(kernel));
+        Ok(true)
+    }
+}
+
+impl Ledger {
+    /// Notes the kernel that runs now; `None`: what goes wrong from now on is no kernel's fault.
+    pub fn runs(&self, kernel: Option<&str>) {
+        *self.running.borrow_mut() = kernel.map(str::to_owned);
+        self.record.borrow().note_running(kernel);
+        if self.is_child {
+            Message::Running(kernel.map(str::to_owned)).send();
+        }
+    }
+
+    pub fn running(&self) -> Option<String> {
+        self.running.borrow().clone()
+    }
+
+    pub fn failed(&self, kernel: &str) -> bool {
+        self.record.borrow().passed(kernel) == Some(false)
+    }
+
+    /// Begins a case.
+    pub fn begin(&self, case: String) {
+        self.runs(None);
+        self.case.replace(case);
+        self.pass.take();
+        self.end_step();
+    }
+
+    /// Ends a step: what it has launched is judged.
+    pub fn end_step(&self) {
+        self.steps.set(self.steps.get() + 1);
+        self.step.take();
+    }
+
+    /// The kernels whose work the numbers are that are compared now: those of the pass whose names begin like one of `names`, or
+    /// without names those of the step. None if one of them has failed: nothing can be said.
+    pub fn judged(&self, names: &[&str]) -> Vec<String> {
+        let begins = |kernel: &String, names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
+        let (step, pass) = (self.step.borrow(), self.pass.borrow());
+        let kernels: Vec<String> = match names {
+            [] => step.iter().filter(|kernel| !begins(kernel, &APART)).cloned().collect(),
+            names => pass.iter().filter(|kernel| begins(kernel, names)).cloned().collect(),
+        };
+        if kernels.iter().any(|kernel| self.failed(kernel)) { Vec::new() } else { kernels }
+    }
+
+    /// Notes verdicts.
+    pub fn end(&self, checks: Vec<Check>) {
+        if checks.is_empty() {
+            return;
+        }
+        self.record.borrow_mut().note(checks.iter().map(|check| (check.kernel.clone(), check.ok())));
+        let mut all = self.checks.borrow_mut();
+        for check in checks {
+            match all.iter_mut().find(|other| other.kernel == check.kernel) {
+                Some(other) => other.add(&check),
+                None => all.push(check.clone()),
+            }
+            if self.is_child {
+                Message::Checked(check).send();
+            }
+        }
+    }
+
+    pub fn failure(&self, kernel: &str, reason: String) -> CudaError {
+        CudaError::SelfTest { kernel: kernel.to_owned(), device: self.device_name.clone(), reason }
+    }
+
+    /// Why a kernel has failed.
+    pub fn reason(&self, kernel: &str) -> String {
+        let checks = self.checks.borrow();
+        let check = checks.iter().find(|check| check.kernel == kernel);
+        check.map_or_else(|| "as in its earlier test".to_owned(), Check::describe)
+    }
+}

@@ -1,0 +1,147 @@
+//! The small random models of the self-test, and the table of its cases.
+
+use super::super::error::CudaError;
+use super::super::kernel_set::Variants;
+use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
+use crate::model::weights::DType;
+use crate::model::{ModelError, ModelSpec, Weights};
+use serde_json::json;
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Family {
+    /// Rotation within the product, and more in-features than the warps of `gemv.cu` take at once.
+    Llama,
+    /// Norms everywhere, softcaps, and a window in every other layer, biases, and gates of attention's output.
+    Gemma,
+    /// A delta net before a layer of attention, gates, and experts.
+    Qwen,
+}
+
+/// A case of the self-test: a pass of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub family: Family,
+    pub rows: usize,
+    /// As in a decode step: a narrow pass, whatever its rows.
+    pub decode: bool,
+    pub traced: bool,
+    /// Whether its kernels of attention are those of a head_dim and types of the cache.
+    pub attention: bool,
+}
+
+const LLAMA: Case = Case { family: Family::Llama, rows: 0, decode: false, traced: true, attention: false };
+const GEMMA: Case = Case { family: Family::Gemma, ..LLAMA };
+
+/// The table of cases: every kernel is launched in one of them. Variants for products of many rows are chosen by the layer's sizes.
+pub const CASES: [Case; 10] = [
+    Case { rows: 5, traced: false, attention: true, ..LLAMA },
+    Case { rows: 9, ..LLAMA },
+    Case { rows: 6, attention: true, ..GEMMA },
+    Case { rows: 17, traced: false, decode: true, ..GEMMA },
+    Case { rows: 22, attention: true, ..GEMMA },
+    Case { rows: 66, traced: false, decode: true, ..GEMMA },
+    Case { rows: 66, traced: false, ..GEMMA },
+    // choices of experts by themselves, and grouped
+    Case { family: Family::Qwen, rows: 5, ..LLAMA },
+    Case { family: Family::Qwen, rows: 7, ..LLAMA },
+    // one row: the ring of bulk copies
+    Case { rows: 1, traced: false, ..LLAMA },
+];
+
+impl Case {
+    /// Positions before the first row: several splits in `attn_decode`, and more than a window. None where they
+    /// would need a state or take time.
+    pub fn context(&self) -> usize {
+        if self.family == Family::Qwen || !self.traced { 0 } else { 130 }
+    }
+
+    /// Whether it is there for blocks of all sizes in wide passes.
+    pub fn is_of_blocks(&self) -> bool {
+        self.rows > 64 && !self.decode
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let pass = if self.decode { "step" } else { "pass" };
+        write!(f, "{:?}, {pass} of {} rows{}", self.family, self.rows, if self.traced { ", traced" } else { "" })
+    }
+}
+
+impl Family {
+    /// A model with a layer or two for each head_dim.
+    pub fn spec(self, variants: &Variants) -> Result<ModelSpec, CudaError> {
+        let mut config = json!({
+            "hidden_size": 72, "intermediate_size": 456, "num_attention_heads": 6, "num_key_value_heads": 2,
+            "num_hidden_layers": 2, "head_dim": 64, "vocab_size": 264, "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false
+        });
+        let own = match self {
+            Family::Llama => json!({
+                "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 64,
+                "num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 1
+            }),
+            Family::Gemma => json!({
+                "architectures": ["Gemma2ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 100,
+                "attn_logit_softcapping": 20.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 64,
+                "vocab_size": 4200
+            }),
+            Family::Qwen => json!({
+                "architectures": [if variants.experts.is_some() { "Qwen3_5MoeForCausalLM" } else { "Qwen3_5ForCausalLM" }],
+                "layer_types": [if variants.delta_net { "linear_attention" } else { "full_attention" }, "full_attention"],
+                "num_experts": 20, "num_experts_per_tok": 3, "moe_intermediate_size": 456,
+                "shared_expert_intermediate_size": 40, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+                "linear_key_head_dim": 20, "linear_value_head_dim": 72, "linear_conv_kernel_dim": 4
+            }),
+        };
+        config.as_object_mut().into_iter().zip(own.as_object()).for_each(|(all, own)| all.extend(own.clone()));
+        let mut spec = ModelSpec::from_config(&config).map_err(unsupported)?;
+        let (layers, head_dims) = (std::mem::take(&mut spec.layers), &variants.head_dims);
+        let of_size = |(rope, head_dim): (usize, &usize)| {
+            let sized = |layer: &LayerSpec| LayerSpec { rope, head_dim: *head_dim, ..*layer };
+            layers.iter().map(sized).collect::<Vec<_>>()
+        };
+        spec.layers = head_dims.iter().enumerate().flat_map(of_size).collect();
+        (0..spec.layers.len()).for_each(|index| spec.layers[index].kv_layer = index);
+        spec.rope = head_dims.iter().map(|head_dim| RopeSpec::plain(1e4, *head_dim)).collect();
+        if self == Family::Gemma {
+            let with_window = spec.layers.iter_mut().filter(|layer| layer.window.is_some());
+            with_window.for_each(|layer| layer.intermediate_size = 72);
+            (spec.qk_norm, spec.output_gate) = (QkNorm::Head, true);
+            (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (true, true, true);
+        }
+        Ok(spec)
+    }
+
+    /// Weights of type `dtype` on the device, those of keys stored as `keys`; and the same numbers in f32, which the reference widens
+    /// much faster than f16.
+    pub fn weights(
+        self,
+        spec: &ModelSpec,
+        variants: &Variants,
+        (dtype, keys): (DType, DType),
+    ) -> Result<[Arc<Weights>; 2], CudaError> {
+        let (embedding, experts) = (variants.embedding, variants.experts.unwrap_or(dtype));
+        let of_name = move |name: &str| match name {
+            _ if name.contains("embed_tokens") => embedding,
+            _ if name.contains(".experts.") => experts,
+            _ if name.contains("k_proj") => keys,
+            _ => dtype,
+        };
+        let stored = Weights::random(spec, move |name| [of_name(name); 2]).map_err(unsupported)?;
+        let wide = Weights::random(spec, move |name| [DType::F32, of_name(name)]).map_err(unsupported)?;
+        let without_gates = |mut weights: Weights| {
+            // without a gate, and only then, attention's output is rounded in wide passes
+            let windows = weights.layers.iter_mut().zip(&spec.layers).filter(|(_, layer)| layer.window.is_some());
+            windows.for_each(|(w, _)| (w.output_gate, w.output_gate_bias) = (None, None));
+            Arc::new(weights)
+        };
+        Ok([stored, wide].map(without_gates))
+    }
+}
+
+fn unsupported(error: ModelError) -> CudaError {
+    CudaError::Unsupported(error.to_string())
+}

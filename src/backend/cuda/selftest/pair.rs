@@ -1,0 +1,379 @@
+//! A small model on the device and in the reference, in step: every operation begins with the reference's numbers on both sides,
+//! and what it leaves is compared.
+
+use super::super::CudaBackend;
+use super::super::abi::{HeadState, LogitPart};
+use super::super::context::{Device, DeviceInfo};
+use super::super::error::CudaError;
+use super::super::fallback::Fallbacks;
+use super::super::gemm::Input;
+use super::super::kernel_set::{KernelSet, NARROW_ROWS, Variants};
+use super::super::lm_head::CHUNK;
+use super::super::memory::Buffer;
+use super::compare::{Bound, Rows, lists, rows};
+use super::ledger::Ledger;
+use super::model::{Case, Family};
+use super::{SelfTest, cache};
+use crate::backend::entropy::{EntropyRule, Gamma};
+use crate::backend::reference::{PassRow, ReferenceBackend};
+use crate::backend::sampling::{Choice, Sampling};
+use crate::backend::{Backend, BackendError, DecodeRow, Next, Pass, Prediction, Row, SequenceId, TraceOptions};
+use crate::model::config::LayerSpec;
+use crate::model::weights::{DType, Noise};
+use std::ops::ControlFlow;
+
+/// K: fewer heads than any model here has.
+const KEPT: usize = 2;
+
+/// Rows before the first one that is traced: the first two of a sequence attend to nothing.
+const UNTRACED: usize = 3;
+
+/// Entropies that differ by less may be in either order.
+const NEAR: f32 = 1e-3;
+
+/// For the number of splits in `attn_decode`, few enough for one to have several chunks; and for the choice between variants of
+/// products, with which all are chosen.
+const MULTIPROCESSORS: [usize; 2] = [1, 8];
+
+/// Captured steps of the test of early starts: as many run ahead.
+const STEPS: usize = 4;
+
+/// A kernel that works on what attention leaves of its heads, and those of attention.
+const fn of_heads(kernel: &str) -> [&str; 4] {
+    [kernel, "attn_decode", "attn_prefill", "plain_attn"]
+}
+
+/// One case. Sequences have the same id on both sides.
+pub struct Pair<'a> {
+    ledger: &'a Ledger,
+    device: CudaBackend,
+    reference: ReferenceBackend,
+    case: &'a Case,
+    /// Of products.
+    bound: Bound,
+    /// Of the pass.
+    rows: Vec<Row>,
+    noise: Noise,
+}
+
+impl<'a> Pair<'a> {
+    /// A model with random weights of type `dtype`, without the kernels that fail; compares what is converted on the device.
+    pub fn new(
+        test: &'a SelfTest,
+        device: &Device,
+        case: &'a Case,
+        (variants, dtype): (&Variants, DType),
+        fails: &dyn Fn(&str) -> bool,
+    ) -> Result<Pair<'a>, CudaError> {
+        let (ledger, spec, cache) = (&*test.ledger, case.family.spec(variants)?, variants.cache);
+        // kernels that are loaded twice are one, whose shared memory is that of the last load: enough for the model that waits
+        let layers = variants.layers.max(spec.attention_layers().count());
+        let heads = variants.heads.max(spec.num_attention_heads);
+        let variants = Variants { layers, heads, types: vec![dtype], ..variants.clone() };
+        let narrows = dtype == DType::F16 && !ledger.failed("narrow_weights");
+        let stored = if narrows { DType::Bf16 } else { dtype };
+        let [weights, wide] = case.family.weights(&spec, &variants, (dtype, stored))?;
+        let mut kernels = KernelSet::load(test.files, &variants)?;
+        Fallbacks::new(test.files, fails).apply(&mut kernels, cache)?;
+        let types = (cache.0, cache.1.into());
+        let reference = ReferenceBackend::new(spec.clone(), wide, types, Gamma::PUBLISHED);
+        let on = (device.clone(), DeviceInfo { multiprocessors: MULTIPROCESSORS[0], ..test.info.clone() });
+        let mut device = CudaBackend::with(spec, weights.clone(), on, kernels, cache, &mut |_, _| ())?;
+        device.info.multiprocessors = MULTIPROCESSORS[1];
+        for (layer, right) in device.weights.layers.iter().zip(&weights.layers).filter(|_| narrows) {
+            let (Some(found), Some(want)) = (&layer.k, &right.k) else { continue };
+            let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];
+            let [found, want] = [found, want].map(|numbers| rows(&numbers, device.spec.hidden_size));
+            ledger.compare(&["narrow_weights"], "weights", found, want, Bound::EXACT);
+        }
+        let rounds = dtype == DType::F16 && !case.decode && case.rows > NARROW_ROWS;
+        let bound = if rounds { Bound::ROUNDED } else { Bound::LIKE_F32 };
+        // other numbers each time: what was left in memory is wrong
+        let noise = Noise::new(ledger.tries.replace(ledger.tries.get() + 1));
+        Ok(Pair { ledger, device, reference, case, bound, rows: Vec::new(), noise })
+    }
+
+    /// Runs the case. A delta net's second pass is of a fork within the first one, from a copy of its states.
+    pub fn run(&mut self) -> Result<(), BackendError> {
+        let rule = if self.case.family == Family::Gemma { EntropyRule::Regularized } else { EntropyRule::Exact };
+        let first = self.case.context();
+        let heads = TraceOptions::new(first + UNTRACED, KEPT, rule);
+        let options = TraceOptions { wide: true, head_attention: true, layer_means: true, ..heads };
+        let options = Some(options).filter(|_| self.case.traced);
+        let ids = [0, 1, 2].map(SequenceId);
+        self.both(|backend| backend.open(None))?; // others are not in the first slot
+        self.both(|backend| backend.open(options))?;
+        self.device.expect_fork(ids[1], UNTRACED);
+        self.pass(ids[1], first)?;
+        if self.device.spec.delta_net.is_some() {
+            self.both(|backend| backend.fork(ids[1], UNTRACED, options))?;
+            self.pass(ids[2], UNTRACED)?;
+        }
+        Ok(())
+    }
+
+    /// Captured decode steps, whose log-probabilities are those of the kernels with this name.
+    pub fn steps(&mut self, name: &str) -> Result<(), BackendError> {
+        let vocabulary = self.device.spec.vocab_size;
+        let [found, want] = self.both(|backend| {
+            let row = Row { sequence: backend.open(None)?, position: 0, token: 1 };
+            let row = DecodeRow { row, sampling: Sampling::GREEDY, stream: 0, detail: true };
+            let mut found = Rows::new();
+            finite(backend.decode(&[row], vocabulary, &mut |_, step, _| {
+                found.push(step.top.iter().map(|top| top.logprob).collect());
+                if found.len() < STEPS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            }))?;
+            Ok(found)
+        })?;
+        // keys and values may be rounded the other way
+        self.ledger.compare(&[name], "log-probabilities", found, want, Bound::ROUNDED);
+        Ok(())
+    }
+
+    /// One pass, operation by operation.
+    fn pass(&mut self, sequence: SequenceId, first: usize) -> Result<(), BackendError> {
+        let vocabulary = self.device.spec.vocab_size as f32;
+        let mut token = || ((self.noise.next() + 1.0) / 2.0 * vocabulary) as u32;
+        self.rows =
+            (first..first + self.case.rows).map(|position| Row { sequence, position, token: token() }).collect();
+        self.fill_context()?;
+        if self.case.decode {
+            self.device.room_for(self.case.rows)?;
+        }
+        let (rows, traced) = (self.rows.clone(), self.case.traced);
+        self.both(|backend| backend.begin(&Pass::all(&rows, traced)))?;
+        self.device.pass.captured = self.case.decode;
+        self.both(|backend| backend.embed())?;
+        self.compare_residual("embeddings", Bound::LIKE_F32)?;
+        for layer in 0..self.device.spec.layers.len() {
+            self.both(|backend| backend.project_qkv(layer))?;
+            self.compare_projected(layer)?;
+            self.ledger.end_step();
+            self.both(|backend| backend.attend(layer))?;
+            self.compare_attended(layer)?;
+            self.both(|backend| backend.project_output(layer))?;
+            self.compare_residual(&format!("output of layer {layer}"), self.bound)?;
+            self.both(|backend| backend.feed_forward(layer))?;
+            self.compare_residual(&format!("feed-forward of layer {layer}"), self.bound)?;
+        }
+        self.both(|backend| backend.final_norm())?;
+        if self.case.decode {
+            self.device.finish_selection(&self.device.device)?;
+        }
+        if self.case.traced {
+            self.compare_trace()?;
+        }
+        let hidden = self.of_rows(|row| &row.x);
+        self.compare_and_set("hidden states", (&self.device.scratch.h, 0), hidden, Bound::LIKE_F32)?;
+        self.ledger.end_step();
+        if self.case.family == Family::Gemma && self.case.rows <= NARROW_ROWS {
+            self.compare_predictions()?;
+        }
+        Ok(())
+    }
+
+    /// The same on both sides: what is found, and what is expected.
+    fn both<T>(&mut self, run: impl Fn(&mut dyn Backend) -> Result<T, BackendError>) -> Result<[T; 2], BackendError> {
+        Ok([run(&mut self.device)?, run(&mut self.reference)?])
+    }
+
+    /// Numbers of every row in the reference, one after the other.
+    fn of_rows<'r>(&'r self, numbers: impl Fn(&'r PassRow) -> &'r [f32]) -> Vec<f32> {
+        self.reference.pass.iter().flat_map(numbers).copied().collect()
+    }
+
+    /// Compares the numbers of every row in a buffer, from a place on, and replaces them by the reference's.
+    fn compare_and_set(
+        &self,
+        what: &str,
+        (buffer, first): (&Buffer<f32>, usize),
+        want: Vec<f32>,
+        bound: Bound,
+    ) -> Result<(), CudaError> {
+        let (device, width) = (&self.device.device, want.len() / self.case.rows);
+        let found: Vec<f32> = device.read(buffer, first, want.len())?;
+        self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound);
+        device.write(buffer, first, &want)
+    }
+
+    fn compare_residual(&self, what: &str, bound: Bound) -> Result<(), CudaError> {
+        self.compare_and_set(what, (&self.device.scratch.x, 0), self.of_rows(|row| &row.x), bound)?;
+        self.ledger.end_step();
+        Ok(())
+    }
+
+    /// Gates, and keys, values and queries; of a delta net its values, after their convolution.
+    fn compare_projected(&mut self, layer: usize) -> Result<(), CudaError> {
+        let gates = self.of_rows(|row| &row.gate);
+        if !gates.is_empty() {
+            let place = (&self.device.scratch.output_gate, 0);
+            self.compare_and_set(&format!("gates of layer {layer}"), place, gates, self.bound)?;
+        }
+        if self.device.spec.layers[layer].delta_net {
+            let want = (0..self.case.rows).flat_map(|row| self.reference.delta_values(layer, row)).collect();
+            let delta = &self.device.scratch.delta;
+            let place = (&delta.mixed, delta.values(&self.device.spec));
+            return self.compare_and_set(&format!("values of layer {layer}"), place, want, self.bound);
+        }
+        let (rows, mut found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
+        let sequence = &self.reference.sequences[rows[0].sequence.0];
+        let cached = [&sequence.keys, &sequence.values];
+        let own: cache::Numbers = cached.map(|of| rows.iter().map(|row| of[&(layer, row.position)].clone()).collect());
+        let types = [self.device.cache.0, self.device.cache.1];
+        let hold = [0, 1].map(|part| {
+            let what = format!("{} of layer {layer}", ["keys", "values"][part]);
+            let bound = self.bound.stored(types[part]);
+            self.ledger.compare(&[], &what, lists(&found[part]), lists(&own[part]), bound)
+        });
+        if hold != [true; 2] {
+            cache::write(&self.device, layer, &rows, &own)?;
+            found = cache::read(&self.device, layer, &rows)?;
+        }
+        self.hold(layer, &rows, found);
+        let (what, mut want) = (format!("queries of layer {layer}"), self.of_rows(|row| &row.queries));
+        want.iter_mut().for_each(|q| *q *= self.device.spec.attention_scale); // which the reference's scores have
+        let before = self.device.heads_before(layer) * self.device.widest_head();
+        self.compare_and_set(&what, (&self.device.scratch.heads.q, before), want, self.bound)
+    }
+
+    /// The heads' output, unless it is rounded; of traced rows the entropies of their reweighted attention; the first row's weights.
+    fn compare_attended(&mut self, layer: usize) -> Result<(), BackendError> {
+        let (device, heads) = (&self.device, self.device.spec.num_attention_heads);
+        if device.spec.layers[layer].delta_net {
+            return Ok(()); // in the reference its norm follows
+        }
+        let (states, count) = (&device.scratch.heads.states, self.case.rows * heads);
+        let states: Vec<HeadState> = device.device.read(states, device.heads_before(layer), count)?;
+        let entropy = |[_, _, _, z, s]: &HeadState| f64::from(*z).ln() - f64::from(s / z);
+        let traced = self.reference.pass.iter().zip(states.chunks(heads)).filter(|(row, _)| !row.heads.is_empty());
+        let last = |row: &PassRow| row.heads[row.heads.len() - heads..].iter().map(|head| head.0.into()).collect();
+        let numbers = |(row, states): (_, &[HeadState])| (states.iter().map(entropy).collect(), last(row));
+        let (found, want) = traced.map(numbers).unzip();
+        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::LIKE_F32);
+        if let Input::F32(_) = self.device.attended(layer)? {
+            let (what, want) = (format!("attention of layer {layer}"), self.of_rows(|row| &row.attended));
+            self.compare_and_set(&what, (&self.device.scratch.inner, 0), want, Bound::LIKE_F32)?;
+            self.ledger.end_step();
+        }
+        let [found, want] = self.both(|backend| Ok(lists(&[backend.layer_attention(layer)?])))?;
+        self.ledger.compare(&of_heads("attn_sum"), &format!("weights of layer {layer}"), found, want, Bound::LIKE_F32);
+        Ok(())
+    }
+
+    /// What is read of the trace that the pass has left.
+    fn compare_trace(&mut self) -> Result<(), BackendError> {
+        let (id, mut clear) = (self.rows[0].sequence, Vec::new());
+        let first_traced = self.case.context() + UNTRACED;
+        let traced: Vec<usize> = self.rows.iter().map(|row| row.position).filter(|at| *at >= first_traced).collect();
+        for position in &traced {
+            let record = self.reference.head_record(id, *position)?.unwrap_or_default();
+            let mut apart = record.entropies.windows(2).map(|pair| pair[1] - pair[0]).chain([record.gap]);
+            // rounding cannot change which heads are kept
+            clear.extend(apart.all(|gap| gap > NEAR).then_some(*position));
+        }
+        let read = |backend: &mut dyn Backend| {
+            let (mut entropies, mut places) = (Vec::new(), Vec::new());
+            for position in &traced {
+                let record = backend.head_record(id, *position)?.unwrap_or_default();
+                entropies.push([record.entropies, vec![record.gap]].concat());
+                let heads = backend.head_attention(id, *position)?.unwrap_or_default();
+                places.extend(heads.iter().map(|head| [head.own, head.previous, head.first, head.prompt]));
+                places.extend(heads.iter().map(|head| [head.entropy; 4]));
+            }
+            let hidden = backend.hidden_states(id, traced[0]..traced[0] + traced.len())?;
+            let hidden = rows(&hidden, backend.spec().hidden_size);
+            // the last means are those of hidden states, the device's own
+            let means = backend.layer_means(id)?.unwrap_or_default().into_iter().take(backend.spec().layers.len());
+            let alpha = lists(&backend.attention_rows(id, &clear[clear.len().saturating_sub(4)..])?);
+            Ok([hidden, lists(&entropies), alpha, lists(&places), means.collect()])
+        };
+        let [found, want] = self.both(read)?;
+        let whose: [(&[&str], &str); 5] = [
+            (&["attn_select", "rms_norm"], "recorded hidden states"),
+            (&of_heads("attn_select"), "kept entropies"),
+            (&["attn_select", "attn_rows"], "α*"),
+            (&of_heads("attn_places"), "weights on places"),
+            (&["layer_sums"], "means of the residual stream"),
+        ];
+        for (((kernels, what), found), want) in whose.into_iter().zip(found).zip(want) {
+            let stored = if kernels.contains(&"rms_norm") { DType::F16 } else { DType::F32 };
+            self.ledger.compare(kernels, what, found, want, Bound::LIKE_F32.stored(stored));
+        }
+        Ok(())
+    }
+
+    /// Predictions: without and with the sampler's sums over the whole vocabulary.
+    fn compare_predictions(&mut self) -> Result<(), BackendError> {
+        let (vocabulary, position) = (self.device.spec.vocab_size, self.rows[0].position + 1);
+        let choose = |sampling| Next::Choose(Choice { sampling, stream: 3, position, vocabulary });
+        let drawn = |top_k, seed| choose(Sampling { temperature: 0.8, top_p: 1.0, top_k, seed });
+        let without = [Next::Given(Some(7)), choose(Sampling::GREEDY), drawn(5, 77)];
+        for next in [without, [0, 1, 2].map(|seed| drawn(0, seed))] {
+            let request = |(row, next)| Prediction { row, next, detail: true };
+            let requests: Vec<Prediction> = next.into_iter().enumerate().map(request).collect();
+            let read = |backend: &mut dyn Backend| {
+                let (mut ids, mut numbers) = (Rows::new(), Rows::new());
+                for (step, token) in finite(backend.predict(&requests))? {
+                    let (top, token) = (step.top.iter(), f64::from(token.unwrap_or_default()));
+                    ids.push([token].into_iter().chain(top.clone().map(|top| f64::from(top.token))).collect());
+                    let wide = step.distribution.map(|of| [of.top_logprob, of.uniform_kl, of.log_affinity]);
+                    let own = [step.logprob.unwrap_or(f64::NAN), step.entropy].into_iter();
+                    numbers.push(own.chain(wide.into_iter().flatten()).chain(top.map(|top| top.logprob)).collect());
+                }
+                Ok((ids, numbers))
+            };
+            let [(ids, numbers), (right_ids, right)] = self.both(read)?;
+            self.compare_parts(requests.len())?;
+            self.ledger.compare(&["gemv", "plain_gem", "head"], "tokens", ids, right_ids, Bound::EXACT);
+            self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32);
+            self.ledger.end_step();
+        }
+        Ok(())
+    }
+
+    /// The sums of every chunk of the device's own logits.
+    fn compare_parts(&self, count: usize) -> Result<(), CudaError> {
+        let (device, head, spec) = (&self.device.device, &self.device.head, &self.device.spec);
+        let logits: Vec<f32> = device.read(&head.logits, 0, count * spec.vocab_size)?;
+        let part = |chunk: &[f32]| {
+            let x = || chunk.iter().map(|x| f64::from(*x));
+            let max = x().fold(f64::NEG_INFINITY, f64::max);
+            vec![max, x().map(|x| (x - max).exp()).sum(), x().map(|x| (x - max).exp() * (x - max)).sum()]
+        };
+        let want: Rows = logits.chunks(spec.vocab_size).flat_map(|row| row.chunks(CHUNK)).map(part).collect();
+        let parts: Vec<LogitPart> = device.read(&head.partials, 0, want.len())?;
+        self.ledger.compare(&["head_partial"], "sums of logits", lists(&parts), want, Bound::LIKE_F32);
+        Ok(())
+    }
+
+    /// Random keys and values before the first row.
+    fn fill_context(&mut self) -> Result<(), CudaError> {
+        let first = self.rows[0];
+        self.device.reserve_positions(first.sequence, first.position + self.case.rows)?;
+        let context: Vec<Row> = (0..self.case.context()).map(|position| Row { position, ..first }).collect();
+        let layers: Vec<usize> = self.device.spec.attention_layers().filter(|_| !context.is_empty()).collect();
+        for layer in layers {
+            let LayerSpec { head_dim, num_key_value_heads: heads, .. } = self.device.spec.layers[layer];
+            let numbers = [(); 2].map(|()| context.iter().map(|_| self.noise.floats(heads * head_dim, 1.7)).collect());
+            cache::write(&self.device, layer, &context, &numbers)?;
+            self.hold(layer, &context, cache::read(&self.device, layer, &context)?);
+        }
+        Ok(())
+    }
+
+    /// The reference goes on with the keys and values that the device holds.
+    fn hold(&mut self, layer: usize, rows: &[Row], held: cache::Numbers) {
+        let sequence = &mut self.reference.sequences[rows[0].sequence.0];
+        for (numbers, of) in held.into_iter().zip([&mut sequence.keys, &mut sequence.values]) {
+            of.extend(rows.iter().map(|row| (layer, row.position)).zip(numbers));
+        }
+    }
+}
+
+/// Nothing in place of numbers that are not finite.
+fn finite<T: Default>(found: Result<T, BackendError>) -> Result<T, BackendError> {
+    match found {
+        Err(BackendError::NotFinite { .. }) => Ok(T::default()),
+        found => found,
+    }
+}

@@ -1,0 +1,107 @@
+//! Weights that no file holds: uniform random numbers, in ranges that keep activations finite.
+
+use super::{DType, PREFIXES, Source, TensorIndex, Weight, copy};
+use crate::model::{ModelError, ModelSpec, Weights};
+use half::{bf16, f16};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+
+/// A generator of numbers (xorshift).
+pub struct Noise(u64);
+
+impl Noise {
+    pub fn new(seed: impl Hash) -> Noise {
+        let mut hasher = DefaultHasher::new();
+        seed.hash(&mut hasher);
+        Noise(hasher.finish() | 1) // 0 would stay 0
+    }
+
+    /// Between -1 and 1.
+    pub fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// Between -half_width and half_width.
+    pub fn floats(&mut self, count: usize, half_width: f32) -> Vec<f32> {
+        (0..count).map(|_| half_width * self.next()).collect()
+    }
+}
+
+impl DType {
+    /// Numbers as this type stores them.
+    pub fn encode(self, numbers: &[f32]) -> Vec<u8> {
+        match self {
+            DType::F32 => bytemuck::cast_slice(numbers).to_vec(),
+            DType::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_ne_bytes()).collect(),
+            DType::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_ne_bytes()).collect(),
+        }
+    }
+}
+
+/// A tensor's type, by its name, and the one that its numbers are rounded to before.
+type Types = dyn Fn(&str) -> [DType; 2];
+
+/// A source of tensors of any name and shape.
+pub(super) struct RandomTensors {
+    types: Box<Types>,
+    /// Added to norm weights by the model.
+    norm_offset: f32,
+}
+
+impl RandomTensors {
+    pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Weight {
+        let [dtype, rounded] = (self.types)(name);
+        let ((center, half_width), in_features) =
+            (range(name, shape, self.norm_offset), shape.last().copied().unwrap_or(1));
+        let mut noise = Noise::new(name);
+        let number = |_| rounded.round(center + half_width * noise.next());
+        let numbers: Vec<f32> = (0..shape.iter().product()).map(number).collect();
+        let bytes = dtype.encode(&numbers);
+        let copy = Some(copy(std::iter::once(&bytes[..]), bytes.len()));
+        Weight {
+            name: name.to_owned(),
+            rows: numbers.len() / in_features,
+            in_features,
+            dtype,
+            file: None,
+            copy,
+            start: 0,
+        }
+    }
+}
+
+/// Centre and half width of a tensor's random numbers; `norm_offset` is what the model adds to norm weights. After a norm a product
+/// has the deviation `gain`.
+pub fn range(name: &str, shape: &[usize], norm_offset: f32) -> (f32, f32) {
+    let part = name.trim_end_matches(".weight").rsplit('.').next().unwrap_or_default();
+    // a uniform variable's deviation is its half width / √3
+    let product = |gain: f32| (0.0, gain * (3.0 / shape.last().map_or(1.0, |width| *width as f32)).sqrt());
+    match part {
+        // logits with deviation 3: the likeliest token is likely, as in a language model, but not certain
+        "embed_tokens" | "lm_head" => product(3.0),
+        // attention scores with deviation 3: heads of low and of high entropy
+        "q_proj" | "k_proj" if shape.len() == 2 => product(1.7),
+        "bias" | "conv1d" => (0.0, 0.5),
+        "A_log" | "dt_bias" => (0.0, 1.0),
+        _ if shape.len() > 1 => product(1.0),
+        // the norm of a delta net's output, scales, and norms to whose weights nothing is added
+        _ if name.contains("linear_attn") || part.contains("scal") => (1.0, 0.1),
+        _ => (1.0 - norm_offset, 0.1),
+    }
+}
+
+impl Weights {
+    /// Random weights for a model, the same for the same names. `types` has each tensor's type, and the one that its numbers are
+    /// rounded to before.
+    ///
+    /// # Errors
+    /// Those of a model that contradicts itself.
+    pub fn random(spec: &ModelSpec, types: impl Fn(&str) -> [DType; 2] + 'static) -> Result<Self, ModelError> {
+        let random = RandomTensors { types: Box::new(types), norm_offset: spec.norm_weight_offset };
+        let (path, prefix, source) = (PathBuf::new(), PREFIXES[0], Source::Random(random));
+        Self::read(&TensorIndex { path, prefix, source }, spec)
+    }
+}
