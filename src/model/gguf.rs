@@ -11,7 +11,6 @@ use super::weights::file_header;
 use crate::{cache, units};
 use container::{Container, Tensor};
 use memmap2::Mmap;
-use quants::Format;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -319,7 +318,7 @@ fn write_tensor(tensor: &Tensor, heads: Option<u64>, subtracted: f32, file: &mut
     for row in 0..tensor.rows {
         tensor.row(source(row), &mut numbers);
         numbers.iter_mut().for_each(|x| *x -= subtracted);
-        Format::encode(tensor.format.target, &numbers, &mut bytes);
+        tensor.format.target.encode(&numbers, &mut bytes);
         file.write_all(&bytes)?;
     }
     Ok(())

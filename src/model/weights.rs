@@ -12,6 +12,7 @@ use crate::files;
 pub use delta_net::DeltaNetWeights;
 use delta_net::Mixer;
 pub use dense_beside::DenseBeside;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
@@ -98,6 +99,20 @@ impl DType {
             DType::F32 => x,
             DType::F16 => f16::from_f32(x).to_f32(),
             DType::Bf16 => bf16::from_f32(x).to_f32(),
+        }
+    }
+
+    /// Little-endian bytes of numbers in this type.
+    pub(crate) fn encode(self, numbers: &[f32], bytes: &mut Vec<u8>) {
+        bytes.clear();
+        match self {
+            DType::F32 => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
+            DType::F16 => {
+                let mut halves = vec![f16::ZERO; numbers.len()];
+                halves.convert_from_f32_slice(numbers);
+                bytes.extend(halves.iter().flat_map(|x| x.to_le_bytes()));
+            }
+            DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes())),
         }
     }
 }

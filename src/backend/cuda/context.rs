@@ -25,13 +25,13 @@ pub struct Device {
     pub(super) granularity: Option<usize>,
     /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
     pub(super) early: bool,
-    /// If there is one, launches are one at a time.
+    /// With an observer, launches are one at a time.
     pub(super) watch: Option<Rc<dyn Watch>>,
 }
 
-/// Who is told of every launch.
+/// An observer of launches.
 pub trait Watch {
-    /// This kernel is about to be launched: whether it shall be.
+    /// Called before each launch; false skips it.
     fn begins(&self, kernel: &str) -> Result<bool, CudaError>;
 }
 
@@ -80,7 +80,7 @@ impl Device {
         can.then(|| Device { early: true, ..self.clone() })
     }
 
-    /// The device with a watch over its launches.
+    /// The device with an observer.
     pub fn watched(&self, watch: Rc<dyn Watch>) -> Device {
         Device { watch: Some(watch), ..self.clone() }
     }

@@ -191,7 +191,7 @@ impl<P: Parameters> Kernel<P> {
 }
 
 impl Device {
-    /// Launches a kernel; where launches are watched, only if it shall be, and waits for it.
+    /// Launches a kernel. An observed launch may be skipped, and is waited for.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         let Some(watch) = &self.watch else { return self.start(kernel, grid, parameters) };
         if !watch.begins(&kernel.full_name())? {

@@ -7,10 +7,12 @@
 
 use super::context::{Device, allocation_properties};
 use super::error::{Context, CudaError, describe};
+use crate::model::weights::DType;
 use crate::units;
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
+use half::{bf16, f16};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -191,6 +193,21 @@ impl Device {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         bytes.copy_from_slice(&self.read(from, offset, bytes.len())?);
         Ok(values)
+    }
+
+    /// The same, numbers of a type.
+    pub fn read_numbers(
+        &self,
+        from: &Buffer<u8>,
+        offset: usize,
+        count: usize,
+        dtype: DType,
+    ) -> Result<Vec<f32>, CudaError> {
+        Ok(match dtype {
+            DType::F32 => self.read_at(from, offset, count)?,
+            DType::F16 => self.read_at::<f16>(from, offset, count)?.into_iter().map(f16::to_f32).collect(),
+            DType::Bf16 => self.read_at::<bf16>(from, offset, count)?.into_iter().map(bf16::to_f32).collect(),
+        })
     }
 
     /// Starts a copy of a buffer's first bytes to pinned memory, which holds them after an event that follows.

@@ -52,11 +52,7 @@ impl Matrix {
 
     /// Its numbers, row by row.
     pub fn read(&self, device: &Device) -> Result<Vec<f32>, CudaError> {
-        let count = self.out_features * self.in_features;
-        let numbers: Vec<f32> = match self.dtype {
-            DType::F32 => device.read_at(&self.data, 0, count)?,
-            _ => device.read_at::<f16>(&self.data, 0, count)?.into_iter().map(f16::to_f32).collect(),
-        };
+        let numbers = device.read_numbers(&self.data, 0, self.out_features * self.in_features, self.dtype)?;
         let Some(scales) = &self.scales else { return Ok(numbers) };
         let scales: Vec<f32> = device.read(scales, 0, self.out_features)?;
         Ok(numbers.iter().enumerate().map(|(i, w)| w * scales[i / self.in_features]).collect())

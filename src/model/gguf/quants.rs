@@ -1,7 +1,6 @@
 //! Formats of tensors: blocks of numbers with shared scales, as ggml defines them (`ggml-quants.c`).
 
 use crate::model::weights::DType;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// A format.
@@ -46,20 +45,6 @@ impl Format {
     pub fn decode(&self, bytes: &[u8], numbers: &mut [f32]) {
         let blocks = bytes.chunks_exact(self.bytes).zip(numbers.chunks_exact_mut(self.elements));
         blocks.for_each(|(bytes, numbers)| (self.block)(bytes, numbers));
-    }
-
-    /// Little-endian bytes of numbers in a type.
-    pub fn encode(target: DType, numbers: &[f32], bytes: &mut Vec<u8>) {
-        bytes.clear();
-        match target {
-            DType::F32 => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
-            DType::F16 => {
-                let mut halves = vec![f16::ZERO; numbers.len()];
-                halves.convert_from_f32_slice(numbers);
-                bytes.extend(halves.iter().flat_map(|x| x.to_le_bytes()));
-            }
-            DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes())),
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{DType, PREFIXES, Source, TensorIndex, Weight, copy};
 use crate::model::{ModelError, ModelSpec, Weights};
-use half::{bf16, f16};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
@@ -30,17 +29,6 @@ impl Noise {
     }
 }
 
-impl DType {
-    /// Numbers as this type stores them.
-    pub fn encode(self, numbers: &[f32]) -> Vec<u8> {
-        match self {
-            DType::F32 => bytemuck::cast_slice(numbers).to_vec(),
-            DType::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_ne_bytes()).collect(),
-            DType::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_ne_bytes()).collect(),
-        }
-    }
-}
-
 /// A tensor's type, by its name, and the one that its numbers are rounded to before.
 type Types = dyn Fn(&str) -> [DType; 2];
 
@@ -59,7 +47,8 @@ impl RandomTensors {
         let mut noise = Noise::new(name);
         let number = |_| rounded.round(center + half_width * noise.next());
         let numbers: Vec<f32> = (0..shape.iter().product()).map(number).collect();
-        let bytes = dtype.encode(&numbers);
+        let mut bytes = Vec::new();
+        dtype.encode(&numbers, &mut bytes);
         let copy = Some(copy(std::iter::once(&bytes[..]), bytes.len()));
         Weight {
             name: name.to_owned(),

@@ -4,6 +4,7 @@ use super::page::environment;
 use crate::report::term::draw::Mark;
 use crate::report::term::tokens::Piece;
 use crate::report::term::{ABSTAINED, AskReport, OUT_OF_RANGE, UNCALIBRATED, confidence, number, origin, token_of};
+use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};
 use minijinja::{Error, Value, context};
 
@@ -16,8 +17,9 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
     let (label, shown, mut notes) = match report.confidence {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
-            let score = |key| number(report.outcome.and_then(|outcome| outcome.scores.get(key)).unwrap_or(f64::NAN));
-            ("UQAC P", score("p"), vec![format!("rank by {RANKING}: {}", score(RANKING)), UNCALIBRATED.to_owned()])
+            let score = |of: fn(&Scores) -> f64| number(report.outcome.map_or(f64::NAN, |outcome| of(&outcome.scores)));
+            let ranking = format!("rank by {RANKING}: {}", score(Scores::ranking));
+            ("UQAC P", score(Scores::p), vec![ranking, UNCALIBRATED.to_owned()])
         }
     };
     let out_of_range = report.confidence.is_some_and(|found| found.out_of_range);

@@ -97,7 +97,7 @@ impl AskReport<'_> {
         };
         let mut out = match self.confidence {
             None => {
-                let rank = number(outcome.scores.get(RANKING).unwrap_or(f64::NAN));
+                let rank = number(outcome.scores.ranking());
                 row("UQAC P", &number(outcome.scores.p()))
                     + &row("rank by", &format!("{rank}  {RANKING}"))
                     + &dim(UNCALIBRATED)

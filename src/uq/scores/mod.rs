@@ -181,6 +181,11 @@ impl Scores {
         self["p"]
     }
 
+    /// The value of [`RANKING`]; NaN if its inputs were not recorded.
+    pub fn ranking(&self) -> f64 {
+        self.get(RANKING).unwrap_or(f64::NAN)
+    }
+
     /// `None` of a key that there is no score of, or one whose inputs were not recorded.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.iter().find(|(score, _)| score.key == key).map(|(_, value)| value)

@@ -5,7 +5,6 @@ use super::super::error::CudaError;
 use super::super::memory::Buffer;
 use crate::backend::Row;
 use crate::model::weights::DType;
-use half::{bf16, f16};
 
 /// Keys and values of consecutive rows, `[rows][heads · head_dim]` each.
 pub type Numbers = [Vec<Vec<f32>>; 2];
@@ -43,11 +42,7 @@ pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers
     let mut held = [(); 2].map(|()| vec![Vec::new(); rows.len()]);
     for Plane { part, buffer, start, stored, terms, .. } in planes {
         let count = rows.len() * terms * d;
-        let numbers: Vec<f32> = match stored {
-            DType::F32 => device.read_at(buffer, start, count)?,
-            DType::F16 => device.read_at::<f16>(buffer, start, count)?.into_iter().map(f16::to_f32).collect(),
-            DType::Bf16 => device.read_at::<bf16>(buffer, start, count)?.into_iter().map(bf16::to_f32).collect(),
-        };
+        let numbers = device.read_numbers(buffer, start, count, stored)?;
         for (row, numbers) in held[part].iter_mut().zip(numbers.chunks(terms * d)) {
             row.extend((0..d).map(|i| numbers[i..].iter().step_by(d).sum::<f32>()));
         }
@@ -57,11 +52,12 @@ pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers
 
 /// Writes them, keys rounded to one term.
 pub fn write(backend: &CudaBackend, layer: usize, rows: &[Row], numbers: &Numbers) -> Result<(), CudaError> {
-    let (planes, d) = planes(backend, layer, &rows[0]);
+    let ((planes, d), mut bytes) = (planes(backend, layer, &rows[0]), Vec::new());
     for Plane { part, head, buffer, start, stored, terms } in planes {
         let terms = |row: &Vec<f32>| [&row[head * d..][..d], &vec![0.0; (terms - 1) * d]].concat();
         let terms: Vec<f32> = numbers[part].iter().flat_map(terms).collect();
-        backend.device.write(buffer, start, &stored.encode(&terms))?;
+        stored.encode(&terms, &mut bytes);
+        backend.device.write(buffer, start, &bytes)?;
     }
     Ok(())
 }
