@@ -143,7 +143,8 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
     else
       score_tile_plain<T>(shared, keys, a.softcap);
     __syncthreads();  // the scores of all positions are there
-    const bool inside = start >= share.begin && start + TILE <= share.end && unweighted(row.position, start, start + TILE);
+    const bool inside = start >= share.begin && start + TILE <= share.end &&
+                        (!ENTROPY || unweighted(row.position, start, start + TILE));
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int g = warp + i * WARPS;

@@ -83,6 +83,18 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
   }
 #endif
 
+/// A variable of constant memory that the host may set in a loaded module, and its value until then.
+#ifdef CUDA_HOST_SHIM
+#define SETTABLE(type, name, ...)   \
+  static type name = __VA_ARGS__;   \
+  CUDA_HOST_VARIABLE(name)
+#else
+#define SETTABLE(type, name, ...)          \
+  extern "C" {                             \
+  __constant__ type name = __VA_ARGS__;    \
+  }
+#endif
+
 /// Says of kernel `name` that it may start while those before it run, because it touches nothing of theirs before
 /// `wait_for_earlier_grids` (programmatic dependent launch): the host reads it when it loads the kernel.
 #ifdef CUDA_HOST_SHIM

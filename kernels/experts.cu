@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(256)
       expert_gated_##name(const float* x, const int* ids, ChoiceGroups groups, const ExpertView* experts, int k, int inner, \
                           int top_k, int activation, float* h) {                                                         \
     PRECOND_GRID(ceil_div(inner, experts::WARPS), ANY_GRID);                                                             \
-    if (blockIdx.x * experts::WARPS + threadIdx.x / 32 >= inner) return;                                                 \
+    if ((int)(blockIdx.x * experts::WARPS + threadIdx.x / 32) >= inner) return;                                          \
     const ExpertView expert = experts[experts::expert_of(ids, groups)];                                                  \
     if (groups.choices)                                                                                                  \
       experts::gated<W, experts::TOGETHER>(x, groups, expert, k, inner, top_k, activation, h);                           \
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(256)
       expert_down_##name(const float* h, const int* ids, ChoiceGroups groups, const ExpertView* experts, int inner, int outs, \
                          float* products) {                                                                              \
     PRECOND_GRID(ceil_div(outs, experts::WARPS), ANY_GRID);                                                              \
-    if (blockIdx.x * experts::WARPS + threadIdx.x / 32 >= outs) return;                                                  \
+    if ((int)(blockIdx.x * experts::WARPS + threadIdx.x / 32) >= outs) return;                                           \
     const ExpertView expert = experts[experts::expert_of(ids, groups)];                                                  \
     if (groups.choices)                                                                                                  \
       experts::down<W, experts::TOGETHER>(h, groups, expert, inner, outs, products);                                     \

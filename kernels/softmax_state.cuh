@@ -6,13 +6,18 @@
 #pragma once
 #include "common.cuh"
 
-/// gamma of the reweighting, nearest position first: w_{T-1-i} = gamma_i; and its natural logarithm.
-constexpr int GAMMAS = 10;
-static __constant__ const float GAMMA[GAMMAS] = {0.16644488f, 0.20938152f, 0.32959151f, 0.46061748f, 0.59304059f,
-                                                 0.67549127f, 0.73914525f, 0.81274293f, 0.87378443f, 0.93925344f};
-static __constant__ const float LOG_GAMMA[GAMMAS] = {-1.79309106f,  -1.56359723f, -1.10990123f,  -0.775187336f,
-                                                     -0.522492441f, -0.39231504f, -0.302260789f, -0.207340396f,
-                                                     -0.13492159f,  -0.062669922f};
+/// gamma of the reweighting, nearest position first: w_{T-1-i} = gamma_i, 1 from C on; and its natural logarithm. The last is that of
+/// all positions further away.
+constexpr int MAX_NEAREST = 18;
+struct Gamma {
+  float weights[MAX_NEAREST + 1], logs[MAX_NEAREST + 1];
+  unsigned hidden;  // bit 31 - i: gamma_i is 0
+};
+SETTABLE(Gamma, GAMMA,
+         {{0.16644488f, 0.20938152f, 0.32959151f, 0.46061748f, 0.59304059f, 0.67549127f, 0.73914525f, 0.81274293f, 0.87378443f,
+           0.93925344f, 1.f, 1.f, 1.f, 1.f, 1.f, 1.f, 1.f, 1.f, 1.f},
+          {-1.79309106f, -1.56359723f, -1.10990123f, -0.775187336f, -0.522492441f, -0.39231504f, -0.302260789f, -0.207340396f,
+           -0.13492159f, -0.062669922f}})
 
 /// Positions begin .. end.
 struct Span {
@@ -25,16 +30,15 @@ __device__ __forceinline__ Span attended(int row, int window) {
   return {window > 0 && row + 1 > window ? row + 1 - window : 0, row + 1};
 }
 
-/// Whether w_t of row `row` is neither 0 nor 1, or the position has no part in the entropy: a rare case.
-__device__ __forceinline__ bool reweighted(int row, int t) { return t == 0 || row - t <= GAMMAS; }
+/// The place of position t in GAMMA.
+__device__ __forceinline__ int nearness(int row, int t) { return min(row - t - 1, MAX_NEAREST); }
 
-/// w_t > 0: not the first position, not the row's own, nothing after it.
-__device__ __forceinline__ bool has_weight(int row, int t) { return t > 0 && t < row; }
+/// w_t of row T: 0 for the first position and for the row's own, gamma for the nearest before it, 1 elsewhere.
+__device__ __forceinline__ float reweighting(int row, int t) { return t > 0 && t < row ? GAMMA.weights[nearness(row, t)] : 0.f; }
 
-/// w_t of row T: 0 for the first position and for the row's own, gamma for the ten before it, 1 elsewhere.
-__device__ __forceinline__ float reweighting(int row, int t) {
-  if (!has_weight(row, t)) return 0.f;
-  return row - t <= GAMMAS ? GAMMA[row - t - 1] : 1.f;
+/// w_t > 0, in fewer registers than by the weight itself.
+__device__ __forceinline__ bool has_weight(int row, int t) {
+  return t > 0 && t < row && (int)(GAMMA.hidden << nearness(row, t)) >= 0;
 }
 
 /// Takes the entropy's part out of a state: of a row that is not traced.
@@ -79,8 +83,8 @@ __device__ __forceinline__ float raise(HeadState& state, float m, float mw) {
   return factor;
 }
 
-/// Whether all of positions begin .. end have weight 1 in row `row`.
-__device__ __forceinline__ bool unweighted(int row, int begin, int end) { return begin > 0 && row - end >= GAMMAS; }
+/// Whether all of positions begin .. end have weight 1 in row `row`, whatever the gamma.
+__device__ __forceinline__ bool unweighted(int row, int begin, int end) { return begin > 0 && row - end >= MAX_NEAREST; }
 
 /// Adds position t of row `row` with score `s` to a state whose maxima cover it; returns e^{s-m}. UNWEIGHTED: w_t is known
 /// to be 1.
@@ -90,14 +94,15 @@ __device__ __forceinline__ float add_position(HeadState& state, float s, int row
   state.z += e;
   if (ENTROPY) {
     const float below = s - state.mw;
-    if (UNWEIGHTED || !reweighted(row, t)) {
+    if (UNWEIGHTED) {
       const float ew = state.mw == state.m ? e : weight_of(below);
       state.zw += ew;
       state.sw = __fmaf_rn(ew, below, state.sw);
     } else if (has_weight(row, t)) {
-      const float ew = __fmul_rn(GAMMA[row - t - 1], weight_of(below));
+      const int place = nearness(row, t);
+      const float ew = __fmul_rn(GAMMA.weights[place], weight_of(below));
       state.zw += ew;
-      state.sw = __fmaf_rn(ew, below + LOG_GAMMA[row - t - 1], state.sw);
+      state.sw = __fmaf_rn(ew, below + GAMMA.logs[place], state.sw);
     }
   }
   return e;

@@ -29,7 +29,7 @@ pub struct ModelArgs {
     #[command(flatten)]
     pub engine: EngineOptions,
     /// γ, the discount of the nearest positions: output of `fit-gamma --json`, or a JSON list, nearest first [default: the
-    /// published γ]. Not on CUDA
+    /// published γ]
     #[arg(long, value_name = "FILE", value_parser = gamma, hide_short_help = true)]
     gamma: Option<Gamma>,
     /// Set a variable of the chat template, such as enable_thinking=false (JSON or a text); can be repeated

@@ -279,13 +279,12 @@ fn open_backend(
     // a type that CUDA has not: None
     let on_cuda = v_cache.map_or(Some(None), |v_cache| v_cache.float().map(Some));
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
-        let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten() };
+        let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten(), gamma };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let only_on_cpu = match () {
         () if !format.is_file() => Some(format!("weights in {format}")),
         () if device == DeviceChoice::Reference => None,
-        () if gamma != Gamma::PUBLISHED => Some("another γ than the published".to_owned()),
         () if on_cuda.is_none() => Some("values in q8".to_owned()),
         () => None,
     };

@@ -28,7 +28,7 @@ fn model(folder: &Path) -> (ModelSpec, Arc<Weights>) {
 
 fn cuda(folder: &Path, (k, v): (DType, DType)) -> CudaBackend {
     let (spec, weights) = model(folder);
-    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v) };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), ..CudaOptions::default() };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 
@@ -424,7 +424,7 @@ fn what_cannot_be_done_is_said() {
     let refused = |edit: fn(&mut serde_json::Value), cache: (DType, DType), ordinal: usize| {
         let folder = bf16_model(edit);
         let (spec, weights) = model(folder.path());
-        let options = CudaOptions { ordinal, k_cache: Some(cache.0), v_cache: Some(cache.1) };
+        let options = CudaOptions { ordinal, k_cache: Some(cache.0), v_cache: Some(cache.1), ..CudaOptions::default() };
         CudaBackend::new(spec, weights, &options, &mut |_, _| ()).err().unwrap().to_string()
     };
     assert!(refused(|_| (), (F16, F32), 0).contains("attn_decode_kf16_vf32_d16"));

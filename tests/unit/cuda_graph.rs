@@ -19,7 +19,7 @@ fn backend(progress: &mut dyn FnMut(usize, usize)) -> CudaBackend {
     tiny::write_weights(folder.path(), &config, |_, _| ());
     let spec = ModelSpec::from_folder(folder.path()).unwrap();
     let weights = Arc::new(Weights::open(folder.path(), &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None };
+    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None, ..CudaOptions::default() };
     CudaBackend::new(spec, weights, &options, progress).unwrap()
 }
 

@@ -80,7 +80,7 @@ fn a_growing_response_takes_what_its_limit_asks_for() {
 fn backend(folder: &Path) -> CudaBackend {
     let spec = ModelSpec::from_folder(folder).unwrap();
     let weights = Arc::new(Weights::open(folder, &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16) };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16), ..CudaOptions::default() };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 

@@ -35,7 +35,7 @@ fn a_decode_step_reads_every_byte_once() {
     tiny::write_weights(folder.path(), &config, |_, _| ());
     let spec = ModelSpec::from_folder(folder.path()).unwrap();
     let weights = Arc::new(Weights::open(folder.path(), &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16) };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16), ..CudaOptions::default() };
     let mut backend = CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap();
 
     let matrices = 2 * HIDDEN * HEADS * HEAD_DIM + 2 * HIDDEN * KV_HEADS * HEAD_DIM + 3 * HIDDEN * INNER;

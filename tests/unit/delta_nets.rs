@@ -18,7 +18,7 @@ fn cpu() -> CpuBackend {
 
 fn cuda() -> CudaBackend {
     let (spec, weights) = super::random_models::open(tiny::delta_model().path());
-    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None };
+    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None, ..CudaOptions::default() };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 

@@ -17,8 +17,7 @@ use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::backend::cuda::{CudaBackend, CudaOptions};
-use uqac::backend::entropy::EntropyRule;
-use uqac::backend::entropy::Gamma;
+use uqac::backend::entropy::{EntropyRule, Gamma};
 use uqac::backend::forward::{enter, forward, mean_attention};
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
@@ -28,20 +27,20 @@ use uqac::backend::{
 
 type CacheTypes = (DType, DType);
 
-fn reference(folder: &Path, (k, v): CacheTypes) -> ReferenceBackend {
+fn reference(folder: &Path, (k, v): CacheTypes, gamma: Gamma) -> ReferenceBackend {
     let (spec, weights) = open(folder);
-    ReferenceBackend::new(spec, weights, (k, v.into()), Gamma::PUBLISHED)
+    ReferenceBackend::new(spec, weights, (k, v.into()), gamma)
 }
 
-fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, isa: Isa) -> CpuBackend {
+fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, gamma: Gamma, isa: Isa) -> CpuBackend {
     let (spec, weights) = open(folder);
     let v_cache = v_cache.into();
-    CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, isa, threads: 2, ..CpuOptions::default() })
+    CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, gamma, isa, threads: 2, ..CpuOptions::default() })
 }
 
-fn cuda(folder: &Path, (k, v): CacheTypes) -> CudaBackend {
+fn cuda(folder: &Path, (k, v): CacheTypes, gamma: Gamma) -> CudaBackend {
     let (spec, weights) = open(folder);
-    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v) };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), gamma };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 
@@ -49,17 +48,18 @@ fn cuda(folder: &Path, (k, v): CacheTypes) -> CudaBackend {
 fn the_reference_equals_hugging_face() {
     for Family { name, golden, folder, .. } in families() {
         for width in [5, 48] {
-            let mut backend = reference(&folder, (F32, F32));
+            let mut backend = reference(&folder, (F32, F32), Gamma::PUBLISHED);
             check(&format!("{name}, {width} rows a pass"), &golden, &mut backend, width);
         }
     }
 }
 
-/// A sequence, the widths of the passes it is prefilled in (the last one again and again), and the trace's rule.
+/// A sequence, the widths of the passes it is prefilled in (the last one again and again), and the trace's rule and γ.
 struct Run {
     tokens: Vec<u32>,
     widths: Vec<usize>,
     rule: EntropyRule,
+    gamma: Gamma,
 }
 
 /// All numbers that a backend gives for a run, by kind.
@@ -219,7 +219,7 @@ impl Case {
     /// `operands`: to which part of their size the backend rounds the operands of its products.
     fn new(model: &RandomModel, cache: CacheTypes, run: Run, operands: f64) -> Case {
         let folder = model.write();
-        let mut backend = reference(folder.path(), cache);
+        let mut backend = reference(folder.path(), cache, run.gamma);
         let spec = backend.spec();
         let name = format!(
             "{}, {:?} weights, {cache:?} cache, {} tokens in passes of {:?}, {:?}",
@@ -236,7 +236,8 @@ impl Case {
         let heads = (spec.total_heads() / 3).max(1);
         let expected = numbers(&mut backend, &run);
         let perturbed = model.write_perturbed(change);
-        let bounds = numbers(&mut reference(perturbed.path(), cache), &run).distances(&expected).map(|d| 2.0 * d);
+        let bounds =
+            numbers(&mut reference(perturbed.path(), cache, run.gamma), &run).distances(&expected).map(|d| 2.0 * d);
         let selected = selection(&mut backend, &run, heads);
         Case { name, folder, cache, run, expected, bounds, heads, selected }
     }
@@ -305,7 +306,8 @@ impl Case {
     /// Greedy decoding chooses, at every step, a token that the reference finds as probable as its own choice.
     fn check_decode(&self, backend: &mut dyn Backend) {
         let prompt = &self.run.tokens[..self.run.tokens.len() / 3 + 1];
-        let run = Run { tokens: prompt[..prompt.len() - 1].to_vec(), widths: vec![16], rule: self.run.rule };
+        let Run { rule, gamma, .. } = self.run;
+        let run = Run { tokens: prompt[..prompt.len() - 1].to_vec(), widths: vec![16], rule, gamma };
         let id = prefill(backend, &run, self.heads, |_, _| ());
         let row = Row { sequence: id, position: prompt.len() - 1, token: prompt[prompt.len() - 1] };
         let vocabulary = backend.spec().vocab_size;
@@ -318,8 +320,8 @@ impl Case {
             })
             .unwrap();
         backend.close(id);
-        let run = Run { widths: vec![64], rule: self.run.rule, tokens };
-        let mut oracle = reference(self.folder.path(), self.cache);
+        let run = Run { widths: vec![64], rule, gamma, tokens };
+        let mut oracle = reference(self.folder.path(), self.cache, gamma);
         prefill(&mut oracle, &run, self.heads, |oracle, positions| {
             for (row, position) in
                 positions.enumerate().filter(|(_, p)| (prompt.len() - 1..run.tokens.len() - 1).contains(p))
@@ -345,6 +347,12 @@ fn pick(n: usize, family: usize, seed: u64, of: u64) -> usize {
 
 const RULES: [EntropyRule; 2] = [EntropyRule::Exact, EntropyRule::Regularized];
 
+/// The published γ, or one of another length that hides a position.
+fn gamma(number: usize) -> Gamma {
+    let other = [0.1, 0.0, 0.7, 0.2, 0.9, 0.3, 0.8, 0.4, 0.6, 0.5, 0.35, 0.95];
+    [Gamma::PUBLISHED, Gamma::new(&other).unwrap()][number]
+}
+
 #[test]
 fn the_cpu_backend_equals_the_reference_on_random_models_of_every_family() {
     for (i, family) in RANDOM_FAMILIES.into_iter().enumerate() {
@@ -354,10 +362,11 @@ fn the_cpu_backend_equals_the_reference_on_random_models_of_every_family() {
             let len = if seed == 0 { 265 } else { 9 + pick(140, i, seed, 0) };
             let widths = [vec![256, 3, 1], vec![1], vec![17, 64, 1, 1, 30], vec![130, 1]][pick(4, i, seed, 1)].clone();
             let cache = [(F32, F32), (F32, F16), (F16, F16), (Bf16, F32)][pick(4, i, seed, 2)];
-            let run = Run { tokens: model.tokens(len, seed), widths, rule: RULES[pick(2, i, seed, 3)] };
+            let (rule, gamma) = (RULES[pick(2, i, seed, 3)], gamma(pick(2, i, seed, 4)));
+            let run = Run { tokens: model.tokens(len, seed), widths, rule, gamma };
             let case = Case::new(&model, cache, run, 0.0);
             for isa in Isa::available() {
-                case.check(&mut cpu(case.folder.path(), cache, isa));
+                case.check(&mut cpu(case.folder.path(), cache, gamma, isa));
             }
         }
     }
@@ -372,12 +381,13 @@ fn the_cuda_backend_equals_the_reference_on_random_models_of_every_family() {
         let seed = 100;
         let model = RandomModel::new(family, seed, Shapes::Cuda);
         let widths = [vec![40, 1], vec![5], vec![17, 16, 1]][pick(3, i, seed, 1)].clone();
-        let run = Run { tokens: model.tokens(24 + pick(24, i, seed, 0), seed), widths, rule: RULES[i % 2] };
+        let (rule, gamma) = (RULES[i % 2], gamma(i / 2 % 2));
+        let run = Run { tokens: model.tokens(24 + pick(24, i, seed, 0), seed), widths, rule, gamma };
         // passes of more than 16 rows round the inputs of products with 16-bit weights to f16: 2^-11 of their size at most
         let rounds = model.dtype != F32 && run.widths.iter().any(|width| *width > 16);
         let operands = if rounds { 1.0 / f64::from(1 << 11) } else { 0.0 };
         let cache = [(F32, F32), (F32, F16)][i % 2];
         let case = Case::new(&model, cache, run, operands);
-        case.check(&mut cuda(case.folder.path(), cache));
+        case.check(&mut cuda(case.folder.path(), cache, gamma));
     }
 }

@@ -5,6 +5,7 @@ use super::launch::{Argument, Int, Parameters};
 use super::memory::DevicePtr;
 use super::tensor_map::TensorMap;
 use crate::backend::DType;
+use crate::backend::entropy::Gamma;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::c_void;
 
@@ -17,6 +18,29 @@ pub struct RowState {
     pub token: i32,
     /// Numbers the sequence for the sampler.
     pub stream: i32,
+}
+
+/// γ as `softmax_state.cuh` has it: of the nearest positions, and 1 of all others.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub struct Reweighting {
+    weights: [f32; Gamma::MAX_NEAREST + 1],
+    logs: [f32; Gamma::MAX_NEAREST + 1],
+    /// Bit 31 - i: γ_i is 0.
+    hidden: u32,
+}
+
+impl Reweighting {
+    /// The variable of the kernels.
+    pub const NAME: &str = "GAMMA";
+}
+
+impl From<Gamma> for Reweighting {
+    fn from(gamma: Gamma) -> Reweighting {
+        let weights = std::array::from_fn(|i| gamma.values().get(i).copied().unwrap_or(1.0));
+        let hidden = weights.iter().rev().fold(0, |bits, weight: &f32| bits >> 1 | u32::from(*weight == 0.0) << 31);
+        Reweighting { weights, logs: weights.map(|weight| f64::from(weight).ln() as f32), hidden }
+    }
 }
 
 /// Work of a block of `attn_prefill`: 64 lines of a run of consecutive rows.

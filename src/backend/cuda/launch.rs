@@ -4,6 +4,7 @@
 use super::context::{Device, driver_has};
 use super::error::{Context, CudaError, describe};
 use super::memory::DevicePtr;
+use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
 use std::ffi::{CString, c_int, c_void};
@@ -101,17 +102,32 @@ impl Module {
 
     /// A number exported by the module.
     pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
-        // SAFETY: the module is loaded.
-        let found = unsafe { result::module::get_global(self.module, c_string(variable)) };
-        let Some((address, bytes)) = if_found(found, variable)? else { return Ok(None) };
-        let mut value = [0u32];
-        if bytes != size_of_val(&value) {
-            let cause = format!("{bytes} bytes, not {}", size_of_val(&value));
-            return Err(CudaError::Driver { call: format!("reading {variable}"), cause });
-        }
+        let Some(address) = self.variable::<u32>(variable)? else { return Ok(None) };
+        let mut value = [0];
         // SAFETY: the variable has the size of the value.
         unsafe { result::memcpy_dtoh_sync(&mut value, address) }.during(&format!("reading {variable}"))?;
         Ok(Some(value[0]))
+    }
+
+    /// Sets a variable (`SETTABLE`), if the module has it, for kernels that are launched from now on.
+    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<(), CudaError> {
+        let Some(address) = self.variable::<T>(variable)? else { return Ok(()) };
+        // SAFETY: the variable has the size of the value.
+        unsafe { result::memcpy_htod_sync(address, &[value]) }.during(&format!("setting {variable}"))
+    }
+
+    /// The address of a variable of type T.
+    fn variable<T>(&self, name: &str) -> Result<Option<sys::CUdeviceptr>, CudaError> {
+        self.device.bind()?;
+        // SAFETY: the module is loaded.
+        let found = unsafe { result::module::get_global(self.module, c_string(name)) };
+        match if_found(found, name)? {
+            Some((_, bytes)) if bytes != size_of::<T>() => {
+                let cause = format!("{bytes} bytes, not {}", size_of::<T>());
+                Err(CudaError::Driver { call: format!("looking for {name}"), cause })
+            }
+            found => Ok(found.map(|(address, _)| address)),
+        }
     }
 }
 

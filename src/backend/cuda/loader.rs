@@ -5,6 +5,7 @@ use super::context::{Device, DeviceInfo};
 use super::error::{CudaError, describe};
 use super::launch::{Int, Kernel, Module, Parameters, c_string};
 use crate::cache;
+use bytemuck::Pod;
 use cudarc::nvrtc::{result as calls, result::NvrtcError, sys as nvrtc};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -83,6 +84,11 @@ impl KernelFiles {
     pub fn bound<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>, CudaError> {
         let module = self.module(file)?;
         module.map_or(Ok(None), |module| module.kernel(name, ints.to_vec()))
+    }
+
+    /// Sets a variable in all files that have been loaded and have it.
+    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<(), CudaError> {
+        self.modules.borrow().values().try_for_each(|module| module.set(variable, value))
     }
 
     /// Whether there is such a kernel and the device has the shared memory for it.

@@ -27,13 +27,14 @@ mod states;
 mod tensor_map;
 mod weights;
 
+use super::entropy::Gamma;
 use super::{
     Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
     SequenceId, Step, TraceOptions, ValueType,
 };
 use crate::model::config::Rotation;
 use crate::model::{ModelSpec, Weights};
-use abi::{AttnRows, AttnSum, HeadPlaces, LayerShape};
+use abi::{AttnRows, AttnSum, HeadPlaces, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
 use context::Device;
 pub use context::DeviceInfo;
@@ -57,13 +58,14 @@ use weights::{DeviceWeights, dtype_on_device};
 const ANGLE_STEP: usize = 4096;
 
 /// Options of the backend.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CudaOptions {
     /// The driver's number of the device.
     pub ordinal: usize,
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<DType>,
     pub v_cache: Option<DType>,
+    pub gamma: Gamma,
 }
 
 /// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change. An f32 key is the
@@ -148,6 +150,7 @@ impl CudaBackend {
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
+        files.set(Reweighting::NAME, Reweighting::from(options.gamma))?;
         let mut backend = CudaBackend::with(spec, weights, (device, info), kernels, cache, progress)?;
         (backend.origin, backend.warnings) = (files.origin(), warnings);
         Ok(backend)

@@ -148,6 +148,9 @@ Result refuse_in_capture();
 Result invalidate(Capture& capture, Result why);
 void forget_streams();
 
+// ---- modules ----
+bool is_variable(Address at, size_t bytes);  // whether these bytes are a module's, and can be set
+
 // ---- memory ----
 void check_guards(const char* after);  // reports writes beside allocations
 void forget_memory();

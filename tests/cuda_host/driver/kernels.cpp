@@ -8,20 +8,32 @@ namespace driver {
 namespace {
 constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10;
 
-struct Module {
-  std::string ptx;  // its text, for images that are text
-};
-std::map<void*, std::unique_ptr<Module>> modules;
+using Variables = std::map<std::string, std::vector<char>>;
+
+// What a module holds of the variables that can be set, as if it held all kernel files.
+Variables initial_variables() {
+  Variables variables;
+  for (int i = 0; const ch_variable* variable = ch_get_variable(i); ++i) variables[variable->name] = variable->initial;
+  return variables;
+}
 
 struct Function {
   const ch_kernel* kernel;
+  std::shared_ptr<Variables> variables;
   int shared_limit = SHARED_WITHOUT_OPT_IN;
 };
-std::map<std::string, std::unique_ptr<Function>> functions;  // by name; a name is one kernel in all modules
+
+struct Module {
+  std::string ptx;  // its text, for images that are text
+  std::shared_ptr<Variables> variables = std::make_shared<Variables>(initial_variables());
+  std::map<std::string, std::unique_ptr<Function>> functions;  // by name
+};
+std::map<void*, std::unique_ptr<Module>> modules;
 
 Function* function_of(void* handle) {
-  for (const auto& [name, function] : functions)
-    if (function.get() == handle) return function.get();
+  for (const auto& [module_handle, module] : modules)
+    for (const auto& [name, function] : module->functions)
+      if (function.get() == handle) return function.get();
   return nullptr;
 }
 
@@ -34,10 +46,11 @@ bool is_named(const char* variable, const char* kernel) {
 // A launch with its own copy of the parameters' values: the caller's may be gone when it runs.
 class Launch {
  public:
-  Launch(const ch_kernel* which, const unsigned (&grid_dim)[3], const unsigned (&block_dim)[3], unsigned shared_bytes)
-      : kernel(which), grid{grid_dim[0], grid_dim[1], grid_dim[2]}, block{block_dim[0], block_dim[1], block_dim[2]},
+  Launch(const Function& function, const unsigned (&grid_dim)[3], const unsigned (&block_dim)[3], unsigned shared_bytes)
+      : kernel(function.kernel), variables(function.variables), grid{grid_dim[0], grid_dim[1], grid_dim[2]}, block{block_dim[0], block_dim[1], block_dim[2]},
         shared(shared_bytes) {}
   const ch_kernel* kernel;
+  std::shared_ptr<Variables> variables;
   unsigned grid[3], block[3], shared;
   std::vector<std::vector<char>> values;
 
@@ -53,7 +66,7 @@ class Launch {
     if (is_faulty()) return LAUNCH_FAILED;
     while (hangs()) std::this_thread::sleep_for(std::chrono::seconds(1));
     const auto start = std::chrono::steady_clock::now();
-    if (!early) configure();
+    if (!early) configure();  // a kernel that has begun comes after others of its own model
     const int code = early ? ch_finish(early) : ch_launch(kernel, grid, block, shared, params().data());
     if (trace)
       fprintf(stderr, "%s <<<(%u,%u,%u), (%u,%u,%u), %u>>> %.3f ms%s\n", kernel->name, grid[0], grid[1], grid[2],
@@ -74,7 +87,11 @@ class Launch {
     for (const auto& value : values) places.push_back(const_cast<char*>(value.data()));
     return places;
   }
-  static void configure() {
+  void configure() const {
+    for (int i = 0; const ch_variable* variable = ch_get_variable(i); ++i) {
+      const std::vector<char>& value = variables->at(variable->name);
+      memcpy(variable->address, value.data(), value.size());
+    }
     static uint64_t launches = 0;
     static const uint64_t seed = number_from_environment("UQAC_HOST_CUDA_SEED", 0);
     static const unsigned threads = unsigned(
@@ -101,6 +118,18 @@ Result load(void** handle, const char* image) {
   return SUCCESS;
 }
 
+}  // namespace
+
+bool is_variable(Address at, size_t bytes) {
+  for (const auto& [handle, module] : modules)
+    for (const auto& [name, value] : *module->variables) {
+      const Address begin = reinterpret_cast<Address>(value.data());
+      if (at >= begin && bytes <= value.size() && at - begin <= value.size() - bytes) return true;
+    }
+  return false;
+}
+
+namespace {
 bool ptx_has_entry(const std::string& ptx, const std::string& name) {
   const std::string entry = ".entry " + name;
   for (size_t at = ptx.find(entry); at != std::string::npos; at = ptx.find(entry, at + 1)) {
@@ -143,17 +172,24 @@ CUDA_CALL cuModuleGetFunction(void** function, void* module, const char* name) {
     const ch_kernel* kernel = ch_find(name);
     const bool elsewhere = ch_find_constant((std::string(name) + "_cluster").c_str()) && !has_clusters();
     if (!kernel || elsewhere || (!ptx.empty() && !ptx_has_entry(ptx, name))) return NOT_FOUND;
-    auto& made = functions[name];
-    if (!made) made.reset(new Function{kernel});
+    auto& made = found->second->functions[name];
+    if (!made) made.reset(new Function{kernel, found->second->variables});
     *function = made.get();
     return SUCCESS;
   });
 }
 
-// A number that a kernel file exports, where the linked kernels have it.
+// A number that a kernel file exports, where the linked kernels have it, or a variable.
 CUDA_CALL cuModuleGetGlobal_v2(Address* address, size_t* bytes, void* module, const char* name) {
   return call_in_context(__func__, [&] {
-    if (modules.find(module) == modules.end()) return INVALID_HANDLE;
+    const auto found = modules.find(module);
+    if (found == modules.end()) return INVALID_HANDLE;
+    const auto variable = found->second->variables->find(name);
+    if (variable != found->second->variables->end()) {
+      *address = reinterpret_cast<Address>(variable->second.data());
+      *bytes = variable->second.size();
+      return SUCCESS;
+    }
     const unsigned* value = ch_find_constant(name);
     if (!value) return NOT_FOUND;
     if (address) *address = reinterpret_cast<Address>(value);
@@ -255,7 +291,7 @@ Result launch(void* handle, const unsigned (&grid)[3], const unsigned (&block)[3
     fprintf(stderr, "libcuda on the CPU: %s: %s\n", kernel->name, refused);
     return INVALID_VALUE;
   }
-  const auto launch = std::make_shared<Launch>(kernel, grid, block, shared);
+  const auto launch = std::make_shared<Launch>(*function, grid, block, shared);
   for (int i = 0; i < kernel->param_count; ++i) {
     const char* value = static_cast<const char*>(params[i]);
     launch->values.emplace_back(value, value + kernel->param_sizes[i]);

@@ -106,7 +106,7 @@ void release(std::map<Address, Allocation>::iterator found) {
 
 // The allocation that holds all of these bytes, if one does.
 bool holds(Address at, size_t bytes) {
-  if (accessible(at, bytes) || ch_is_constant(reinterpret_cast<const void*>(at), bytes)) return true;
+  if (accessible(at, bytes) || is_variable(at, bytes) || ch_is_constant(reinterpret_cast<const void*>(at), bytes)) return true;
   auto next = allocations.upper_bound(at);
   if (next == allocations.begin()) return false;
   const auto& [begin, allocation] = *--next;

@@ -83,6 +83,25 @@ static void start() {
   check(cu("cuGetErrorName", 2, &error) == 0 && !strcmp(error, "CUDA_ERROR_OUT_OF_MEMORY"), "error name");
 }
 
+/// Each module has its own.
+static void variables() {
+  const unsigned char fatbin[16] = {0x50, 0xED, 0x55, 0xBA};
+  Handle modules[2], kernels[2];
+  Address variable, results = device_memory(8);
+  size_t bytes;
+  const float value = 5.0f;
+  for (int i = 0; i < 2; ++i) {
+    check(cu("cuModuleLoadData", &modules[i], (const void*)fatbin) == 0, "module with a variable");
+    check(cu("cuModuleGetFunction", &kernels[i], modules[i], "right_variable") == 0, "its kernel");
+  }
+  check(cu("cuModuleGetGlobal_v2", &variable, &bytes, modules[1], "VARIABLE") == 0 && bytes == 4, "its variable");
+  check(cu("cuMemcpyHtoD_v2", variable, (const void*)&value, size_t(4)) == 0, "setting it");
+  for (size_t i = 0; i < 2; ++i) check(launch(kernels[i], 1, 64, 0, stream, results + 4 * i) == 0, "its launch");
+  check(read(results, 2) == std::vector<float>{3.0f, 5.0f}, "its values");
+  for (const Handle made : modules) cu("cuModuleUnload", made);
+  cu("cuMemFree_v2", results);
+}
+
 static void memory() {
   size_t free_before, free_after, total;
   cu("cuMemGetInfo_v2", &free_before, &total);
@@ -310,6 +329,7 @@ int main(int, char** argv) {
   check(dlopen("libcuda.so", RTLD_NOW) == library, "once loaded, a loader finds it by its first name");
   start();
   memory();
+  variables();
   late_streams();
   launches();
   graphs();

@@ -32,6 +32,12 @@ extern "C" __global__ void right_pipeline(const float* in, float* o, int rounds)
   if (blockIdx.x == 0) o[threadIdx.x] = sum;
 }
 
+static float VARIABLE = 3.0f;
+CUDA_HOST_VARIABLE(VARIABLE)
+extern "C" __global__ void right_variable(float* o) {  // PRECOND: grid 1
+  if (threadIdx.x == 0) *o = VARIABLE;
+}
+
 extern "C" __global__ void right_votes(int* o) {  // PRECOND: block 40: the second warp has 8 lanes
   const int i = int(threadIdx.x);
   const unsigned odd = __ballot_sync(~0u, i & 1);

@@ -50,6 +50,10 @@ std::vector<const ch_kernel*>& kernels() {
   static std::vector<const ch_kernel*> all;
   return all;
 }
+std::vector<const ch_variable*>& variables() {
+  static std::vector<const ch_variable*> all;
+  return all;
+}
 std::vector<const ch_constant*>& constants() {
   static std::vector<const ch_constant*> all;
   return all;
@@ -641,6 +645,9 @@ CUDA_HOST_VISIBLE bool ch_is_constant(const void* at, size_t bytes) {
   for (const ch_constant* constant : cuda_host::constants())
     if (at == &constant->value && bytes <= sizeof constant->value) return true;
   return false;
+}
+CUDA_HOST_VISIBLE const ch_variable* ch_get_variable(int i) {
+  return size_t(i) < cuda_host::variables().size() ? cuda_host::variables()[i] : nullptr;
 }
 CUDA_HOST_VISIBLE int ch_nparams(const ch_kernel* kernel) { return kernel->param_count; }
 CUDA_HOST_VISIBLE int ch_param_size(const ch_kernel* kernel, int i) { return kernel->param_sizes[i]; }

@@ -13,6 +13,8 @@ const char* ch_kernel_name(int i);
 struct ch_constant;  // one number that a kernel file exports
 const unsigned* ch_find_constant(const char* name);  // null: there is none
 bool ch_is_constant(const void* at, size_t bytes);    // whether the bytes are inside one
+struct ch_variable;
+const ch_variable* ch_get_variable(int i);  // null from their number on
 int ch_nparams(const ch_kernel* kernel);
 int ch_param_size(const ch_kernel* kernel, int i);
 // 0: done. 1: a launch the device would refuse. 2: a fault inside the kernel. ch_last_error() tells.
@@ -56,9 +58,17 @@ struct ch_constant {
   unsigned value;
 };
 
+// A variable that the host may set in a module. Each kernel file has its own; what modules hold is the driver's.
+struct ch_variable {
+  const char* name;
+  void* address;
+  std::vector<char> initial;
+};
+
 namespace cuda_host {
 std::vector<const ch_kernel*>& kernels();
 std::vector<const ch_constant*>& constants();
+std::vector<const ch_variable*>& variables();
 
 template <class... A>
 struct Signature {
@@ -77,6 +87,7 @@ Signature<A...> signature(void (*)(A...)) {
 struct Export {
   explicit Export(const ch_kernel* kernel) { kernels().push_back(kernel); }
   explicit Export(const ch_constant* constant) { constants().push_back(constant); }
+  explicit Export(const ch_variable* variable) { variables().push_back(variable); }
 };
 }  // namespace cuda_host
 
@@ -93,3 +104,8 @@ struct Export {
 #define CUDA_HOST_CONSTANT(name, value)                                                        \
   static const ch_constant cuda_host_constant_##name = {#name, static_cast<unsigned>(value)}; \
   static const ::cuda_host::Export cuda_host_export_##name(&cuda_host_constant_##name);
+
+#define CUDA_HOST_VARIABLE(name)                                                                                   \
+  static const ch_variable cuda_host_variable_##name = {                                                           \
+      #name, &name, {reinterpret_cast<const char*>(&name), reinterpret_cast<const char*>(&name) + sizeof name}};   \
+  static const ::cuda_host::Export cuda_host_export_##name(&cuda_host_variable_##name);
