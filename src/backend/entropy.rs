@@ -14,6 +14,12 @@ pub struct Gamma {
     nearest: usize,
 }
 
+impl Default for Gamma {
+    fn default() -> Gamma {
+        Gamma::PUBLISHED
+    }
+}
+
 impl Gamma {
     /// The largest C.
     pub const MAX_NEAREST: usize = 18;

@@ -67,9 +67,10 @@ impl Elements<'_> {
 }
 
 /// Storage type of a weight in its file, of keys and values in the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
+    #[default]
     F32,
     F16,
     Bf16,

@@ -107,15 +107,12 @@ pub fn attend(
     }
     // few rows: the chunks are shared out too, and merged in the same order
     let work: Vec<(usize, usize)> = (0..items).flat_map(|i| task(i).chunks().map(move |c| (i, c))).collect();
-    let mut parts: Vec<Option<Partial>> = vec![None; work.len()];
-    let slots = Disjoint::new(&mut parts);
-    pool.run(work.len(), &|index| {
+    let parts = pool.map(work.len(), |index| {
         let (item, chunk) = work[index];
         let task = task(item);
         let mut part = Partial::empty(&task);
         part.compute(isa, &task, chunk, &task.queries(queries));
-        // SAFETY: one task per slot.
-        unsafe { slots.slice(index..index + 1)[0] = Some(part) };
+        Some(part)
     });
     let mut work = work.iter().zip(parts).peekable();
     for item in 0..items {

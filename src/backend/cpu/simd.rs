@@ -23,6 +23,12 @@ pub enum Isa {
     Amx,
 }
 
+impl Default for Isa {
+    fn default() -> Isa {
+        Isa::detect()
+    }
+}
+
 /// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and write loops, not
 /// closures: they cannot be marked, and may be compiled in another codegen unit, without the instruction set.
 pub trait Kernel {
@@ -233,6 +239,28 @@ pub trait Simd: Copy + 'static {
     unsafe fn zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
 }
 
+/// A number in memory, as weights and the cache have them.
+pub trait Stored: Copy + Default {
+    /// Sixteen numbers, widened.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn load<S: Simd>(p: *const Self) -> S::V;
+}
+
+macro_rules! stored {
+    ($($number:ty: $load:ident),+) => {$(
+        impl Stored for $number {
+            #[inline(always)]
+            unsafe fn load<S: Simd>(p: *const Self) -> S::V {
+                // SAFETY: the caller's promise.
+                unsafe { S::$load(p) }
+            }
+        }
+    )+};
+}
+stored!(f32: load, bf16: load_bf16, f16: load_f16, i8: load_i8);
+
 #[derive(Clone, Copy)]
 pub struct Portable;
 
@@ -247,10 +275,21 @@ macro_rules! each {
     }};
 }
 
+/// Functions of two vectors that are an operator, lane by lane.
+macro_rules! operators {
+    ($($function:ident $operator:tt),+) => {$(
+        #[inline(always)]
+        unsafe fn $function(a: Self::V, b: Self::V) -> Self::V {
+            each!(i => a[i] $operator b[i])
+        }
+    )+};
+}
+
 impl Simd for Portable {
     type V = [f32; LANES];
     // NEON has 32 of 4 lanes, SSE2 16
     const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 4 } else { 8 };
+    operators!(add +, sub -, mul *, div /);
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
         [x; LANES]
@@ -278,22 +317,6 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::V) {
         unsafe { p.cast::<Self::V>().write_unaligned(v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] + b[i])
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] - b[i])
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] * b[i])
-    }
-    #[inline(always)]
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] / b[i])
     }
     #[inline(always)]
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V {

@@ -7,12 +7,33 @@ use super::{LANES, Simd};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
+/// Functions of two vectors that are one instruction.
+macro_rules! binary {
+    ($($function:ident $instruction:ident),+) => {$(
+        #[inline(always)]
+        unsafe fn $function(a: Self::V, b: Self::V) -> Self::V {
+            unsafe { $instruction(a, b) }
+        }
+    )+};
+}
+
+/// The same, one for each half.
+macro_rules! pairwise {
+    ($($function:ident $instruction:ident),+) => {$(
+        #[inline(always)]
+        unsafe fn $function(a: Pair, b: Pair) -> Pair {
+            unsafe { ($instruction(a.0, b.0), $instruction(a.1, b.1)) }
+        }
+    )+};
+}
+
 #[derive(Clone, Copy)]
 pub struct Avx512;
 
 impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: usize = 32;
+    binary!(add _mm512_add_ps, sub _mm512_sub_ps, mul _mm512_mul_ps, div _mm512_div_ps, max _mm512_max_ps);
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
         unsafe { _mm512_set1_ps(x) }
@@ -39,26 +60,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: __m512) {
         unsafe { _mm512_storeu_ps(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_max_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -199,6 +200,7 @@ unsafe fn add_halves(a: __m256, b: __m256) -> __m256 {
 impl Simd for Avx2 {
     type V = Pair;
     const REGISTERS: usize = 8;
+    pairwise!(add _mm256_add_ps, sub _mm256_sub_ps, mul _mm256_mul_ps, div _mm256_div_ps, max _mm256_max_ps);
     #[inline(always)]
     unsafe fn splat(x: f32) -> Pair {
         let v = unsafe { _mm256_set1_ps(x) };
@@ -226,26 +228,6 @@ impl Simd for Avx2 {
             _mm256_storeu_ps(p, v.0);
             _mm256_storeu_ps(p.add(8), v.1);
         }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
