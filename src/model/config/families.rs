@@ -9,10 +9,12 @@ pub(super) struct Family {
     pub architecture: &'static str,
     /// In `text_config` of a multimodal checkpoint.
     pub model_type: &'static str,
-    /// Keys of `config.json` besides [`COMMON`]; all others are ignored, as in transformers.
+    /// Keys of `config.json` besides [`COMMON`] and those with defaults; all others are ignored, as in transformers.
     pub keys: &'static [&'static str],
     /// Values of absent keys, those of transformers' config class; sizes have none where every checkpoint has them.
     pub defaults: fn() -> Value,
+    /// Settings that no key changes.
+    pub fixed: fn() -> Value,
     pub norm_weight_offset: f32,
     pub norms: Norms,
     pub qk_norm: QkNorm,
@@ -76,6 +78,7 @@ const LLAMA: Family = Family {
     model_type: "llama",
     keys: &["attention_bias", "mlp_bias"],
     defaults: || json!({"max_position_embeddings": 2048}),
+    fixed: || json!({}),
     norm_weight_offset: 0.0,
     norms: Norms::Before,
     qk_norm: QkNorm::None,
@@ -104,7 +107,7 @@ const MISTRAL: Family = Family {
 const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
-    keys: &["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
+    keys: &["layer_types"],
     defaults: || {
         json!({
             "max_position_embeddings": 32768, "num_key_value_heads": 32, "use_sliding_window": false,
@@ -136,16 +139,7 @@ const GEMMA: Family = Family {
 const GEMMA2: Family = Family {
     architecture: "Gemma2ForCausalLM",
     model_type: "gemma2",
-    keys: &[
-        "attention_bias",
-        "query_pre_attn_scalar",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "hidden_activation",
-        "sliding_window",
-        "layer_types",
-        "use_bidirectional_attention",
-    ],
+    keys: &["attention_bias", "layer_types", "use_bidirectional_attention"],
     defaults: || {
         json!({
             "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
@@ -162,17 +156,7 @@ const GEMMA2: Family = Family {
 const QWEN3_5: Family = Family {
     architecture: "Qwen3_5ForCausalLM",
     model_type: "qwen3_5_text",
-    keys: &[
-        "attention_bias",
-        "partial_rotary_factor",
-        "layer_types",
-        "full_attention_interval",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    ],
+    keys: &["attention_bias", "layer_types"],
     defaults: || {
         json!({
             "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
@@ -192,12 +176,7 @@ const QWEN3_5: Family = Family {
 pub(super) const FAMILIES: &[Family] = &[
     LLAMA,
     MISTRAL,
-    Family {
-        architecture: "MinistralForCausalLM",
-        model_type: "ministral",
-        keys: &["sliding_window", "layer_types"],
-        ..MISTRAL
-    },
+    Family { architecture: "MinistralForCausalLM", model_type: "ministral", keys: &["layer_types"], ..MISTRAL },
     Family {
         architecture: "Ministral3ForCausalLM",
         model_type: "ministral3",
@@ -216,7 +195,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3ForCausalLM",
         model_type: "qwen3",
-        keys: &["attention_bias", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
+        keys: &["attention_bias", "layer_types"],
         defaults: || {
             json!({
                 "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128, "use_sliding_window": false,
@@ -230,18 +209,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3MoeForCausalLM",
         model_type: "qwen3_moe",
-        keys: &[
-            "attention_bias",
-            "use_sliding_window",
-            "sliding_window",
-            "num_experts",
-            "num_local_experts",
-            "num_experts_per_tok",
-            "moe_intermediate_size",
-            "norm_topk_prob",
-            "decoder_sparse_step",
-            "mlp_only_layers",
-        ],
+        keys: &["attention_bias", "num_experts", "num_local_experts", "norm_topk_prob", "mlp_only_layers"],
         defaults: || {
             json!({
                 "max_position_embeddings": 32768, "num_key_value_heads": 4, "use_sliding_window": false,
@@ -257,31 +225,16 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3_5MoeForCausalLM",
         model_type: "qwen3_5_moe_text",
-        keys: &[
-            "attention_bias",
-            "partial_rotary_factor",
-            "layer_types",
-            "full_attention_interval",
-            "linear_num_key_heads",
-            "linear_num_value_heads",
-            "linear_key_head_dim",
-            "linear_value_head_dim",
-            "linear_conv_kernel_dim",
-            "num_experts",
-            "num_experts_per_tok",
-            "moe_intermediate_size",
-            "shared_expert_intermediate_size",
-        ],
         defaults: || {
             let own = json!({
                 "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40, "num_key_value_heads": 2, "num_experts": 256,
                 "num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-                "norm_topk_prob": true,
             });
             let mut defaults = (QWEN3_5.defaults)();
             own.as_object().into_iter().flatten().for_each(|(key, value)| defaults[key] = value.clone());
             defaults
         },
+        fixed: || json!({"norm_topk_prob": true}),
         ..QWEN3_5
     },
     GEMMA,
@@ -291,14 +244,10 @@ pub(super) const FAMILIES: &[Family] = &[
         model_type: "gemma3_text",
         keys: &[
             "attention_bias",
-            "query_pre_attn_scalar",
             "attn_logit_softcapping",
             "final_logit_softcapping",
-            "hidden_activation",
-            "sliding_window",
             "sliding_window_pattern",
             "layer_types",
-            "rope_local_base_freq",
             "use_bidirectional_attention",
         ],
         defaults: || {
@@ -320,19 +269,13 @@ pub(super) const FAMILIES: &[Family] = &[
         keys: &[
             "attention_bias",
             "final_logit_softcapping",
-            "hidden_activation",
-            "sliding_window",
             "layer_types",
             "use_bidirectional_attention",
-            "global_head_dim",
             "num_global_key_value_heads",
             "per_layer_config",
             "attention_k_eq_v",
             "num_kv_shared_layers",
             "use_double_wide_mlp",
-            "hidden_size_per_layer_input",
-            "vocab_size_per_layer_input",
-            "enable_moe_block",
             "num_experts",
             "top_k_experts",
             "moe_intermediate_size",
@@ -342,7 +285,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
                 "max_position_embeddings": 131072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
                 "global_head_dim": 512, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
-                "tie_word_embeddings": true, "attention_multiplier": 1.0, "vocab_size_per_layer_input": 262144,
+                "tie_word_embeddings": true, "vocab_size_per_layer_input": 262144,
                 "hidden_size_per_layer_input": 256, "enable_moe_block": false,
                 "rope_parameters": {
                     "sliding_attention": {"rope_theta": 1e4},
@@ -350,6 +293,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 },
             })
         },
+        fixed: || json!({"attention_multiplier": 1.0}),
         norm_weight_offset: 0.0,
         qk_norm: QkNorm::Head,
         value_norm: true,
@@ -362,15 +306,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "SmolLM3ForCausalLM",
         model_type: "smollm3",
-        keys: &[
-            "attention_bias",
-            "mlp_bias",
-            "use_sliding_window",
-            "sliding_window",
-            "layer_types",
-            "no_rope_layers",
-            "no_rope_layer_interval",
-        ],
+        keys: &["attention_bias", "mlp_bias", "sliding_window", "layer_types", "no_rope_layers"],
         defaults: || {
             json!({
                 "max_position_embeddings": 32768, "num_key_value_heads": 4, "rope_theta": 2e6, "no_rope_layer_interval": 4,
@@ -392,13 +328,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Olmo3ForCausalLM",
         model_type: "olmo3",
-        keys: &["attention_bias", "sliding_window", "layer_types"],
+        keys: &["attention_bias", "layer_types"],
         defaults: || {
             json!({
                 "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5,
-                "rope_local_base_freq": 5e5,
             })
         },
+        fixed: || json!({"rope_local_base_freq": 5e5}),
         norms: Norms::After,
         qk_norm: QkNorm::Whole,
         slides: Slides::Pattern(4),
@@ -408,7 +344,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Phi3ForCausalLM",
         model_type: "phi3",
-        keys: &["sliding_window", "partial_rotary_factor", "original_max_position_embeddings"],
+        keys: &[],
         defaults: || {
             json!({
                 "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0,
@@ -422,14 +358,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "GraniteForCausalLM",
         model_type: "granite",
-        keys: &[
-            "attention_bias",
-            "mlp_bias",
-            "embedding_multiplier",
-            "attention_multiplier",
-            "residual_multiplier",
-            "logits_scaling",
-        ],
+        keys: &["attention_bias", "mlp_bias"],
         defaults: || {
             json!({
                 "max_position_embeddings": 2048, "embedding_multiplier": 1.0, "attention_multiplier": 1.0,

@@ -69,22 +69,23 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
 fn settings(tree: &Value, family: &Family) -> Value {
     /// Of the whole model, where both have the key.
     const OUTER: [&str; 3] = ["tie_word_embeddings", "bos_token_id", "eos_token_id"];
-    let (read, text) = (COMMON.iter().chain(family.keys), tree.get("text_config").unwrap_or(tree));
-    let found = |key: &&str| {
-        let outer = tree.get(key).filter(|_| OUTER.contains(key));
-        let value = outer.or(text.get(key))?.clone();
-        let counts = match &value {
-            Value::Null => *key != "rope_parameters",
+    let text = tree.get("text_config").unwrap_or(tree);
+    let found = |key: &str| {
+        let outer = tree.get(key).filter(|_| OUTER.contains(&key));
+        outer.or(text.get(key)).filter(|value| match value {
+            Value::Null => key != "rope_parameters",
             // an empty rope_scaling counts as none
-            Value::Object(table) => !table.is_empty() || *key == "per_layer_config",
+            Value::Object(table) => !table.is_empty() || key == "per_layer_config",
             _ => true,
-        };
-        counts.then(|| (key.to_string(), value))
+        })
     };
     let mut settings = (family.defaults)();
-    if let Some(settings) = settings.as_object_mut() {
-        settings.extend(read.filter_map(found));
+    for (key, value) in settings.as_object_mut().into_iter().flatten() {
+        found(key).into_iter().for_each(|found| *value = found.clone());
     }
+    let keys = COMMON.iter().chain(family.keys);
+    keys.for_each(|key| found(key).into_iter().for_each(|value| settings[*key] = value.clone()));
+    (family.fixed)().as_object().into_iter().flatten().for_each(|(key, value)| settings[key] = value.clone());
     settings
 }
 
