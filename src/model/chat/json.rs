@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::python::indent_text;
+
 /// Depth of nested lists and dicts that can be printed.
 const MAX_DEPTH: usize = 100;
 
@@ -22,7 +24,8 @@ pub(super) fn tojson(
     let (separators, sort_keys) = (named("separators")?.filter(|value| !value.is_none()), named("sort_keys")?);
     kwargs.assert_all_used()?;
     let truth = |value: Option<Value>| value.is_some_and(|value| value.is_true());
-    let indent = indent.as_ref().map(indent_text).transpose()?;
+    let otherwise = "tojson: indent: expected a string or at most 1000";
+    let indent = indent.map(|indent| indent_text(&indent, otherwise)).transpose()?;
     let (item_separator, key_separator) = match separators {
         Some(pair) => (pair.get_item_by_index(0)?.to_string(), pair.get_item_by_index(1)?.to_string()),
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
@@ -40,15 +43,6 @@ pub(super) fn tojson(
     };
     writer.value(value, 0)?;
     Ok(writer.out)
-}
-
-/// `indent` is a number of spaces or the text of one level.
-fn indent_text(indent: &Value) -> Result<String, Error> {
-    match (indent.as_str(), indent.as_i64()) {
-        (Some(text), _) => Ok(text.to_owned()),
-        (None, Some(spaces @ ..=1000)) => Ok(" ".repeat(spaces.max(0) as usize)),
-        _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: indent: expected a string or at most 1000")),
-    }
 }
 
 /// A number as Python writes it: shortest digits, with an exponent below 1e-4 and from 1e16.
