@@ -122,7 +122,6 @@ impl Batch<'_> {
         request: Request,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
         let backend = &self.engine.backend;
         let any_width = backend.is_bit_equal_at_any_width();
         let shared = |r: &Running| backend.resumes_at(r.id, shared(prompt, r.cached()));
@@ -139,23 +138,9 @@ impl Batch<'_> {
     pub fn add(&mut self, tokens: &[u32], prompt_len: usize, selection: HeadSelection) -> Result<Ticket, EngineError> {
         let (id, steps) = self.engine.trace_sequence(tokens, prompt_len, selection)?;
         let generation = Generation { tokens: tokens.to_vec(), prompt_len, finish: FinishReason::Stop, steps };
-        let ticket = Ticket(self.started);
-        self.started += 1;
-        let request = self.request.clone();
-        let (text, lookup, guess, finished, reported) = (None, None, None, true, true);
-        self.running.push(Running {
-            ticket,
-            id,
-            stream: 0,
-            request,
-            generation,
-            text,
-            lookup,
-            guess,
-            finished,
-            reported,
-        });
-        Ok(ticket)
+        let running = self.enter(id, 0, self.request.clone(), generation);
+        (running.finished, running.reported) = (true, true);
+        Ok(running.ticket)
     }
 
     /// [`start`](Self::start) with options of its own, for a prompt that begins as a response of the batch does: what they
@@ -168,7 +153,6 @@ impl Batch<'_> {
         request: Request,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
         let base = self.running.iter().find(|r| r.ticket == base).map(|r| (r.id, shared(prompt, r.cached())));
         self.start_from(base, prompt, stream, request, on_token)
     }
@@ -182,9 +166,8 @@ impl Batch<'_> {
         stream: u64,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
-        let request = self.request.clone();
-        self.start_from(Some((from, shared(prompt, cached))), prompt, stream, request, on_token)
+        let base = Some((from, shared(prompt, cached)));
+        self.start_from(base, prompt, stream, self.request.clone(), on_token)
     }
 
     /// Adds a prompt, of which `base` holds the first n tokens.
@@ -196,6 +179,7 @@ impl Batch<'_> {
         request: Request,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
+        self.check(prompt)?;
         let trace = request.0.generate.heads().map(|selection| selection.options(prompt.len()));
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
@@ -206,8 +190,6 @@ impl Batch<'_> {
             None => (backend.open(trace)?, 0),
         };
         backend.expect_fork(id, prompt.len() - 1);
-        let ticket = Ticket(self.started);
-        self.started += 1;
         let generation = Generation {
             tokens: prompt.to_vec(),
             prompt_len: prompt.len(),
@@ -216,10 +198,10 @@ impl Batch<'_> {
         };
         let has_stop = !request.0.generate.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
-        let lookup =
-            (self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means)).then(|| Lookup::of(prompt));
-        let (guess, finished, reported) = (None, false, false);
-        self.running.push(Running { ticket, id, stream, request, generation, text, lookup, guess, finished, reported });
+        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means);
+        let running = self.enter(id, stream, request, generation);
+        (running.text, running.lookup) = (text, guesses.then(|| Lookup::of(prompt)));
+        let ticket = running.ticket;
         let started = self.prefill(prompt, start).and_then(|()| {
             let Some(running) = self.running.last_mut() else { return Ok(()) };
             running.advance(on_token);
@@ -232,6 +214,17 @@ impl Batch<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Adds a sequence of the backend.
+    fn enter(&mut self, id: SequenceId, stream: u64, request: Request, generation: Generation) -> &mut Running {
+        let ticket = Ticket(self.started);
+        self.started += 1;
+        let (text, lookup, guess, finished, reported) = Default::default();
+        let running = Running { ticket, id, stream, request, generation, text, lookup, guess, finished, reported };
+        let index = self.running.len();
+        self.running.push(running);
+        &mut self.running[index]
     }
 
     /// Decodes until a response ends that has not been returned before; `None` if there is none left. It stays in the
@@ -286,13 +279,24 @@ impl Batch<'_> {
         Some(running)
     }
 
-    /// Decodes until every response has ended and takes them all, in the order in which they were started.
-    pub(super) fn finish(
-        mut self,
+    /// Decodes until every response has ended and takes them all, in the order in which they were started; with their
+    /// sequences, which remain open.
+    pub(super) fn finish_traced(
+        &mut self,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
+    }
+
+    /// [`finish_traced`](Self::finish_traced) without the sequences.
+    pub(super) fn finish(
+        &mut self,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Generation>, EngineError> {
+        let finished = self.finish_traced(on_token)?;
+        finished.iter().for_each(|(id, _)| self.engine.backend.close(*id));
+        Ok(finished.into_iter().map(|(_, generation)| generation).collect())
     }
 
     /// Lets responses guess from those taken out before. For responses of one person: how fast tokens come would tell

@@ -189,7 +189,7 @@ impl<'e> TracedSequence<'e> {
 /// The tokens that a prompt has in common with the first of `cached`; not its last one, whose row is what the first token is
 /// predicted from.
 pub(super) fn shared(prompt: &[u32], cached: &[u32]) -> usize {
-    prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count()
+    prompt[..prompt.len().saturating_sub(1)].iter().zip(cached).take_while(|(a, b)| a == b).count()
 }
 
 impl Drop for TracedSequence<'_> {
