@@ -160,13 +160,12 @@ impl Earlier<'_> {
     }
 
     /// Reads the lines of whole gzip members; returns the members' length in bytes.
-    fn read_members(&mut self, file: impl BufRead) -> Result<u64, AppendError> {
+    fn read_members(&mut self, mut file: BufReader<File>) -> Result<u64, AppendError> {
         /// First bytes of every member.
         const MAGIC: [u8; 2] = [0x1f, 0x8b];
-        let mut file = Counting { inner: file, bytes: 0 };
         let mut text = Vec::new();
         loop {
-            let offset = file.bytes;
+            let offset = file.stream_position().map_err(|source| self.io(source))?;
             let start = file.fill_buf().map_err(|source| self.io(source))?;
             if start.is_empty() {
                 return Ok(offset);
@@ -215,31 +214,6 @@ impl Earlier<'_> {
 
     fn io(&self, source: io::Error) -> AppendError {
         AppendError::Io { file: self.path.to_owned(), source }
-    }
-}
-
-/// Counts consumed bytes.
-struct Counting<R> {
-    inner: R,
-    bytes: u64,
-}
-
-impl<R: BufRead> Read for Counting<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.inner.read(buffer)?;
-        self.bytes += n as u64;
-        Ok(n)
-    }
-}
-
-impl<R: BufRead> BufRead for Counting<R> {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.inner.fill_buf()
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.inner.consume(n);
-        self.bytes += n as u64;
     }
 }
 
