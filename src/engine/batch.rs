@@ -1,7 +1,7 @@
 //! Responses generated together: prompts join and finished responses leave while the others go on, each with options of its
 //! own. Every token is the same as if its sequence ran alone.
 
-use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
+use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
 use super::stop::StopText;
@@ -10,7 +10,6 @@ use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Responses of an evaluation or of a list of questions that are generated at once by default.
@@ -105,12 +104,7 @@ impl Batch<'_> {
     /// Adds a prompt: runs it, and chooses the first token. `stream` numbers the sequence for the sampler and for
     /// progress. What the prompt has in common with another sequence of the batch is copied from its cache, where that
     /// changes no bit.
-    pub fn start(
-        &mut self,
-        prompt: &[u32],
-        stream: u64,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Ticket, EngineError> {
+    pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket, EngineError> {
         self.start_with(prompt, stream, self.request.clone(), on_token)
     }
 
@@ -120,7 +114,7 @@ impl Batch<'_> {
         prompt: &[u32],
         stream: u64,
         request: Request,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
         let backend = &self.engine.backend;
         let any_width = backend.is_bit_equal_at_any_width();
@@ -151,7 +145,7 @@ impl Batch<'_> {
         prompt: &[u32],
         stream: u64,
         request: Request,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
         let base = self.running.iter().find(|r| r.ticket == base).map(|r| (r.id, shared(prompt, r.cached())));
         self.start_from(base, prompt, stream, request, on_token)
@@ -164,7 +158,7 @@ impl Batch<'_> {
         (from, cached): (SequenceId, &[u32]),
         prompt: &[u32],
         stream: u64,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
         let base = Some((from, shared(prompt, cached)));
         self.start_from(base, prompt, stream, self.request.clone(), on_token)
@@ -177,7 +171,7 @@ impl Batch<'_> {
         prompt: &[u32],
         stream: u64,
         request: Request,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
         self.check(prompt)?;
         let trace = request.0.generate.heads().map(|selection| selection.options(prompt.len()));
@@ -229,10 +223,7 @@ impl Batch<'_> {
 
     /// Decodes until a response ends that has not been returned before; `None` if there is none left. It stays in the
     /// batch, its cache for others to share, until it is taken out.
-    pub fn next(
-        &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Option<Ticket>, EngineError> {
+    pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ticket>, EngineError> {
         self.next_or_pause(on_token, &mut || false)
     }
 
@@ -240,7 +231,7 @@ impl Batch<'_> {
     /// those that have not ended go on with the next call.
     pub fn next_or_pause(
         &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Ticket>, EngineError> {
         if !self.running.iter().any(Running::is_news) {
@@ -281,19 +272,13 @@ impl Batch<'_> {
 
     /// Decodes until every response has ended and takes them all, in the order in which they were started; with their
     /// sequences, which remain open.
-    pub(super) fn finish_traced(
-        &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
+    pub(super) fn finish_traced(&mut self, on_token: OnToken) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
     }
 
     /// [`finish_traced`](Self::finish_traced) without the sequences.
-    pub(super) fn finish(
-        &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<Generation>, EngineError> {
+    pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
         let finished = self.finish_traced(on_token)?;
         finished.iter().for_each(|(id, _)| self.engine.backend.close(*id));
         Ok(finished.into_iter().map(|(_, generation)| generation).collect())
@@ -369,7 +354,7 @@ impl Drop for Batch<'_> {
 
 impl Running {
     /// Reports the token just chosen and notes whether the response ends with it.
-    pub(super) fn advance(&mut self, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+    pub(super) fn advance(&mut self, on_token: OnToken) {
         let Options { generate, stop_ids, context, .. } = &*self.request.0;
         let g = &self.generation;
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {

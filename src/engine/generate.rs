@@ -86,6 +86,9 @@ pub struct Progress<'a> {
     pub confidence: Option<f64>,
 }
 
+/// Called with every token as it is chosen; may break its response off.
+pub type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
 /// One finished response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
@@ -186,7 +189,7 @@ impl<'e> TracedSequence<'e> {
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
         streams: impl IntoIterator<Item = u64>,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Vec<Generation>, EngineError> {
         self.parts().1.restore()?;
         let mut batch = self.engine.batch(options);
