@@ -5,7 +5,7 @@
 mod logits;
 mod tests;
 
-pub use logits::{LogitStats, argmax, log_sum_exp, logit_sums, softmax_stats, top_k};
+pub use logits::{LogitStats, argmax, logit_sums, softmax_stats, top_k};
 
 use super::simd::{Isa, Kernel, LANES, Simd};
 use crate::model::config::Activation;

@@ -132,7 +132,6 @@ fn softmax_statistics_are_exact_to_1e_6() {
                     (got.entropy - entropy).abs() < 1e-6 * entropy.max(1.0),
                     "{isa:?} {len} {scale} {shift}: {got:?} not {entropy}"
                 );
-                assert_eq!(log_sum_exp(isa, &x), (x[best], got.lse));
             }
         }
     }
