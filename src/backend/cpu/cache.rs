@@ -103,13 +103,6 @@ struct LayerCache {
     chunks: Vec<Arc<Chunk>>,
 }
 
-impl LayerCache {
-    /// Numbers in a chunk's keys and values.
-    fn sizes(&self) -> (usize, usize) {
-        (self.kv_heads * self.head_dim * CHUNK, self.kv_heads * CHUNK * value_stride(self.head_dim))
-    }
-}
-
 /// head_dim rounded up to whole vectors.
 pub fn value_stride(head_dim: usize) -> usize {
     head_dim.next_multiple_of(LANES)
@@ -143,10 +136,11 @@ impl KvCache {
     /// Makes room for positions `0..len`.
     pub fn reserve(&mut self, len: usize) {
         for layer in self.layers.iter_mut().filter(|layer| layer.kv_heads > 0) {
-            let (keys, values) = layer.sizes();
+            let numbers = layer.kv_heads * CHUNK;
             while layer.chunks.len() * CHUNK < len {
-                let scales = if self.v_type == ValueType::Q8 { layer.kv_heads * CHUNK } else { 0 };
-                let (keys, values) = (Block::new(self.k_type.into(), keys), Block::new(self.v_type, values));
+                let scales = if self.v_type == ValueType::Q8 { numbers } else { 0 };
+                let keys = Block::new(self.k_type.into(), numbers * layer.head_dim);
+                let values = Block::new(self.v_type, numbers * value_stride(layer.head_dim));
                 layer.chunks.push(Arc::new(Chunk { keys, values, scales: vec![0.0; scales] }));
             }
         }

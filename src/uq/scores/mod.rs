@@ -187,6 +187,7 @@ impl Scores {
     }
 
     /// A value for each score.
+    #[cfg(test)]
     pub fn from_fn(mut value: impl FnMut(&'static Score) -> f64) -> Self {
         Scores(all().map(|score| Some(value(score))).collect())
     }
