@@ -141,7 +141,7 @@ impl Tokenizer {
             self.token_text(id)?;
         }
         let text = self.decode_raw(ids)?;
-        Ok(if self.config.clean_up_spaces { detokenize::clean_up(&text) } else { text })
+        Ok(if self.config.clean_up_tokenization_spaces == Some(true) { detokenize::clean_up(&text) } else { text })
     }
 
     /// The text of one id on its own, as transformers' `decode([id])`; part of a multi-byte character is U+FFFD.
@@ -240,7 +240,8 @@ fn add_missing_tokens(
     config: &TokenizerConfig,
     path: &Path,
 ) -> Result<(), TokenizerError> {
-    let missing = config.added_tokens.iter().filter(|(_, token)| inner.token_to_id(&token.content).is_none());
+    let listed = config.added_tokens_decoder.iter().flatten();
+    let missing = listed.filter(|(_, token)| inner.token_to_id(&token.content).is_none());
     let missing: Vec<(u32, &AddedTokenSpec)> = missing.map(|(&id, token)| (id, token)).collect();
     if missing.is_empty() {
         return Ok(());

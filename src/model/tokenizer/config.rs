@@ -10,18 +10,20 @@ use serde_json::{Map, Value};
 use super::{TokenizerError, read_json};
 
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is not there.
-#[derive(Debug, Default)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct TokenizerConfig {
+    #[serde(skip)]
     pub bos_token: Option<String>,
+    #[serde(skip)]
     pub eos_token: Option<String>,
     /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
+    #[serde(skip)]
     pub special_tokens: BTreeMap<String, String>,
-    /// `None`: not in the file.
     pub add_bos_token: Option<bool>,
-    pub clean_up_spaces: bool,
-    /// `added_tokens_decoder`, by id.
-    pub added_tokens: BTreeMap<u32, AddedTokenSpec>,
-    /// `chat_template` as it stands: a string, or a list of named ones.
+    pub clean_up_tokenization_spaces: Option<bool>,
+    /// By id.
+    pub added_tokens_decoder: Option<BTreeMap<u32, AddedTokenSpec>>,
+    /// A string, or a list of named ones.
     pub chat_template: Option<Value>,
 }
 
@@ -58,15 +60,6 @@ impl TryFrom<Value> for AddedTokenSpec {
     }
 }
 
-/// The fields with fixed names.
-#[derive(Deserialize)]
-struct Fields {
-    add_bos_token: Option<bool>,
-    clean_up_tokenization_spaces: Option<bool>,
-    added_tokens_decoder: Option<BTreeMap<u32, AddedTokenSpec>>,
-    chat_template: Option<Value>,
-}
-
 impl TokenizerConfig {
     /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. Of tokens in both,
     /// the older file's count, as in transformers, unless the newer one lists all added tokens.
@@ -74,20 +67,14 @@ impl TokenizerConfig {
         let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
         let tree = read_object(&path)?;
         let special = special_tokens(&path, &tree)?;
-        let fields: Fields = serde_path_to_error::deserialize(Value::Object(tree))
+        let mut config: TokenizerConfig = serde_path_to_error::deserialize(Value::Object(tree))
             .map_err(|e| wrong(&path, &e.path().to_string(), e.inner().to_string()))?;
         let old = special_tokens(&older, &read_object(&older)?)?;
-        let (first, last) = if fields.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
-        let special_tokens: BTreeMap<String, String> = first.into_iter().chain(last).collect();
-        Ok(Self {
-            bos_token: special_tokens.get("bos_token").cloned(),
-            eos_token: special_tokens.get("eos_token").cloned(),
-            special_tokens,
-            add_bos_token: fields.add_bos_token,
-            clean_up_spaces: fields.clean_up_tokenization_spaces.unwrap_or(false),
-            added_tokens: fields.added_tokens_decoder.unwrap_or_default(),
-            chat_template: fields.chat_template,
-        })
+        let (first, last) = if config.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
+        config.special_tokens = first.into_iter().chain(last).collect();
+        config.bos_token = config.special_tokens.get("bos_token").cloned();
+        config.eos_token = config.special_tokens.get("eos_token").cloned();
+        Ok(config)
     }
 }
 
