@@ -281,12 +281,12 @@ macro_rules! each {
     }};
 }
 
-/// Functions of [`Simd`] that are one expression.
-macro_rules! lane_functions {
-    ($($name:ident($($argument:ident: $type:ty),+) $(-> $result:ty)? = $value:expr;)+) => {$(
+/// Functions of [`Simd`] and [`Tiles`](tiles::Tiles) that are one expression.
+macro_rules! inlined {
+    ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $value:expr;)+) => {$(
         #[inline(always)]
         #[allow(unused_unsafe)] // not all values need it
-        unsafe fn $name($($argument: $type),+) $(-> $result)? {
+        unsafe fn $name($($argument: $type),*) $(-> $result)? {
             // SAFETY: as the trait's contract.
             unsafe { $value }
         }
@@ -297,7 +297,7 @@ impl Simd for Portable {
     type V = [f32; LANES];
     // NEON has 32 of 4 lanes, SSE2 16
     const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 4 } else { 8 };
-    lane_functions! {
+    inlined! {
         splat(x: f32) -> Self::V = [x; LANES];
         load(p: *const f32) -> Self::V = p.cast::<Self::V>().read_unaligned();
         store(p: *mut f32, v: Self::V) = p.cast::<Self::V>().write_unaligned(v);

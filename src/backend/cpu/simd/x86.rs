@@ -13,7 +13,7 @@ pub struct Avx512;
 impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: usize = 32;
-    lane_functions! {
+    inlined! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
         load_f16(p: *const f16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
@@ -151,7 +151,7 @@ unsafe fn add_halves(a: __m256, b: __m256) -> __m256 {
 impl Simd for Avx2 {
     type V = Pair;
     const REGISTERS: usize = 8;
-    lane_functions! {
+    inlined! {
         load(p: *const f32) -> Pair = (_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8)));
         load_bf16(p: *const bf16) -> Pair = (eight_bf16(p), eight_bf16(p.add(8)));
         load_f16(p: *const f16) -> Pair
