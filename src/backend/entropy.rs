@@ -84,7 +84,7 @@ pub struct EntropyState {
 }
 
 /// Whether the regularized normalization of the authors' code is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum EntropyRule {
     /// H = ln Z' - S'/Z'.
     Exact,

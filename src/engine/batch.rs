@@ -18,7 +18,7 @@ pub const BATCH_SIZE: usize = 16;
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
     pub(super) engine: &'e mut Engine,
-    request: Request,
+    pub(super) request: Request,
     /// In the order in which they were started.
     pub(super) running: Vec<Running>,
     /// Texts besides a sequence's own that its next tokens are guessed from.
@@ -151,21 +151,9 @@ impl Batch<'_> {
         self.start_from(base, prompt, stream, request, on_token)
     }
 
-    /// Adds a prompt that begins as sequence `from` (whose tokens are `cached`) does: what they share is copied from its
-    /// cache, not computed again.
-    pub(super) fn start_sharing(
-        &mut self,
-        (from, cached): (SequenceId, &[u32]),
-        prompt: &[u32],
-        stream: u64,
-        on_token: OnToken,
-    ) -> Result<Ticket, EngineError> {
-        let base = Some((from, shared(prompt, cached)));
-        self.start_from(base, prompt, stream, self.request.clone(), on_token)
-    }
-
-    /// Adds a prompt, of which `base` holds the first n tokens.
-    fn start_from(
+    /// Adds a prompt, of which sequence `base` of the backend holds the first n tokens: they are copied from its cache, not
+    /// computed again.
+    pub(super) fn start_from(
         &mut self,
         base: Option<(SequenceId, usize)>,
         prompt: &[u32],

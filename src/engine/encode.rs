@@ -36,7 +36,7 @@ fn check_length(engine: &Engine, bytes: usize) -> Result<(), EncodeError> {
 }
 
 /// Encoding of a prompt and an existing response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Encoding {
     /// Each by itself, as they are in a generation.
     Separate,

@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
 use super::running::{Measure, RunningConfidence};
-use super::trace::{HeadSelection, TracedSequence};
+use super::trace::{HeadSelection, TracedSequence, shared};
 use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
@@ -195,7 +195,8 @@ impl<'e> TracedSequence<'e> {
         let mut batch = self.engine.batch(options);
         batch.guess_from(&self.tokens[self.prompt_len..]);
         for (prompt, stream) in prompts.iter().zip(streams) {
-            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
+            let base = Some((self.sequence, shared(prompt, &self.tokens)));
+            batch.start_from(base, prompt, stream, batch.request.clone(), on_token)?;
         }
         batch.finish(on_token)
     }

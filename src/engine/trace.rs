@@ -257,7 +257,7 @@ impl TraceQueries<'_> {
         if in_place {
             rescore::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
         }
-        Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())
+        Ok(rescored.into_iter().map(|variant| variant.logprobs).collect())
     }
 
     /// Runs the response's own rows again where the cache holds a variant's.

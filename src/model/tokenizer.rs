@@ -15,7 +15,7 @@ use tokenizers::AddedToken;
 
 use super::boundary::{caught, on_known_stack};
 use crate::files;
-use config::AddedTokenSpec;
+use config::Token;
 pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
@@ -241,25 +241,17 @@ fn add_missing_tokens(
     path: &Path,
 ) -> Result<(), TokenizerError> {
     let listed = config.added_tokens_decoder.iter().flatten();
-    let missing = listed.filter(|(_, token)| inner.token_to_id(&token.content).is_none());
-    let missing: Vec<(u32, &AddedTokenSpec)> = missing.map(|(&id, token)| (id, token)).collect();
+    let missing: Vec<_> = listed.filter(|(_, token)| inner.token_to_id(&token.0.content).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let added = missing.iter().map(|(_, token)| {
-        AddedToken::from(token.content.clone(), token.special)
-            .lstrip(token.lstrip)
-            .rstrip(token.rstrip)
-            .single_word(token.single_word)
-            .normalized(token.normalized)
-    });
-    let added = added.collect();
+    let added = missing.iter().map(|(_, token)| token.0.clone()).collect();
     caught(|| file::add_tokens(inner, added))
         .and_then(|result| result)
         .map_err(|message| TokenizerError::Parse { path: path.to_path_buf(), message })?;
-    for (expected, token) in missing {
-        if let Some(found) = inner.token_to_id(&token.content).filter(|&found| found != expected) {
-            let (path, token) = (path.to_path_buf(), token.content.clone());
+    for (&expected, Token(AddedToken { content, .. })) in missing {
+        if let Some(found) = inner.token_to_id(content).filter(|&found| found != expected) {
+            let (path, token) = (path.to_path_buf(), content.clone());
             return Err(TokenizerError::AddedTokenId { path, token, expected, found });
         }
     }

@@ -403,18 +403,17 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let shared_expert = several.and_then(|spec| spec.shared_expert_intermediate_size).map(|inner| {
         Ok((network(index, &name("mlp.shared_expert"), inner, hidden)?, matrix("mlp.shared_expert_gate", 1, hidden)?))
     });
-    let mut dense_beside = None;
+    let beside = |mixture: ExpertSpec| {
+        let sizes = (hidden, mixture.num_experts, spec.norm_weight_offset);
+        DenseBeside::read(index, &name(""), dense()?, sizes)
+    };
+    let dense_beside = several.filter(|mixture| mixture.dense_beside).map(beside).transpose()?;
     let (router, experts) = match several {
         None => (None, vec![dense()?]),
-        Some(experts_spec) if experts_spec.dense_beside => {
-            let sizes = (hidden, experts_spec.num_experts, spec.norm_weight_offset);
-            dense_beside = Some(DenseBeside::read(index, &name(""), dense()?, sizes)?);
-            let router = matrix("router.proj", experts_spec.num_experts, hidden)?;
-            (Some(router), experts(index, &name("experts"), experts_spec, hidden)?)
-        }
-        Some(spec) => {
-            let router = matrix("mlp.gate", spec.num_experts, hidden)?;
-            (Some(router), experts(index, &name("mlp.experts"), spec, hidden)?)
+        Some(mixture) => {
+            let names = if mixture.dense_beside { ("router.proj", "experts") } else { ("mlp.gate", "mlp.experts") };
+            let router = matrix(names.0, mixture.num_experts, hidden)?;
+            (Some(router), experts(index, &name(names.1), mixture, hidden)?)
         }
     };
     let has_k = kv_layer == layer;

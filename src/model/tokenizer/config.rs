@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokenizers::AddedToken;
 
 use super::{TokenizerError, read_json};
 
@@ -22,7 +23,7 @@ pub(crate) struct TokenizerConfig {
     pub add_bos_token: Option<bool>,
     pub clean_up_tokenization_spaces: Option<bool>,
     /// By id.
-    pub added_tokens_decoder: Option<BTreeMap<u32, AddedTokenSpec>>,
+    pub added_tokens_decoder: Option<BTreeMap<u32, Token>>,
     /// A string, or a list of named ones.
     pub chat_template: Option<Value>,
 }
@@ -30,16 +31,9 @@ pub(crate) struct TokenizerConfig {
 /// A token: its text, or an object with the text in `content`, as each entry of `added_tokens_decoder`.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Value")]
-pub(crate) struct AddedTokenSpec {
-    pub content: String,
-    pub lstrip: bool,
-    pub rstrip: bool,
-    pub single_word: bool,
-    pub normalized: bool,
-    pub special: bool,
-}
+pub(crate) struct Token(pub AddedToken);
 
-impl TryFrom<Value> for AddedTokenSpec {
+impl TryFrom<Value> for Token {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
@@ -49,14 +43,14 @@ impl TryFrom<Value> for AddedTokenSpec {
         })?;
         let flag = |flag: &str| value.get(flag).and_then(Value::as_bool);
         let special = flag("special").unwrap_or(false);
-        Ok(Self {
+        Ok(Self(AddedToken {
             content: content.to_owned(),
             lstrip: flag("lstrip").unwrap_or(false),
             rstrip: flag("rstrip").unwrap_or(false),
             single_word: flag("single_word").unwrap_or(false),
             normalized: flag("normalized").unwrap_or(!special),
             special,
-        })
+        }))
     }
 }
 
@@ -93,8 +87,8 @@ fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<Str
     let is_token =
         |(name, value): &(&String, &Value)| name.ends_with("_token") && !value.is_boolean() && !value.is_null();
     let token = |(name, value): (&String, &Value)| {
-        let token = AddedTokenSpec::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
-        Ok((name.clone(), token.content))
+        let token = Token::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
+        Ok((name.clone(), token.0.content))
     };
     tree.iter().filter(is_token).map(token).collect()
 }
