@@ -22,7 +22,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -671,14 +671,12 @@ impl TensorIndex<'_> {
 }
 
 /// File names of `model.safetensors.index.json`'s `weight_map`, each once.
-fn shard_names(path: &Path) -> Result<Vec<String>, ModelError> {
+fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
     #[derive(serde::Deserialize)]
     struct Index {
         weight_map: HashMap<String, String>,
     }
-    let mut names: Vec<String> = read_json::<Index>(path)?.weight_map.into_values().collect();
-    names.sort();
-    names.dedup();
+    let names: BTreeSet<String> = read_json::<Index>(path)?.weight_map.into_values().collect();
     // a name is a file of this folder, never a path out of it
     match names.iter().find(|n| Path::new(n).components().count() != 1 || n.as_str() == "..") {
         None => Ok(names),

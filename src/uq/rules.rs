@@ -18,17 +18,11 @@ pub fn names<T: ValueEnum>() -> Vec<String> {
 }
 
 /// The value of a name.
-pub fn named<T: ValueEnum>(found: &str) -> Result<T, UnknownName> {
-    let unknown = |_| UnknownName { found: found.to_owned(), expected: one_of(&names::<T>()) };
-    T::from_str(found, false).map_err(unknown)
-}
-
-/// A name that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, found \"{found}\"")]
-pub struct UnknownName {
-    pub found: String,
-    pub expected: String,
+///
+/// # Errors
+/// The names that there are, and the one found.
+pub fn named<T: ValueEnum>(found: &str) -> Result<T, String> {
+    T::from_str(found, false).map_err(|_| format!("expected {}, found \"{found}\"", one_of(&names::<T>())))
 }
 
 /// Names joined for a message: `a, b or c`.

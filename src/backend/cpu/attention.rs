@@ -162,11 +162,6 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Query rows: one for each row and head of the group.
-    fn queries_len(&self) -> usize {
-        self.rows.len() * self.shape.group()
-    }
-
     /// Chunks that any row attends to: those of the first, since all end in the same one.
     fn chunks(&self) -> Range<usize> {
         chunks(self.shape, self.rows[0].position)
@@ -220,7 +215,8 @@ struct Partial {
 
 impl Partial {
     fn empty(task: &Task) -> Partial {
-        let len = task.queries_len();
+        // a query row for each row and head of the group
+        let len = task.rows.len() * task.shape.group();
         Partial {
             states: vec![HeadState::EMPTY; len],
             out: vec![0.0; len * value_stride(task.shape.head_dim)],

@@ -1,7 +1,5 @@
 //! The filter `tojson` as transformers defines it: Python's `json.dumps` with `ensure_ascii=False`. Jinja2's own escapes HTML.
 
-use std::fmt::Write;
-
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
@@ -61,10 +59,6 @@ pub(super) fn number(value: &Value) -> String {
     }
 }
 
-fn not_serializable(value: &Value) -> Error {
-    Error::new(ErrorKind::BadSerialization, format!("an object of type {} is not JSON serializable", value.kind()))
-}
-
 struct Writer<'w, 's, 'e> {
     state: &'w State<'s, 'e>,
     ensure_ascii: bool,
@@ -84,9 +78,6 @@ impl Writer<'_, '_, '_> {
         self.state.consume_fuel(1 + (self.out.len() - self.charged) as u64 / 64)?;
         self.charged = self.out.len();
         match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.out.push_str(&number(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?.checked().map(|item| Ok((None, item?)));
@@ -101,7 +92,7 @@ impl Writer<'_, '_, '_> {
                 }
                 self.items(['{', '}'], entries.into_iter().map(Ok), depth)?;
             }
-            _ => return Err(not_serializable(value)),
+            _ => self.out.push_str(&scalar(value)?),
         }
         Ok(())
     }
@@ -142,37 +133,31 @@ impl Writer<'_, '_, '_> {
     }
 
     fn string(&mut self, text: &str) {
-        self.out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && c > '~') => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        let _ = write!(self.out, "\\u{unit:04x}"); // writing to a String does not fail
-                    }
-                }
-                c => self.out.push(c),
+        for c in serde_json::Value::from(text).to_string().chars() {
+            match self.ensure_ascii && c > '~' {
+                true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| self.out += &format!("\\u{unit:04x}")),
+                false => self.out.push(c),
             }
         }
-        self.out.push('"');
+    }
+}
+
+/// What neither holds others nor is a text.
+fn scalar(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::None => Ok("null".to_owned()),
+        ValueKind::Bool => Ok(if value.is_true() { "true" } else { "false" }.to_owned()),
+        ValueKind::Number => Ok(number(value)),
+        kind => {
+            let message = format!("an object of type {kind} is not JSON serializable");
+            Err(Error::new(ErrorKind::BadSerialization, message))
+        }
     }
 }
 
 /// A dict's key as `json.dumps` writes it.
 fn key_text(key: &Value) -> Result<String, Error> {
-    match key.kind() {
-        ValueKind::String => Ok(key.to_string()),
-        ValueKind::None => Ok("null".to_owned()),
-        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_owned()),
-        ValueKind::Number => Ok(number(key)),
-        _ => Err(not_serializable(key)),
-    }
+    if key.kind() == ValueKind::String { Ok(key.to_string()) } else { scalar(key) }
 }
 
 /// An error where a value to be printed is nested deeper than [`MAX_DEPTH`].

@@ -1,7 +1,7 @@
 //! Predictive entropy as a confidence, −Σ H, and its length-normalized form, 1 − mean H (0 and 1 of no rows), whose
 //! calibration the paper measures as that of a probability, though it may be below 0.
 
-use super::{Found, SINGLE_PASS};
+use super::{Found, SINGLE_PASS, mean};
 use crate::uq::predictions::{entropies, response_entropies};
 
 scores! {
@@ -9,11 +9,11 @@ scores! {
     "predictive_entropy", "Entropy", "minus the summed entropy, nats", place: 0
         => |found| Some(negative_sum(&of_response(found)));
     "ln_predictive_entropy", "Entropy, mean", "1 - mean entropy", place: 0, is_probability: true
-        => |found| Some(one_minus_mean(&of_response(found)));
+        => |found| Some(1.0 - mean(&of_response(found)));
     "answer_entropy", "Answer entropy", "minus the summed entropy of the answer's tokens", place: 0, of_answer: true
         => |found| Some(negative_sum(&of_answer(found)));
     "ln_answer_entropy", "Answer entropy, mean", "1 - mean entropy of the answer's tokens",
-        place: 0, is_probability: true, of_answer: true => |found| Some(one_minus_mean(&of_answer(found)));
+        place: 0, is_probability: true, of_answer: true => |found| Some(1.0 - mean(&of_answer(found)));
 }
 
 fn of_response(found: &Found) -> Vec<f64> {
@@ -26,8 +26,4 @@ fn of_answer(found: &Found) -> Vec<f64> {
 
 fn negative_sum(entropies: &[f64]) -> f64 {
     0.0 - entropies.iter().sum::<f64>() // not -0 of no rows
-}
-
-fn one_minus_mean(entropies: &[f64]) -> f64 {
-    1.0 - entropies.iter().sum::<f64>() / entropies.len().max(1) as f64
 }
