@@ -84,7 +84,7 @@ pub struct EntropyState {
 }
 
 /// Whether the regularized normalization of the authors' code is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum EntropyRule {
     /// H = ln Z' - S'/Z'.
     Exact,
@@ -122,14 +122,6 @@ impl SoftmaxState {
 
 impl EntropyState {
     pub const EMPTY: EntropyState = EntropyState { max: f32::NEG_INFINITY, sum: 0.0, weighted: 0.0 };
-
-    /// One position with score `s` and weight `w`.
-    pub fn of(score: f32, weight: f32) -> EntropyState {
-        if weight == 0.0 {
-            return EntropyState::EMPTY;
-        }
-        EntropyState { max: score, sum: weight, weighted: weight * weight.ln() }
-    }
 
     /// The same sums relative to a maximum that is larger by `d ≥ 0`: S' ← e^{-d}(S' - d Z'), Z' ← e^{-d} Z'.
     fn raised(&self, d: f32) -> EntropyState {
@@ -204,9 +196,17 @@ mod tests {
         Some(-terms.iter().map(|e| e / sum).filter(|a| *a > 0.0).map(|a| a * a.ln()).sum::<f64>())
     }
 
+    /// One position with score `s` and weight `w`.
+    fn of(score: f32, weight: f32) -> EntropyState {
+        if weight == 0.0 {
+            return EntropyState::EMPTY;
+        }
+        EntropyState { max: score, sum: weight, weighted: weight * weight.ln() }
+    }
+
     fn streamed(scores: &[f32], row: usize, split: usize) -> EntropyState {
         let part = |range: std::ops::Range<usize>| {
-            range.fold(EntropyState::EMPTY, |state, t| state.merge(&EntropyState::of(scores[t], reweighting(row, t))))
+            range.fold(EntropyState::EMPTY, |state, t| state.merge(&of(scores[t], reweighting(row, t))))
         };
         let mut state = EntropyState::EMPTY;
         let mut start = 0;

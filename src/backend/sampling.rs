@@ -1,6 +1,9 @@
 //! Choosing the next token. Every choice depends on (seed, stream, position) alone, so it is the same whatever the
 //! batch a sequence runs in.
 
+use super::cpu::norm::argmax;
+use super::cpu::simd::Isa;
+
 /// Sampling options. `temperature` 0 is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -32,7 +35,7 @@ impl Choice {
     pub fn token(&self, logits: &[f32]) -> u32 {
         let logits = &logits[..self.vocabulary.min(logits.len())];
         if self.sampling.temperature <= 0.0 {
-            return argmax(logits);
+            return argmax(Isa::detect(), logits).1 as u32;
         }
         let (mut candidates, total) = self.candidates(logits);
         let mut left = uniform(self.sampling.seed, self.stream, self.position as u64) * total;
@@ -114,29 +117,6 @@ impl Candidates {
     }
 }
 
-/// Index of the largest value, the lowest of equals; NaN is skipped. A block's maximum is taken lane by lane, which the
-/// compiler turns into vector instructions; only the block that has the largest value is searched.
-pub fn argmax(values: &[f32]) -> u32 {
-    const BLOCK: usize = 512;
-    const LANES: usize = 16;
-    let block_max = |block: &[f32]| {
-        let (chunks, rest) = block.as_chunks::<LANES>();
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        for chunk in chunks {
-            lanes.iter_mut().zip(chunk).for_each(|(max, x)| *max = if *x > *max { *x } else { *max });
-        }
-        lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
-    };
-    let (mut max, mut start) = (f32::NEG_INFINITY, 0);
-    for (i, block) in values.chunks(BLOCK).enumerate() {
-        let found = block_max(block);
-        if found > max {
-            (max, start) = (found, i * BLOCK);
-        }
-    }
-    (start + values[start..].iter().position(|x| *x == max).unwrap_or(0)) as u32
-}
-
 /// FNV-1a: a stream's number from whatever names it.
 pub fn stream_of(name: impl IntoIterator<Item = u64>) -> u64 {
     name.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3))
@@ -178,9 +158,9 @@ mod tests {
         for len in [1, 63, 64, 65, 3000] {
             let values: Vec<f32> = (0..len).map(value).collect();
             let max = values.iter().copied().fold(0.0, f32::max);
-            assert_eq!(Some(argmax(&values) as usize), values.iter().position(|x| *x == max));
+            assert_eq!(Some(argmax(Isa::detect(), &values).1), values.iter().position(|x| *x == max));
         }
-        assert_eq!(argmax(&[f32::NEG_INFINITY; 3]), 0);
+        assert_eq!(argmax(Isa::detect(), &[f32::NEG_INFINITY; 3]).1, 0);
     }
 
     #[test]

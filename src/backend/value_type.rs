@@ -55,6 +55,12 @@ pub fn q8_scale(head: &[f32]) -> (f32, f32) {
     (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })
 }
 
+impl Default for ValueType {
+    fn default() -> ValueType {
+        ValueType::F32
+    }
+}
+
 impl From<DType> for ValueType {
     fn from(dtype: DType) -> ValueType {
         ValueType::Float(dtype)

@@ -38,28 +38,27 @@ const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
 };
 
 /// Seconds and peak memory by stage.
-#[derive(Default)]
-struct Times {
+struct Times<'m> {
+    machine: &'m mut Machine,
     /// One value per round.
     seconds: BTreeMap<&'static str, Vec<f64>>,
     peak: BTreeMap<&'static str, u64>,
 }
 
-impl Times {
+impl Times<'_> {
+    fn new(machine: &mut Machine) -> Times<'_> {
+        Times { machine, seconds: BTreeMap::new(), peak: BTreeMap::new() }
+    }
+
     /// Runs a stage.
-    fn time<T, E>(
-        &mut self,
-        machine: &Machine,
-        stage: &'static str,
-        work: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let watch = machine.watch().ok();
+    fn time<T, E>(&mut self, stage: &'static str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let watch = self.machine.watch().ok();
         let start = Instant::now();
         let done = work()?;
         self.seconds.entry(stage).or_default().push(start.elapsed().as_secs_f64());
         if let Some(bytes) = watch.and_then(|watch| watch.peak().ok()) {
             let max = self.peak.entry(stage).or_default();
-            *max = bytes.saturating_sub(machine.own_bytes()).max(*max);
+            *max = bytes.saturating_sub(self.machine.own_bytes()).max(*max);
         }
         Ok(done)
     }
@@ -134,19 +133,19 @@ pub fn run(
     }
     progress("warming up");
     let warm = Settings { prompt_tokens: settings.prompt_tokens.min(16), gen_tokens: 5, ..settings.clone() };
-    round(engine, machine, &warm, 0, &mut Times::default())?;
-    let mut times = Times::default();
+    round(engine, &warm, 0, &mut Times::new(machine))?;
+    let mut times = Times::new(machine);
     let (mut bandwidth, mut peak, mut chain_links) = (Vec::new(), Vec::new(), 0);
     for i in 0..settings.rounds {
         progress(&format!("round {} of {}", i + 1, settings.rounds));
-        bandwidth.push(machine.bandwidth()?);
-        peak.extend(machine.arithmetic_peak());
-        chain_links = round(engine, machine, settings, i, &mut times)?;
+        bandwidth.push(times.machine.bandwidth()?);
+        peak.extend(times.machine.arithmetic_peak());
+        chain_links = round(engine, settings, i, &mut times)?;
     }
     let mut sweep = Vec::new();
     for &context in &settings.sweep {
         progress(&format!("context of {context} tokens"));
-        sweep.push(after_context(engine, machine, settings.rounds, context)?);
+        sweep.push(after_context(engine, times.machine, settings.rounds, context)?);
     }
     let bandwidth = MedianRange::of(&bandwidth);
     let arithmetic_peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
@@ -177,52 +176,43 @@ pub fn run(
 }
 
 /// Runs each stage once; returns the links of the chain.
-fn round(
-    engine: &mut Engine,
-    machine: &Machine,
-    settings: &Settings,
-    round: usize,
-    times: &mut Times,
-) -> Result<usize, BenchError> {
+fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Times) -> Result<usize, BenchError> {
     let Settings { gen_tokens, samples, variants, .. } = *settings;
     let tokens = prompt(engine, settings.prompt_tokens, 0)?;
     let prompt_len = tokens.len();
     let prompts = vec![tokens.clone(); settings.batch];
-    let mut base =
-        times.time(machine, "prefill", || engine.trace(&tokens, prompt_len - 1, HeadSelection::default()))?;
+    let mut base = times.time("prefill", || engine.trace(&tokens, prompt_len - 1, HeadSelection::default()))?;
     let mut whole = Vec::new();
     // a drift within a round favours no kind of trace
     for i in 0..DECODINGS.len() {
         let (stage, trace) = DECODINGS[(i + round) % DECODINGS.len()];
-        let decoded = times.time(machine, stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
+        let decoded = times.time(stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
         times.correct(stage, decoded.0);
         whole = decoded.1;
     }
     drop(base);
-    let mut traced = times.time(machine, "score", || engine.trace(&whole, prompt_len, HeadSelection::default()))?;
+    let mut traced = times.time("score", || engine.trace(&whole, prompt_len, HeadSelection::default()))?;
 
     let parameters = Parameters::published(Profile::Corrected);
     let answer = whole.len() - ANSWER..whole.len();
     let (response, mut queries) = traced.parts();
-    let mut links = times
-        .time(machine, "chain", || chain::attention_chain(&response, answer.clone(), &parameters, &mut queries))?;
-    times.time(machine, "similarity", || {
+    let mut links =
+        times.time("chain", || chain::attention_chain(&response, answer.clone(), &parameters, &mut queries))?;
+    times.time("similarity", || {
         similarity::measure(&response, answer.clone(), &mut links, &mut queries)?;
         similarity::filter(&response, answer.clone(), &links, &parameters);
         Ok::<_, BenchError>(())
     })?;
     let drawn = vec![tokens; samples];
-    times.time(machine, "self-consistency", || decode(&mut traced, &drawn, gen_tokens, None, 0.5))?;
+    times.time("self-consistency", || decode(&mut traced, &drawn, gen_tokens, None, 0.5))?;
     let question = [whole.clone(), prompt(traced.engine(), QUESTION, 1)?].concat();
-    times.time(machine, "verbalized", || decode(&mut traced, &[question], REPLY, None, 0.0))?;
+    times.time("verbalized", || decode(&mut traced, &[question], REPLY, None, 0.0))?;
 
     let (response, mut queries) = traced.parts();
     let positions = roofline::replaced(prompt_len, gen_tokens, variants);
     let variants: Vec<Variant> = positions.into_iter().map(|at| alternative(&response, at)).collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
-    times.time(machine, "ensemble", || {
-        ensemble::score(&response, answer, &kept, &variants, &parameters, &mut queries)
-    })?;
+    times.time("ensemble", || ensemble::score(&response, answer, &kept, &variants, &parameters, &mut queries))?;
     Ok(links.len())
 }
 
@@ -241,10 +231,10 @@ fn after_context(
     context: usize,
 ) -> Result<SweepRow, BenchError> {
     let tokens = prompt(engine, context, 0)?;
-    let (mut times, mut bandwidth) = (Times::default(), Vec::new());
-    let mut base = times.time(machine, "prefill", || engine.trace(&tokens, context - 1, HeadSelection::default()))?;
+    let (mut times, mut bandwidth) = (Times::new(machine), Vec::new());
+    let mut base = times.time("prefill", || engine.trace(&tokens, context - 1, HeadSelection::default()))?;
     for round in 0..rounds {
-        bandwidth.push(machine.bandwidth()?);
+        bandwidth.push(times.machine.bandwidth()?);
         for i in 0..2 {
             let (stage, trace) = DECODINGS[(i + round) % 2];
             let decoded = decode(&mut base, std::slice::from_ref(&tokens), STEPS + 1, trace, 0.0)?;
@@ -252,9 +242,9 @@ fn after_context(
         }
     }
     drop(base);
-    let before = machine.in_use()?.saturating_sub(machine.own_bytes());
+    let before = times.machine.in_use()?.saturating_sub(times.machine.own_bytes());
     for _ in 0..rounds.min(SCORED) {
-        times.time(machine, "score", || score(engine, &tokens))?;
+        times.time("score", || score(engine, &tokens))?;
     }
     let rate = |stage| MedianRange::of(&times.of(stage).iter().map(|s| (STEPS + 1) as f64 / s).collect::<Vec<_>>());
     let plain = rate("decode");

@@ -1,7 +1,7 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
 use super::error::CliError;
-use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
+use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::engine::encode::EncodeError;
@@ -53,7 +53,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX.into()))]
     max_tokens: Option<usize>,
     /// Source of the chain; all but attention are controls
-    #[arg(long, value_parser = named::<ChainRule>(), default_value_t = ChainRule::Attention, hide_short_help = true)]
+    #[arg(long, value_enum, default_value_t = ChainRule::Attention, hide_short_help = true)]
     chain: ChainRule,
     /// Ask for a \boxed{} answer in GSM8K and MATH [default: in MATH for Gemma, as published]
     #[arg(long, value_name = "BOOL", hide_short_help = true)]

@@ -11,9 +11,8 @@ use crate::model::chat::is_reserved;
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::units::count;
-use crate::uq::rules::{self, Named};
+use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -126,7 +125,7 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, CliError> {
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
     /// Reading of the method
-    #[arg(long, value_parser = named::<Profile>(), default_value_t = Profile::Corrected)]
+    #[arg(long, value_enum, default_value_t = Profile::Corrected)]
     profile: Profile,
     /// Set one rule of the profile; can be repeated
     #[arg(long = "rule", value_name = "NAME=VALUE", hide_short_help = true)]
@@ -170,12 +169,6 @@ impl MethodArgs {
 /// The end of a command's long help: its examples, and the rules with their values.
 pub fn examples_and_rules(examples: &str) -> String {
     format!("{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
-}
-
-/// Reads a [`Named`] value; help lists all.
-pub fn named<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
-    let possible = |(_, name, meaning): &(T, &'static str, &'static str)| PossibleValue::new(*name).help(*meaning);
-    PossibleValuesParser::new(T::VALUES.iter().map(possible)).try_map(|name| T::named(&name))
 }
 
 /// Early stopping by confidence.

@@ -11,7 +11,7 @@ use crate::eval::assess::{Request, assess, calibration, record, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
 use crate::files;
-use crate::io::item::{BadItem, Item, Items};
+use crate::io::item::{BadItem, Item, items};
 use crate::io::jsonl::append::Existing;
 use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::record::{Done, Record, Status};
@@ -109,7 +109,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let items = Items::from(lines.with_limit(line_limit(&engine)));
+    let items = items(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
         let item = match item {

@@ -1,7 +1,7 @@
 //! Responses generated together: prompts join and finished responses leave while the others go on, each with options of its
 //! own. Every token is the same as if its sequence ran alone.
 
-use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
+use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
 use super::stop::StopText;
@@ -10,7 +10,6 @@ use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Responses of an evaluation or of a list of questions that are generated at once by default.
@@ -19,7 +18,7 @@ pub const BATCH_SIZE: usize = 16;
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
     pub(super) engine: &'e mut Engine,
-    request: Request,
+    pub(super) request: Request,
     /// In the order in which they were started.
     pub(super) running: Vec<Running>,
     /// Texts besides a sequence's own that its next tokens are guessed from.
@@ -105,12 +104,7 @@ impl Batch<'_> {
     /// Adds a prompt: runs it, and chooses the first token. `stream` numbers the sequence for the sampler and for
     /// progress. What the prompt has in common with another sequence of the batch is copied from its cache, where that
     /// changes no bit.
-    pub fn start(
-        &mut self,
-        prompt: &[u32],
-        stream: u64,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Ticket, EngineError> {
+    pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket, EngineError> {
         self.start_with(prompt, stream, self.request.clone(), on_token)
     }
 
@@ -120,9 +114,8 @@ impl Batch<'_> {
         prompt: &[u32],
         stream: u64,
         request: Request,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
         let backend = &self.engine.backend;
         let any_width = backend.is_bit_equal_at_any_width();
         let shared = |r: &Running| backend.resumes_at(r.id, shared(prompt, r.cached()));
@@ -139,23 +132,9 @@ impl Batch<'_> {
     pub fn add(&mut self, tokens: &[u32], prompt_len: usize, selection: HeadSelection) -> Result<Ticket, EngineError> {
         let (id, steps) = self.engine.trace_sequence(tokens, prompt_len, selection)?;
         let generation = Generation { tokens: tokens.to_vec(), prompt_len, finish: FinishReason::Stop, steps };
-        let ticket = Ticket(self.started);
-        self.started += 1;
-        let request = self.request.clone();
-        let (text, lookup, guess, finished, reported) = (None, None, None, true, true);
-        self.running.push(Running {
-            ticket,
-            id,
-            stream: 0,
-            request,
-            generation,
-            text,
-            lookup,
-            guess,
-            finished,
-            reported,
-        });
-        Ok(ticket)
+        let running = self.enter(id, 0, self.request.clone(), generation);
+        (running.finished, running.reported) = (true, true);
+        Ok(running.ticket)
     }
 
     /// [`start`](Self::start) with options of its own, for a prompt that begins as a response of the batch does: what they
@@ -166,36 +145,23 @@ impl Batch<'_> {
         prompt: &[u32],
         stream: u64,
         request: Request,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
         let base = self.running.iter().find(|r| r.ticket == base).map(|r| (r.id, shared(prompt, r.cached())));
         self.start_from(base, prompt, stream, request, on_token)
     }
 
-    /// Adds a prompt that begins as sequence `from` (whose tokens are `cached`) does: what they share is copied from its
-    /// cache, not computed again.
-    pub(super) fn start_sharing(
-        &mut self,
-        (from, cached): (SequenceId, &[u32]),
-        prompt: &[u32],
-        stream: u64,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
-        let request = self.request.clone();
-        self.start_from(Some((from, shared(prompt, cached))), prompt, stream, request, on_token)
-    }
-
-    /// Adds a prompt, of which `base` holds the first n tokens.
-    fn start_from(
+    /// Adds a prompt, of which sequence `base` of the backend holds the first n tokens: they are copied from its cache, not
+    /// computed again.
+    pub(super) fn start_from(
         &mut self,
         base: Option<(SequenceId, usize)>,
         prompt: &[u32],
         stream: u64,
         request: Request,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
+        self.check(prompt)?;
         let trace = request.0.generate.heads().map(|selection| selection.options(prompt.len()));
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
@@ -206,8 +172,6 @@ impl Batch<'_> {
             None => (backend.open(trace)?, 0),
         };
         backend.expect_fork(id, prompt.len() - 1);
-        let ticket = Ticket(self.started);
-        self.started += 1;
         let generation = Generation {
             tokens: prompt.to_vec(),
             prompt_len: prompt.len(),
@@ -216,10 +180,10 @@ impl Batch<'_> {
         };
         let has_stop = !request.0.generate.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
-        let lookup =
-            (self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means)).then(|| Lookup::of(prompt));
-        let (guess, finished, reported) = (None, false, false);
-        self.running.push(Running { ticket, id, stream, request, generation, text, lookup, guess, finished, reported });
+        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means);
+        let running = self.enter(id, stream, request, generation);
+        (running.text, running.lookup) = (text, guesses.then(|| Lookup::of(prompt)));
+        let ticket = running.ticket;
         let started = self.prefill(prompt, start).and_then(|()| {
             let Some(running) = self.running.last_mut() else { return Ok(()) };
             running.advance(on_token);
@@ -234,12 +198,20 @@ impl Batch<'_> {
         }
     }
 
+    /// Adds a sequence of the backend.
+    fn enter(&mut self, id: SequenceId, stream: u64, request: Request, generation: Generation) -> &mut Running {
+        let ticket = Ticket(self.started);
+        self.started += 1;
+        let (text, lookup, guess, finished, reported) = Default::default();
+        let running = Running { ticket, id, stream, request, generation, text, lookup, guess, finished, reported };
+        let index = self.running.len();
+        self.running.push(running);
+        &mut self.running[index]
+    }
+
     /// Decodes until a response ends that has not been returned before; `None` if there is none left. It stays in the
     /// batch, its cache for others to share, until it is taken out.
-    pub fn next(
-        &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Option<Ticket>, EngineError> {
+    pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ticket>, EngineError> {
         self.next_or_pause(on_token, &mut || false)
     }
 
@@ -247,7 +219,7 @@ impl Batch<'_> {
     /// those that have not ended go on with the next call.
     pub fn next_or_pause(
         &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Ticket>, EngineError> {
         if !self.running.iter().any(Running::is_news) {
@@ -286,13 +258,18 @@ impl Batch<'_> {
         Some(running)
     }
 
-    /// Decodes until every response has ended and takes them all, in the order in which they were started.
-    pub(super) fn finish(
-        mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
+    /// Decodes until every response has ended and takes them all, in the order in which they were started; with their
+    /// sequences, which remain open.
+    pub(super) fn finish_traced(&mut self, on_token: OnToken) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
+    }
+
+    /// [`finish_traced`](Self::finish_traced) without the sequences.
+    pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
+        let finished = self.finish_traced(on_token)?;
+        finished.iter().for_each(|(id, _)| self.engine.backend.close(*id));
+        Ok(finished.into_iter().map(|(_, generation)| generation).collect())
     }
 
     /// Lets responses guess from those taken out before. For responses of one person: how fast tokens come would tell
@@ -365,7 +342,7 @@ impl Drop for Batch<'_> {
 
 impl Running {
     /// Reports the token just chosen and notes whether the response ends with it.
-    pub(super) fn advance(&mut self, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+    pub(super) fn advance(&mut self, on_token: OnToken) {
         let Options { generate, stop_ids, context, .. } = &*self.request.0;
         let g = &self.generation;
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {

@@ -1,8 +1,7 @@
 //! From a prompt and a response as text to tokens, and back to the text that a person reads.
 
 use super::Engine;
-use crate::model::chat::Conversation;
-use crate::model::chat::{Arguments, ChatError, Message, encode_plain};
+use crate::model::chat::{Arguments, ChatError, ChatTemplate, Conversation, Message, encode_plain};
 use crate::model::tokenizer::TokenizerError;
 use std::ops::Range;
 
@@ -37,7 +36,7 @@ fn check_length(engine: &Engine, bytes: usize) -> Result<(), EncodeError> {
 }
 
 /// Encoding of a prompt and an existing response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Encoding {
     /// Each by itself, as they are in a generation.
     Separate,
@@ -88,24 +87,32 @@ pub fn encode(
     check_length(engine, response.len())?;
     let mut tokens = encode_prompt(engine, conversation, chat)?;
     let (prompt_len, tokenizer) = (tokens.len(), engine.tokenizer());
-    let whole = if encoding == Encoding::Joint { rendered_whole(engine, conversation, response) } else { None };
-    if let Some(whole) = whole.filter(|_| chat) {
-        return Ok((tokenizer.encode(&whole, false)?, prompt_len));
+    let template = engine.chat_template().filter(|_| chat);
+    let turn = Message::new("assistant", response);
+    let rendered = template.and_then(|template| rendered(template, conversation, [turn], false).ok());
+    // a template may change the response: many drop the thoughts of earlier turns
+    let after = rendered.as_ref().and_then(|(prompt, whole)| whole.strip_prefix(prompt.as_str()));
+    if let (Encoding::Joint, Some((_, whole)), Some(_)) = (encoding, &rendered, after) {
+        return Ok((tokenizer.encode(whole, false)?, prompt_len));
     }
-    let end = if chat { template_end(engine, conversation, response) } else { None };
-    let eos = || tokenizer.eos_token().filter(|eos| chat && !response.ends_with(eos)).map(str::to_owned);
+    let end = after.and_then(|after| after.strip_prefix(response));
+    let eos = || tokenizer.eos_token().filter(|eos| chat && !response.ends_with(eos));
     let text = format!("{response}{}", end.or_else(eos).unwrap_or_default());
     tokens.extend(tokenizer.encode(&text, false)?);
     Ok((tokens, prompt_len))
 }
 
-/// The conversation with its response through the template; `None` where that does not begin with the prompt.
-fn rendered_whole(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
-    let template = engine.chat_template()?;
+/// A conversation through the template: as a prompt, and with the turns after it.
+fn rendered(
+    template: &ChatTemplate,
+    conversation: &Conversation,
+    next: impl IntoIterator<Item = Message>,
+    add_generation_prompt: bool,
+) -> Result<(String, String), ChatError> {
     let mut turns = conversation.to_messages();
-    let prompt = template.render(&turns, true).ok()?;
-    turns.push(Message::new("assistant", response));
-    template.render(&turns, false).ok().filter(|whole| whole.starts_with(&prompt))
+    let prompt = template.render(&turns, true)?;
+    turns.extend(next);
+    Ok((prompt, template.render(&turns, add_generation_prompt)?))
 }
 
 /// The tokens of a next turn of the user, after a conversation and its response, up to where the model's next response
@@ -120,10 +127,8 @@ pub fn encode_next_turn(
 ) -> Result<Vec<u32>, EncodeError> {
     let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
     let tokenizer = engine.tokenizer();
-    let mut turns = conversation.to_messages();
-    let prompt = template.render(&turns, true)?;
-    turns.extend([Message::new("assistant", response), Message::new("user", next)]);
-    let whole = template.render(&turns, true)?;
+    let next = [Message::new("assistant", response), Message::new("user", next)];
+    let (prompt, whole) = rendered(template, conversation, next, true)?;
     let Some(after) = whole.strip_prefix(&prompt).and_then(|rest| rest.strip_prefix(response)) else {
         return Ok(tokenizer.encode(&whole, false)?);
     };
@@ -136,14 +141,6 @@ pub fn encode_next_turn(
         after.remove(0);
     }
     Ok([tokens, &after].concat())
-}
-
-/// The template's text after a response. `None` if it changes the response: many drop the
-/// thoughts of earlier turns.
-fn template_end(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
-    let whole = rendered_whole(engine, conversation, response)?;
-    let prompt = engine.chat_template()?.render(&conversation.to_messages(), true).ok()?;
-    Some(whole.strip_prefix(&prompt)?.strip_prefix(response)?.to_owned())
 }
 
 /// The response as a person reads it: up to the first end token.

@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
 use super::running::{Measure, RunningConfidence};
-use super::trace::{HeadSelection, TracedSequence};
+use super::trace::{HeadSelection, TracedSequence, shared};
 use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
@@ -86,6 +86,9 @@ pub struct Progress<'a> {
     pub confidence: Option<f64>,
 }
 
+/// Called with every token as it is chosen; may break its response off.
+pub type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
 /// One finished response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
@@ -122,16 +125,13 @@ impl Engine {
         &mut self,
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
-        on_token: impl FnMut(Progress) -> ControlFlow<()>,
+        mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<Generation>, EngineError> {
-        let finished = self.run(prompts, options, on_token)?;
-        Ok(finished
-            .into_iter()
-            .map(|(id, generation)| {
-                self.backend.close(id);
-                generation
-            })
-            .collect())
+        let mut batch = self.batch(options);
+        for (stream, prompt) in (0..).zip(prompts) {
+            batch.start(prompt, stream, &mut on_token)?;
+        }
+        batch.finish(&mut on_token)
     }
 
     /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
@@ -140,26 +140,16 @@ impl Engine {
         &mut self,
         prompt: &[u32],
         options: &GenerateOptions,
-        on_token: impl FnMut(Progress) -> ControlFlow<()>,
+        mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
         let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
-        let Some((id, generation)) = self.run(&[prompt.to_vec()], &options, on_token)?.pop() else {
+        let mut batch = self.batch(&options);
+        batch.start(prompt, 0, &mut on_token)?;
+        let Some((id, generation)) = batch.finish_traced(&mut on_token)?.pop() else {
             return Err(EngineError::EmptyPrompt);
         };
+        drop(batch);
         Ok((generation.finish, TracedSequence::of_generation(self, id, generation)?))
-    }
-
-    fn run(
-        &mut self,
-        prompts: &[Vec<u32>],
-        options: &GenerateOptions,
-        mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
-        let mut batch = self.batch(options);
-        for (stream, prompt) in (0..).zip(prompts) {
-            batch.start(prompt, stream, &mut on_token)?;
-        }
-        batch.finish(&mut on_token)
     }
 }
 
@@ -199,20 +189,15 @@ impl<'e> TracedSequence<'e> {
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
         streams: impl IntoIterator<Item = u64>,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        on_token: OnToken,
     ) -> Result<Vec<Generation>, EngineError> {
         self.parts().1.restore()?;
         let mut batch = self.engine.batch(options);
         batch.guess_from(&self.tokens[self.prompt_len..]);
         for (prompt, stream) in prompts.iter().zip(streams) {
-            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
+            let base = Some((self.sequence, shared(prompt, &self.tokens)));
+            batch.start_from(base, prompt, stream, batch.request.clone(), on_token)?;
         }
-        let finished = batch.finish(on_token)?;
-        let mut generations = Vec::with_capacity(finished.len());
-        for (id, generation) in finished {
-            self.engine.backend.close(id);
-            generations.push(generation);
-        }
-        Ok(generations)
+        batch.finish(on_token)
     }
 }

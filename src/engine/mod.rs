@@ -37,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Options of an engine; also those of the command line.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct EngineOptions {
     /// Device; auto: the first usable CUDA device, else the CPU; reference: one scalar thread, for checks
     #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
@@ -58,30 +58,14 @@ pub struct EngineOptions {
     #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
     pub speculate: Speculate,
     /// Instruction set of the CPU backend.
-    #[arg(skip = Isa::detect())]
+    #[arg(skip)]
     pub isa: Isa,
     /// Rounding of the CPU backend's matmul inputs.
-    #[arg(skip = InputRounding::F32)]
+    #[arg(skip)]
     pub input_rounding: InputRounding,
     /// Discount of the nearest positions, on the CPU and the reference. CUDA kernels have the published one.
-    #[arg(skip = Gamma::PUBLISHED)]
+    #[arg(skip)]
     pub gamma: Gamma,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions {
-            device: DeviceChoice::default(),
-            threads: 0,
-            k_cache: None,
-            v_cache: None,
-            isa: Isa::detect(),
-            input_rounding: InputRounding::F32,
-            weights: WeightFormat::File,
-            speculate: Speculate::Auto,
-            gamma: Gamma::PUBLISHED,
-        }
-    }
 }
 
 /// Errors of a pass over a sequence.

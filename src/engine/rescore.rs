@@ -16,7 +16,7 @@ pub(super) struct Rescored<'p> {
     /// Positions (absolute) to score.
     positions: &'p [usize],
     /// Aligned with `positions`; at first the response's own.
-    logprobs: Vec<f64>,
+    pub logprobs: Vec<f64>,
     /// Rows that have to be run.
     rows: Range<usize>,
 }
@@ -33,10 +33,6 @@ impl<'p> Rescored<'p> {
         let start = variant.position - usize::from(own.is_none());
         let end = positions.iter().copied().filter(|p| *p > variant.position || own.is_none()).max().unwrap_or(0);
         Rescored { variant, positions, logprobs, rows: start..end.max(start) }
-    }
-
-    pub fn into_logprobs(self) -> Vec<f64> {
-        self.logprobs
     }
 
     fn token(&self, response: &Response, position: usize) -> u32 {

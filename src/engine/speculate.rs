@@ -3,7 +3,7 @@
 //! stream and position alone: tokens, log-probabilities and trace are those of one token a pass. Only times differ.
 
 use super::batch::{Batch, Running};
-use super::generate::Progress;
+use super::generate::OnToken;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
 use super::{Engine, EngineError};
@@ -47,8 +47,7 @@ impl Running {
     }
 }
 
-/// Called with every token, and with whether a response has ended, to stop early.
-type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+/// Called with whether a response has ended, to stop early.
 type Leave<'a> = &'a mut dyn FnMut(bool) -> bool;
 
 impl Batch<'_> {

@@ -189,7 +189,7 @@ impl<'e> TracedSequence<'e> {
 /// The tokens that a prompt has in common with the first of `cached`; not its last one, whose row is what the first token is
 /// predicted from.
 pub(super) fn shared(prompt: &[u32], cached: &[u32]) -> usize {
-    prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count()
+    prompt[..prompt.len().saturating_sub(1)].iter().zip(cached).take_while(|(a, b)| a == b).count()
 }
 
 impl Drop for TracedSequence<'_> {
@@ -257,7 +257,7 @@ impl TraceQueries<'_> {
         if in_place {
             rescore::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
         }
-        Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())
+        Ok(rescored.into_iter().map(|variant| variant.logprobs).collect())
     }
 
     /// Runs the response's own rows again where the cache holds a variant's.

@@ -5,7 +5,7 @@
 //! have `target` with `grader`, and `answer_regex` with `answer_match`; other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends the
 //! iteration.
 
-use super::jsonl::{Lines, ReadError};
+use super::jsonl::{Line, Lines, ReadError};
 use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader};
 use regex::bytes::Regex;
@@ -67,40 +67,21 @@ pub enum Problem {
     Both(&'static str, &'static str),
 }
 
-/// Iterator over the items of an input.
-pub struct Items {
-    lines: Lines,
-    ended: bool,
-}
-
-impl From<Lines> for Items {
-    fn from(lines: Lines) -> Items {
-        Items { lines, ended: false }
-    }
-}
-
-impl Iterator for Items {
-    type Item = Result<Result<Item, BadItem>, ReadError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let next = match self.lines.next_line() {
-            Ok(None) => None,
-            Ok(Some(line)) => Some(Ok(match line.over_limit {
-                None => Item::parse(line.bytes, line.number),
-                Some(limit) => {
-                    let id = rescue_id(line.bytes).unwrap_or_else(|| place(line.number));
-                    Err(BadItem { id, line: line.number, problem: Box::new(Problem::TooLong { limit }) })
-                }
-            })),
-            Err(error) => Some(Err(error)),
+/// The items of an input. After a read error, when the position is unknown, it ends.
+pub fn items(mut lines: Lines) -> impl Iterator<Item = Result<Result<Item, BadItem>, ReadError>> {
+    let mut broken = false;
+    std::iter::from_fn(move || {
+        let next = if broken { Ok(None) } else { lines.next_line() };
+        broken |= next.is_err();
+        let read = |line: Line| match line.over_limit {
+            None => Item::parse(line.bytes, line.number),
+            Some(limit) => {
+                let id = rescue_id(line.bytes).unwrap_or_else(|| place(line.number));
+                Err(BadItem { id, line: line.number, problem: Box::new(Problem::TooLong { limit }) })
+            }
         };
-        // after a read error the position is unknown
-        self.ended = !matches!(next, Some(Ok(_)));
-        next
-    }
+        next.map(|line| line.map(read)).transpose()
+    })
 }
 
 /// Raw fields of a line: an invalid one leaves the id readable, and a hostile one builds no tree in memory.
@@ -356,9 +337,7 @@ mod tests {
 
     fn ids(input: &[u8], limit: u64) -> Vec<(bool, Value)> {
         let lines = Lines::new(std::io::Cursor::new(input.to_vec()), "test".into()).unwrap().with_limit(limit);
-        Items::from(lines)
-            .map(|line| line.unwrap().map_or_else(|bad| (false, bad.id), |item| (true, item.id)))
-            .collect()
+        items(lines).map(|line| line.unwrap().map_or_else(|bad| (false, bad.id), |item| (true, item.id))).collect()
     }
 
     #[test]
@@ -431,7 +410,7 @@ mod tests {
         std::io::Write::write_all(&mut packed, b"{\"id\": 1, \"prompt\": \"p\", \"response\": \"r\"}\n").unwrap();
         let packed = packed.finish().unwrap();
         let cut = std::io::Cursor::new(packed[..packed.len() - 4].to_vec());
-        let mut items = Items::from(Lines::new(cut, "test".into()).unwrap());
+        let mut items = items(Lines::new(cut, "test".into()).unwrap());
         assert!(items.next().unwrap().unwrap().is_ok());
         assert!(items.next().unwrap().is_err());
         assert!(items.next().is_none());

@@ -12,7 +12,16 @@ pub mod weights;
 pub use config::ModelSpec;
 pub use weights::Weights;
 
-use std::path::PathBuf;
+use crate::files;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+
+/// The value in a JSON file. Of two equal keys the last counts, as in Python.
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    let text = files::read_to_string(path, files::MAX_SETTINGS)
+        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
+}
 
 /// Errors of a model folder.
 #[derive(Debug, thiserror::Error)]

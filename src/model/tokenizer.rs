@@ -15,7 +15,7 @@ use tokenizers::AddedToken;
 
 use super::boundary::{caught, on_known_stack};
 use crate::files;
-use config::AddedTokenSpec;
+use config::Token;
 pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
@@ -141,7 +141,7 @@ impl Tokenizer {
             self.token_text(id)?;
         }
         let text = self.decode_raw(ids)?;
-        Ok(if self.config.clean_up_spaces { detokenize::clean_up(&text) } else { text })
+        Ok(if self.config.clean_up_tokenization_spaces == Some(true) { detokenize::clean_up(&text) } else { text })
     }
 
     /// The text of one id on its own, as transformers' `decode([id])`; part of a multi-byte character is U+FFFD.
@@ -240,25 +240,18 @@ fn add_missing_tokens(
     config: &TokenizerConfig,
     path: &Path,
 ) -> Result<(), TokenizerError> {
-    let missing = config.added_tokens.iter().filter(|(_, token)| inner.token_to_id(&token.content).is_none());
-    let missing: Vec<(u32, &AddedTokenSpec)> = missing.map(|(&id, token)| (id, token)).collect();
+    let listed = config.added_tokens_decoder.iter().flatten();
+    let missing: Vec<_> = listed.filter(|(_, token)| inner.token_to_id(&token.0.content).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let added = missing.iter().map(|(_, token)| {
-        AddedToken::from(token.content.clone(), token.special)
-            .lstrip(token.lstrip)
-            .rstrip(token.rstrip)
-            .single_word(token.single_word)
-            .normalized(token.normalized)
-    });
-    let added = added.collect();
+    let added = missing.iter().map(|(_, token)| token.0.clone()).collect();
     caught(|| file::add_tokens(inner, added))
         .and_then(|result| result)
         .map_err(|message| TokenizerError::Parse { path: path.to_path_buf(), message })?;
-    for (expected, token) in missing {
-        if let Some(found) = inner.token_to_id(&token.content).filter(|&found| found != expected) {
-            let (path, token) = (path.to_path_buf(), token.content.clone());
+    for (&expected, Token(AddedToken { content, .. })) in missing {
+        if let Some(found) = inner.token_to_id(content).filter(|&found| found != expected) {
+            let (path, token) = (path.to_path_buf(), content.clone());
             return Err(TokenizerError::AddedTokenId { path, token, expected, found });
         }
     }

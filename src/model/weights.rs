@@ -7,7 +7,7 @@ mod layer_input;
 mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
-use super::{ModelError, ModelSpec};
+use super::{ModelError, ModelSpec, read_json};
 use crate::files;
 pub use delta_net::DeltaNetWeights;
 use delta_net::Mixer;
@@ -22,7 +22,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -67,9 +67,10 @@ impl Elements<'_> {
 }
 
 /// Storage type of a weight in its file, of keys and values in the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
+    #[default]
     F32,
     F16,
     Bf16,
@@ -400,22 +401,19 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     };
     let several = spec.experts.filter(|_| spec.layers[layer].experts);
     let shared_expert = several.and_then(|spec| spec.shared_expert_intermediate_size).map(|inner| {
-        let matrix = |part: &str, rows, width| matrix(&format!("mlp.shared_expert{part}"), rows, width);
-        let (gate, up) = (matrix(".gate_proj", inner, hidden)?, matrix(".up_proj", inner, hidden)?);
-        Ok((Expert { gate, up, down: matrix(".down_proj", hidden, inner)? }, matrix("_gate", 1, hidden)?))
+        Ok((network(index, &name("mlp.shared_expert"), inner, hidden)?, matrix("mlp.shared_expert_gate", 1, hidden)?))
     });
-    let mut dense_beside = None;
+    let beside = |mixture: ExpertSpec| {
+        let sizes = (hidden, mixture.num_experts, spec.norm_weight_offset);
+        DenseBeside::read(index, &name(""), dense()?, sizes)
+    };
+    let dense_beside = several.filter(|mixture| mixture.dense_beside).map(beside).transpose()?;
     let (router, experts) = match several {
         None => (None, vec![dense()?]),
-        Some(experts_spec) if experts_spec.dense_beside => {
-            let sizes = (hidden, experts_spec.num_experts, spec.norm_weight_offset);
-            dense_beside = Some(DenseBeside::read(index, &name(""), dense()?, sizes)?);
-            let router = matrix("router.proj", experts_spec.num_experts, hidden)?;
-            (Some(router), experts(index, &name("experts"), experts_spec, hidden)?)
-        }
-        Some(spec) => {
-            let router = matrix("mlp.gate", spec.num_experts, hidden)?;
-            (Some(router), experts(index, &name("mlp.experts"), spec, hidden)?)
+        Some(mixture) => {
+            let names = if mixture.dense_beside { ("router.proj", "experts") } else { ("mlp.gate", "mlp.experts") };
+            let router = matrix(names.0, mixture.num_experts, hidden)?;
+            (Some(router), experts(index, &name(names.1), mixture, hidden)?)
         }
     };
     let has_k = kv_layer == layer;
@@ -498,18 +496,19 @@ fn half_of_heads(rows: usize, head_dim: usize, which: usize) -> Vec<usize> {
     (0..rows).filter(|row| row / head_dim % 2 == which).collect()
 }
 
+/// A feed-forward network whose tensors have `name` before them.
+fn network(index: &TensorIndex, name: &str, inner: usize, hidden: usize) -> Result<Expert, ModelError> {
+    let matrix = |part: &str, rows, width| index.matrix(&format!("{name}.{part}_proj.weight"), rows, width);
+    let (gate, up) = (matrix("gate", inner, hidden)?, matrix("up", inner, hidden)?);
+    Ok(Expert { gate, up, down: matrix("down", hidden, inner)? })
+}
+
 /// A layer's experts: matrices of their own, or all in two tensors of three dimensions.
 fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>, ModelError> {
     let inner = spec.moe_intermediate_size;
     let stacked = format!("{name}.gate_up_proj");
     if !index.has(&stacked).unwrap_or(true) {
-        let matrix = |expert: usize, part: &str, rows, width| {
-            index.matrix(&format!("{name}.{expert}.{part}_proj.weight"), rows, width)
-        };
-        let expert = |e| {
-            let (gate, up) = (matrix(e, "gate", inner, hidden)?, matrix(e, "up", inner, hidden)?);
-            Ok(Expert { gate, up, down: matrix(e, "down", hidden, inner)? })
-        };
+        let expert = |expert| network(index, &format!("{name}.{expert}"), inner, hidden);
         return (0..spec.num_experts).map(expert).collect();
     }
     let gate_up = index.tensor(&stacked, &[spec.num_experts, 2 * inner, hidden])?;
@@ -575,8 +574,8 @@ struct Entry {
     file: Arc<MappedFile>,
     dtype: Dtype,
     shape: Vec<usize>,
-    start: usize,
-    len: usize,
+    /// Of the file.
+    bytes: Range<usize>,
 }
 
 impl TensorIndex<'_> {
@@ -648,7 +647,12 @@ impl TensorIndex<'_> {
             Dtype::F16 => DType::F16,
             found => return Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
         };
-        Ok(entry.weight(name, rows, in_features, dtype))
+        let Entry { file, bytes, .. } = entry;
+        let data = &file.map[bytes.clone()];
+        let unaligned = !(data.as_ptr() as usize).is_multiple_of(dtype.size());
+        let copy = unaligned.then(|| copy(std::iter::once(data), data.len()));
+        let start = if unaligned { 0 } else { bytes.start };
+        Ok(Weight { name: name.to_owned(), rows, in_features, dtype, file: Some(file.clone()), copy, start })
     }
 
     fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
@@ -666,29 +670,13 @@ impl TensorIndex<'_> {
     }
 }
 
-impl Entry {
-    fn weight(&self, name: &str, rows: usize, in_features: usize, dtype: DType) -> Weight {
-        let bytes = &self.file.map[self.start..self.start + self.len];
-        let unaligned = !(bytes.as_ptr() as usize).is_multiple_of(dtype.size());
-        let copy = unaligned.then(|| copy(std::iter::once(bytes), self.len));
-        let start = if unaligned { 0 } else { self.start };
-        Weight { name: name.to_owned(), rows, in_features, dtype, file: Some(self.file.clone()), copy, start }
-    }
-}
-
 /// File names of `model.safetensors.index.json`'s `weight_map`, each once.
-fn shard_names(path: &Path) -> Result<Vec<String>, ModelError> {
+fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
     #[derive(serde::Deserialize)]
     struct Index {
         weight_map: HashMap<String, String>,
     }
-    let text = files::read_to_string(path, files::MAX_SETTINGS)
-        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
-    let index: Index =
-        serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
-    let mut names: Vec<String> = index.weight_map.into_values().collect();
-    names.sort();
-    names.dedup();
+    let names: BTreeSet<String> = read_json::<Index>(path)?.weight_map.into_values().collect();
     // a name is a file of this folder, never a path out of it
     match names.iter().find(|n| Path::new(n).components().count() != 1 || n.as_str() == "..") {
         None => Ok(names),
@@ -713,18 +701,13 @@ fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<(), M
     if let Some(len) = map.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).filter(|len| *len > MAX_HEADER) {
         return Err(corrupt(format!("its header has {len} bytes, expected at most {MAX_HEADER}")));
     }
-    let parsed = SafeTensors::deserialize(&map).map_err(|e| corrupt(e.to_string()))?;
-    let base = map.as_ptr() as usize;
-    let found: Vec<(String, Dtype, Vec<usize>, usize, usize)> = parsed
-        .iter()
-        .map(|(name, view)| {
-            let data = view.data();
-            (name.to_owned(), view.dtype(), view.shape().to_vec(), data.as_ptr() as usize - base, data.len())
-        })
-        .collect();
-    let file = Arc::new(MappedFile { path, map });
-    for (name, dtype, shape, start, len) in found {
-        tensors.insert(name, Entry { file: file.clone(), dtype, shape, start, len });
+    let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| corrupt(e.to_string()))?;
+    let data = size_of::<u64>() + header;
+    let file = Arc::new(MappedFile { path: path.clone(), map });
+    for (name, info) in metadata.tensors() {
+        let (start, end) = info.data_offsets;
+        let (file, shape) = (file.clone(), info.shape.clone());
+        tensors.insert(name, Entry { file, dtype: info.dtype, shape, bytes: data + start..data + end });
     }
     Ok(())
 }

@@ -57,8 +57,7 @@ pub fn attention_chain<T: Traced>(
 fn whole_response(response: &Response, answer: &Range<usize>, parameters: &Parameters) -> Vec<Link> {
     let counted = counted_span(response, answer, parameters.rules());
     let positions = counted.start.min(answer.start)..answer.end;
-    let link = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
-    positions.map(link).collect()
+    positions.map(|position| Link::at(response.relative_row(position))).collect()
 }
 
 /// A candidate of one step.
@@ -74,12 +73,8 @@ struct Target {
 
 impl Target {
     fn link(&self, response: &Response) -> Link {
-        Link {
-            row: response.relative_row(self.position),
-            score: self.score,
-            similarity: 0.0,
-            from: Some(response.relative_row(self.from)),
-        }
+        let from = Some(response.relative_row(self.from));
+        Link { score: self.score, from, ..Link::at(response.relative_row(self.position)) }
     }
 }
 
@@ -135,14 +130,13 @@ impl<'a> Backtracking<'a> {
     fn new(response: &'a Response<'a>, answer: Range<usize>, parameters: &'a Parameters) -> Self {
         let (rule, answer_text) = (parameters.rules().stop_words, response.text(answer.clone()));
         let is_stop = |position| is_stop_word_under(rule, response.token_text(position), answer_text.trim());
-        let start = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
         Backtracking {
             response,
             parameters,
             answer_length: answer.len(),
             stop: (0..response.tokens.len()).map(is_stop).collect(),
             processed: vec![false; response.tokens.len()],
-            chain: answer.map(start).collect(),
+            chain: answer.map(|position| Link::at(response.relative_row(position))).collect(),
         }
     }
 

@@ -50,23 +50,19 @@ pub fn chain<T: Traced>(
             draw(response, content.collect(), size, parameters.draw)
         }
         ChainRule::Similarity => {
-            let link = |position| Link { row: response.relative_row(position), ..START };
-            let mut links: Vec<Link> = before.map(link).collect();
+            let mut links: Vec<Link> = before.map(|position| Link::at(response.relative_row(position))).collect();
             similarity::measure(response, answer.clone(), &mut links, traced)?;
             links.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.row.cmp(&b.row)));
             links.iter().take(size).map(|link| response.position_after(link.row)).collect()
         }
     };
     let from = Some(response.relative_row(answer.start));
-    let links = chosen.into_iter().map(|position| Link { row: response.relative_row(position), from, ..START });
-    let own = answer.clone().map(|position| Link { row: response.relative_row(position), ..START });
+    let links = chosen.into_iter().map(|position| Link { from, ..Link::at(response.relative_row(position)) });
+    let own = answer.clone().map(|position| Link::at(response.relative_row(position)));
     let mut chain: Vec<Link> = links.chain(own).collect();
     chain.sort_by_key(|link| link.row);
     Ok(chain)
 }
-
-/// A link of which nothing is known.
-const START: Link = Link { row: 0, score: 0.0, similarity: 0.0, from: None };
 
 /// `size` of the positions, each choice of them as likely (Fisher and Yates); all where there are fewer.
 fn draw(response: &Response, mut pool: Vec<usize>, size: usize, number: u64) -> Vec<usize> {

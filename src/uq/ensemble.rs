@@ -15,25 +15,17 @@ const ROUNDING: f64 = 1e-3;
 pub fn candidates(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
     match parameters.rules().candidates {
         Candidates::MostProbable => most_probable(response, kept, parameters),
-        Candidates::AboveTau => {
-            kept.iter().flat_map(|&row| alternatives(response, response.position_after(row), parameters)).collect()
-        }
+        Candidates::AboveTau => kept.iter().flat_map(|&row| alternatives(response, row, parameters)).collect(),
     }
 }
 
-/// Every alternative with p > τ to the token at `position`, best first.
-fn alternatives<'a>(
-    response: &'a Response,
-    position: usize,
-    parameters: &'a Parameters,
-) -> impl Iterator<Item = Variant> + 'a {
+/// Every alternative with p > τ to the token that `row` predicts, best first.
+fn alternatives(response: &Response, row: i64, parameters: &Parameters) -> Vec<Variant> {
+    let position = response.position_after(row);
     let original = response.tokens.get(position).copied();
-    let predicted = step_of(response, position, parameters.rules());
-    predicted
-        .top
-        .iter()
-        .filter(move |top| Some(top.token) != original && top.logprob.exp() > parameters.min_alternative)
-        .map(move |top| Variant { position, token: top.token })
+    let top = step_of(response, position, parameters.rules()).top.iter();
+    let others = top.filter(|top| Some(top.token) != original && top.logprob.exp() > parameters.min_alternative);
+    others.map(|top| Variant { position, token: top.token }).collect()
 }
 
 /// [`Candidates::MostProbable`]: the 10 + n most probable (position, token) pairs over all n filtered positions together,
@@ -80,37 +72,24 @@ pub fn score<T: Traced>(
     positions.sort_unstable();
     positions.dedup();
 
+    let floor = parameters.rules().member_floor.ln();
+    let member = |variant: Option<&Variant>, logprobs: &[f64]| {
+        // an answer without tokens has probability 0
+        let (mut log_answer, mut log_chain) = (if answer.is_empty() { f64::NEG_INFINITY } else { 0.0 }, 0.0);
+        for (position, logprob) in positions.iter().zip(logprobs) {
+            let sum = if answer.contains(position) { &mut log_answer } else { &mut log_chain };
+            *sum += logprob.max(floor);
+        }
+        let (position, token) = variant.map(|variant| (variant.position, variant.token)).unzip();
+        Member { position, token, log_answer, log_chain }
+    };
     let own: Vec<f64> = positions.iter().map(|&position| response.logprob_at(position)).collect();
-    let mut members = vec![member(None, &positions, &own, &answer, parameters)];
+    let mut members = vec![member(None, &own)];
     if !variants.is_empty() {
         let rescored = traced.score_variants(variants, &positions)?;
-        let scored = variants.iter().zip(&rescored);
-        members.extend(scored.map(|(variant, own)| member(Some(*variant), &positions, own, &answer, parameters)));
+        members.extend(variants.iter().zip(&rescored).map(|(variant, logprobs)| member(Some(variant), logprobs)));
     }
     Ok(members)
-}
-
-/// Splits `logprobs` (aligned with `positions`) into those of the answer and those of the chain. An answer without
-/// tokens has probability 0.
-fn member(
-    variant: Option<Variant>,
-    positions: &[usize],
-    logprobs: &[f64],
-    answer: &Range<usize>,
-    parameters: &Parameters,
-) -> Member {
-    let floor = parameters.rules().member_floor.ln();
-    let (mut log_answer, mut log_chain) = (if answer.is_empty() { f64::NEG_INFINITY } else { 0.0 }, 0.0);
-    for (position, logprob) in positions.iter().zip(logprobs) {
-        let sum = if answer.contains(position) { &mut log_answer } else { &mut log_chain };
-        *sum += logprob.max(floor);
-    }
-    Member {
-        position: variant.map(|variant| variant.position),
-        token: variant.map(|variant| variant.token),
-        log_answer,
-        log_chain,
-    }
 }
 
 /// P = Σ over variants of ∏ p(filtered chain tokens) ∏ p(answer tokens). The variants are disjoint, so

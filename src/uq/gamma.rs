@@ -18,7 +18,7 @@ pub const MAX_NEAREST: usize = Gamma::MAX_NEAREST;
 const SPAN: usize = MAX_NEAREST + 2;
 
 /// Attention by distance, summed over rows and heads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AttentionByDistance {
     /// Σ of shares at distance i + 1
     sums: [f64; SPAN],
@@ -41,12 +41,6 @@ pub struct GammaFit {
     pub published: Vec<f64>,
     /// Root mean square of their difference, where both are defined.
     pub difference: f64,
-}
-
-impl Default for AttentionByDistance {
-    fn default() -> AttentionByDistance {
-        AttentionByDistance { sums: [0.0; SPAN], rows: 0 }
-    }
 }
 
 impl AttentionByDistance {

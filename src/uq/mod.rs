@@ -71,6 +71,13 @@ pub struct Link {
     pub from: Option<i64>,
 }
 
+impl Link {
+    /// A link of which nothing else is known.
+    pub fn at(row: i64) -> Link {
+        Link { row, score: 0.0, similarity: 0.0, from: None }
+    }
+}
+
 /// One member of the ensemble; `position` (absolute) and `token` are `None` for the response itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Member {

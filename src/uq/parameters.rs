@@ -1,25 +1,24 @@
 //! The method's options: a profile, single rules, and the published parameters.
 
-use super::rules::{self, Named, RULES, Rules, UnknownName, named, one_of};
+use super::rules::{self, RULES, Rules, one_of};
 use crate::backend::entropy::EntropyRule;
 use crate::engine::{HeadSelection, SELECTED_HEADS};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-named! {
-    /// A reading of the method: the authors' code differs from their paper, and both have defects.
-    #[derive(Hash, Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    Profile {
-        /// The authors' published code, defects included: for comparison with published numbers
-        Reference = "reference",
-        /// The paper's text
-        Paper = "paper",
-        /// The paper's intent, without the defects of either
-        Corrected = "corrected",
-    }
+/// A reading of the method: the authors' code differs from their paper, and both have defects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// The authors' published code, defects included: for comparison with published numbers
+    Reference,
+    /// The paper's text
+    Paper,
+    /// The paper's intent, without the defects of either
+    Corrected,
 }
 
 impl Profile {
@@ -32,26 +31,24 @@ impl Profile {
     }
 }
 
-named! {
-    /// Source of the chain. All but `Attention` are [controls](super::control).
-    #[derive(Hash, Serialize, Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    ChainRule {
-        /// Backtracking along the attention
-        Attention = "attention",
-        /// A control: the same number of response tokens, at random
-        Random = "random",
-        /// A control: the same number of tokens with a digit, at random
-        RandomDigits = "random-digits",
-        /// A control: the chain, its tokens with a digit replaced by random ones with a digit
-        DigitsMatched = "digits-matched",
-        /// A control: the same number of tokens that are not stop words, at random
-        RandomContent = "random-content",
-        /// A control: the same number of tokens, those most similar to the answer
-        Similarity = "similarity",
-        /// An ablation: every token of the response
-        None = "none",
-    }
+/// Source of the chain. All but `Attention` are [controls](super::control).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChainRule {
+    /// Backtracking along the attention
+    Attention,
+    /// A control: the same number of response tokens, at random
+    Random,
+    /// A control: the same number of tokens with a digit, at random
+    RandomDigits,
+    /// A control: the chain, its tokens with a digit replaced by random ones with a digit
+    DigitsMatched,
+    /// A control: the same number of tokens that are not stop words, at random
+    RandomContent,
+    /// A control: the same number of tokens, those most similar to the answer
+    Similarity,
+    /// An ablation: every token of the response
+    None,
 }
 
 impl ChainRule {
@@ -61,26 +58,19 @@ impl ChainRule {
     }
 }
 
-/// [`FromStr`] and [`Display`](fmt::Display) by the names of [`Named`].
-macro_rules! by_name {
-    ($($type:ty),+) => {$(
-        impl FromStr for $type {
-            type Err = UnknownName;
-
-            fn from_str(name: &str) -> Result<Self, UnknownName> {
-                Named::named(name)
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-    )+};
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&rules::name(*self))
+    }
 }
 
-by_name!(Profile, ChainRule);
+impl FromStr for ChainRule {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        rules::named(name)
+    }
+}
 
 /// A rule setting that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +80,7 @@ pub enum RuleError {
     #[error("there is no rule \"{0}\"; valid names: {names}", names = RULES.iter().map(|rule| rule.name).collect::<Vec<_>>().join(", "))]
     Name(String),
     #[error("rule {rule}: expected {}, found \"{found}\"", one_of(valid))]
-    Value { rule: &'static str, valid: Vec<&'static str>, found: String },
+    Value { rule: &'static str, valid: Vec<String>, found: String },
 }
 
 /// A rule and a value by name: `threshold=above`.
@@ -154,7 +144,7 @@ impl Reading {
     pub fn changed(&self) -> BTreeMap<String, String> {
         let own = self.profile.rules();
         let changed = RULES.iter().filter(|rule| (rule.get)(&self.rules) != (rule.get)(&own));
-        changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules).to_owned())).collect()
+        changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules))).collect()
     }
 }
 
@@ -273,17 +263,16 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        for (profile, name, _) in Profile::VALUES {
-            assert_eq!((name.parse(), profile.to_string()), (Ok(*profile), (*name).to_owned()));
-            assert_eq!(serde_json::to_value(profile).unwrap(), *name);
+        for profile in Profile::value_variants() {
+            assert_eq!(rules::named(&profile.to_string()), Ok(*profile));
+            assert_eq!(serde_json::to_value(profile).unwrap(), profile.to_string());
         }
-        for (chain, name, _) in ChainRule::VALUES {
-            assert_eq!((name.parse(), serde_json::to_value(chain).unwrap()), (Ok(*chain), (*name).into()));
+        for chain in ChainRule::value_variants() {
+            let name = rules::name(*chain);
+            assert_eq!((name.parse(), serde_json::to_value(chain).unwrap()), (Ok(*chain), name.into()));
         }
-        assert_eq!(
-            "Paper".parse::<Profile>().unwrap_err().to_string(),
-            "expected reference, paper or corrected, found \"Paper\""
-        );
+        let unknown = rules::named::<Profile>("Paper").unwrap_err();
+        assert_eq!(unknown, "expected reference, paper or corrected, found \"Paper\"");
     }
 
     #[test]

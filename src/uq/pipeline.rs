@@ -68,7 +68,7 @@ pub fn assess<'f>(
     Ok(Some(Assessed { answer, outcome, seconds }))
 }
 
-/// Chain → finish, over whatever answers the queries of [`Traced`].
+/// Chain → similarity filter → ensemble → scores, over whatever answers the queries of [`Traced`].
 ///
 /// `answer` are the positions (absolute) of the answer's tokens, inside the response; what lies outside is cut off, and an
 /// answer without tokens has confidence 0. A `chain` that is given takes the place of backtracking, for ablations (random
@@ -86,32 +86,20 @@ pub fn run<T: Traced>(
 ) -> Result<(Outcome, Seconds), T::Error> {
     let answer = inside_response(response, answer);
     let begun = Instant::now();
-    let chain = match chain {
+    let mut chain = match chain {
         Some(chain) => inside_chain(response, chain),
         None => chain::attention_chain(response, answer.clone(), parameters, traced)?,
     };
     let backtracked = Instant::now();
-    let outcome = finish(response, answer, chain, parameters, traced)?;
-    let seconds = Seconds { chain: (backtracked - begun).as_secs_f64(), ensemble: backtracked.elapsed().as_secs_f64() };
-    Ok((outcome, seconds))
-}
-
-/// Chain → similarity filter → ensemble → scores.
-fn finish<T: Traced>(
-    response: &Response,
-    answer: Range<usize>,
-    mut chain: Vec<Link>,
-    parameters: &Parameters,
-    traced: &mut T,
-) -> Result<Outcome, T::Error> {
     similarity::measure(response, answer.clone(), &mut chain, traced)?;
     let kept = similarity::filter(response, answer.clone(), &chain, parameters);
     let variants = ensemble::candidates(response, &kept, parameters);
     let ensemble = ensemble::score(response, answer.clone(), &kept, &variants, parameters, traced)?;
-    let found =
-        Found { response, answer: &answer, chain: &chain, kept: &kept, ensemble: &ensemble, rules: parameters.rules() };
-    let scores = Scores::compute(&found);
-    Ok(Outcome { answer, chain, kept, ensemble, scores })
+    let rules = parameters.rules();
+    let scores =
+        Scores::compute(&Found { response, answer: &answer, chain: &chain, kept: &kept, ensemble: &ensemble, rules });
+    let seconds = Seconds { chain: (backtracked - begun).as_secs_f64(), ensemble: backtracked.elapsed().as_secs_f64() };
+    Ok((Outcome { answer, chain, kept, ensemble, scores }, seconds))
 }
 
 /// The part of `answer` inside the response; the sequence's very first token has no row that predicts it.

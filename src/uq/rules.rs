@@ -5,185 +5,145 @@
 
 use crate::backend::entropy::EntropyRule;
 use crate::engine::encode::Encoding;
+use clap::ValueEnum;
 
-/// An enum whose values have names in options and in JSON.
-pub trait Named: Copy + PartialEq + 'static {
-    /// Every value with its name and its meaning.
-    const VALUES: &'static [(Self, &'static str, &'static str)];
-
-    fn name(self) -> &'static str {
-        Self::VALUES.iter().find(|(value, ..)| *value == self).map_or("", |(_, name, _)| name)
-    }
-
-    fn named(name: &str) -> Result<Self, UnknownName> {
-        let found = Self::VALUES.iter().find(|(_, known, _)| *known == name).map(|(value, ..)| *value);
-        found.ok_or_else(|| UnknownName { found: name.to_owned(), expected: one_of(&Self::names()) })
-    }
-
-    fn names() -> Vec<&'static str> {
-        Self::VALUES.iter().map(|(_, name, _)| *name).collect()
-    }
+/// The name of a value in options and in JSON.
+pub fn name<T: ValueEnum>(value: T) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// A name that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, found \"{found}\"")]
-pub struct UnknownName {
-    pub found: String,
-    pub expected: String,
+/// The names of all values.
+pub fn names<T: ValueEnum>() -> Vec<String> {
+    T::value_variants().iter().cloned().map(name).collect()
+}
+
+/// The value of a name.
+///
+/// # Errors
+/// The names that there are, and the one found.
+pub fn named<T: ValueEnum>(found: &str) -> Result<T, String> {
+    T::from_str(found, false).map_err(|_| format!("expected {}, found \"{found}\"", one_of(&names::<T>())))
 }
 
 /// Names joined for a message: `a, b or c`.
-pub(super) fn one_of(names: &[&str]) -> String {
+pub(super) fn one_of(names: &[String]) -> String {
     match names {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
         _ => names.concat(),
     }
 }
 
-/// Declares a [`Named`] enum; the doc comment of a value is its meaning.
-macro_rules! named {
-    ($(#[$attribute:meta])* $type:ident { $($(#[doc = $meaning:literal])* $value:ident = $name:literal,)+ }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type { $($(#[doc = $meaning])* $value,)+ }
-
-        impl $crate::uq::rules::Named for $type {
-            const VALUES: &'static [(Self, &'static str, &'static str)] =
-                &[$(($type::$value, $name, concat!($($meaning),*).trim_ascii_start()),)+];
-        }
-    };
-}
-pub(super) use named;
-
-impl Named for EntropyRule {
-    const VALUES: &'static [(Self, &'static str, &'static str)] = &[
-        (EntropyRule::Exact, "exact", "H = ln Z' - S'/Z'"),
-        (EntropyRule::Regularized, "regularized", "Division by Σ w α + 1e-12, as in the authors' code"),
-    ];
+/// Search for the answer in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Extraction {
+    /// By the rules of [`answer`](super::answer), before the first end token.
+    Full,
+    /// As the authors' code: in the whole text, tokenized again.
+    Published,
 }
 
-impl Named for Encoding {
-    const VALUES: &'static [(Self, &'static str, &'static str)] = &[
-        (Encoding::Separate, "separate", "Prompt and response each on their own, as in a generation"),
-        (Encoding::Joint, "joint", "The rendered conversation as one text, as in the authors' code"),
-    ];
+/// The tokens of a prediction whose probabilities are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Vocabulary {
+    /// All of them.
+    Full,
+    /// The five most probable; any other token gets the probability of the first.
+    Top5,
 }
 
-named! {
-    /// Search for the answer in the text.
-    Extraction {
-        /// By the rules of [`answer`](super::answer), before the first end token.
-        Full = "full",
-        /// As the authors' code: in the whole text, tokenized again.
-        Published = "published",
-    }
+/// The rows of a response's entropies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EntropyRows {
+    /// The rows that predict its tokens.
+    Predicting,
+    /// The rows of its own tokens, including the last.
+    Own,
 }
 
-named! {
-    /// The tokens of a prediction whose probabilities are known.
-    Vocabulary {
-        /// All of them.
-        Full = "full",
-        /// The five most probable; any other token gets the probability of the first.
-        Top5 = "top5",
-    }
+/// Row −1 relative to the response, which predicts its first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FirstRow {
+    /// The prompt's last row.
+    Prompt,
+    /// Array index −1: the prediction of the response's last row; zeros as attention.
+    Wrapped,
 }
 
-named! {
-    /// The rows of a response's entropies.
-    EntropyRows {
-        /// The rows that predict its tokens.
-        Predicting = "predicting",
-        /// The rows of its own tokens, including the last.
-        Own = "own",
-    }
+/// Whether P(response) counts the response's first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FirstToken {
+    Counted,
+    Skipped,
 }
 
-named! {
-    /// Row −1 relative to the response, which predicts its first token.
-    FirstRow {
-        /// The prompt's last row.
-        Prompt = "prompt",
-        /// Array index −1: the prediction of the response's last row; zeros as attention.
-        Wrapped = "wrapped",
-    }
+/// End of the response for scores over all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ResponseEnd {
+    /// The answer's last token.
+    Answer,
+    /// The end of the sequence, including the template's end tokens.
+    Sequence,
 }
 
-named! {
-    /// Whether P(response) counts the response's first token.
-    FirstToken { Counted = "counted", Skipped = "skipped", }
+/// Stop words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StopWords {
+    /// The list, except the answer itself: with the answer `(A)`, ` a` is content.
+    AnswerAware,
+    /// The list.
+    List,
 }
 
-named! {
-    /// End of the response for scores over all of it.
-    ResponseEnd {
-        /// The answer's last token.
-        Answer = "answer",
-        /// The end of the sequence, including the template's end tokens.
-        Sequence = "sequence",
-    }
+/// Weights of a source's row of α* that add to φ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Positions {
+    /// All.
+    All,
+    /// The five highest, counted before filtering; more only while this step has found nothing and the chain is short.
+    Top5,
 }
 
-named! {
-    /// Stop words.
-    StopWords {
-        /// The list, except the answer itself: with the answer `(A)`, ` a` is content.
-        AnswerAware = "answer-aware",
-        /// The list.
-        List = "list",
-    }
+/// When stop words are dropped from a step's targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StopFilter {
+    /// Before the top L_tgt are taken.
+    BeforeTop,
+    /// After the top L_tgt are taken.
+    AfterTop,
 }
 
-named! {
-    /// Weights of a source's row of α* that add to φ.
-    Positions {
-        /// All.
-        All = "all",
-        /// The five highest, counted before filtering; more only while this step has found nothing and the chain is short.
-        Top5 = "top5",
-    }
+/// Which targets pass θ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Threshold {
+    /// φ ≥ θ
+    AtLeast,
+    /// φ > θ
+    Above,
 }
 
-named! {
-    /// When stop words are dropped from a step's targets.
-    StopFilter {
-        /// Before the top L_tgt are taken.
-        BeforeTop = "before-top",
-        /// After the top L_tgt are taken.
-        AfterTop = "after-top",
-    }
+/// Counting of this step's targets towards the chain length from which θ applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LengthCount {
+    Once,
+    Twice,
 }
 
-named! {
-    /// Which targets pass θ.
-    Threshold {
-        /// φ ≥ θ
-        AtLeast = "at-least",
-        /// φ > θ
-        Above = "above",
-    }
+/// Alternatives that form the ensemble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Candidates {
+    /// All with p > τ at each filtered position.
+    AboveTau,
+    /// The 10 + n most probable with p > τ among the top five at all n filtered positions, including the original tokens,
+    /// which are then removed.
+    MostProbable,
 }
 
-named! {
-    /// Counting of this step's targets towards the chain length from which θ applies.
-    LengthCount { Once = "once", Twice = "twice", }
-}
-
-named! {
-    /// Alternatives that form the ensemble.
-    Candidates {
-        /// All with p > τ at each filtered position.
-        AboveTau = "above-tau",
-        /// The 10 + n most probable with p > τ among the top five at all n filtered positions, including the original tokens,
-        /// which are then removed.
-        MostProbable = "most-probable",
-    }
-}
-
-named! {
-    /// Minimum probability of a token of an ensemble member.
-    MemberFloor { None = "none", Published = "1e-12", }
+/// Minimum probability of a token of an ensemble member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemberFloor {
+    None,
+    #[value(name = "1e-12")]
+    Published,
 }
 
 impl MemberFloor {
@@ -202,9 +162,9 @@ pub struct Rule {
     pub name: &'static str,
     pub meaning: &'static str,
     /// The names of its values.
-    pub values: fn() -> Vec<&'static str>,
+    pub values: fn() -> Vec<String>,
     /// The name of its value.
-    pub get: fn(&Rules) -> &'static str,
+    pub get: fn(&Rules) -> String,
     /// Sets it by the name of a value; `None` if there is no such value.
     pub set: fn(&mut Rules, &str) -> Option<()>,
 }
@@ -231,9 +191,9 @@ macro_rules! rules {
         pub const RULES: &[Rule] = &[$(Rule {
             name: $name,
             meaning: $meaning,
-            values: $type::names,
-            get: |rules| rules.$field.name(),
-            set: |rules, name| Named::named(name).ok().map(|value| rules.$field = value),
+            values: names::<$type>,
+            get: |rules| name(rules.$field),
+            set: |rules, name| named(name).ok().map(|value| rules.$field = value),
         },)+];
     };
 }
@@ -282,7 +242,7 @@ mod tests {
             assert!(values.len() >= 2 && values.contains(&(rule.get)(&PAPER)), "{}", rule.name);
             for value in values {
                 let mut rules = CORRECTED;
-                (rule.set)(&mut rules, value).unwrap();
+                (rule.set)(&mut rules, &value).unwrap();
                 assert_eq!((rule.get)(&rules), value);
                 let others = RULES.iter().filter(|other| other.name != rule.name);
                 assert!(
@@ -301,7 +261,7 @@ mod tests {
         for target in [PAPER, REFERENCE] {
             let mut rules = CORRECTED;
             for rule in RULES {
-                (rule.set)(&mut rules, (rule.get)(&target)).unwrap();
+                (rule.set)(&mut rules, &(rule.get)(&target)).unwrap();
             }
             assert_eq!(rules, target);
         }

@@ -107,15 +107,12 @@ pub fn attend(
     }
     // few rows: the chunks are shared out too, and merged in the same order
     let work: Vec<(usize, usize)> = (0..items).flat_map(|i| task(i).chunks().map(move |c| (i, c))).collect();
-    let mut parts: Vec<Option<Partial>> = vec![None; work.len()];
-    let slots = Disjoint::new(&mut parts);
-    pool.run(work.len(), &|index| {
+    let parts = pool.map(work.len(), |index| {
         let (item, chunk) = work[index];
         let task = task(item);
         let mut part = Partial::empty(&task);
         part.compute(isa, &task, chunk, &task.queries(queries));
-        // SAFETY: one task per slot.
-        unsafe { slots.slice(index..index + 1)[0] = Some(part) };
+        Some(part)
     });
     let mut work = work.iter().zip(parts).peekable();
     for item in 0..items {
@@ -165,11 +162,6 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Query rows: one for each row and head of the group.
-    fn queries_len(&self) -> usize {
-        self.rows.len() * self.shape.group()
-    }
-
     /// Chunks that any row attends to: those of the first, since all end in the same one.
     fn chunks(&self) -> Range<usize> {
         chunks(self.shape, self.rows[0].position)
@@ -223,7 +215,8 @@ struct Partial {
 
 impl Partial {
     fn empty(task: &Task) -> Partial {
-        let len = task.queries_len();
+        // a query row for each row and head of the group
+        let len = task.rows.len() * task.shape.group();
         Partial {
             states: vec![HeadState::EMPTY; len],
             out: vec![0.0; len * value_stride(task.shape.head_dim)],

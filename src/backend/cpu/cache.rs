@@ -1,7 +1,7 @@
 //! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows. A copy of a prefix
 //! shares its chunks; a write to a shared chunk copies it first.
 
-use crate::backend::cpu::simd::{LANES, Simd};
+use crate::backend::cpu::simd::LANES;
 use crate::backend::value_type::q8_scale;
 use crate::backend::{DType, ValueType};
 use half::{bf16, f16};
@@ -10,56 +10,6 @@ use std::sync::Arc;
 /// Positions of a chunk. A row's attention is one state per chunk, merged in order, so that the bits do not depend on
 /// how rows and chunks are shared between threads.
 pub const CHUNK: usize = 128;
-
-/// A number that keys or values are cached as.
-pub trait CacheElement: Copy + Send + Sync + Default + 'static {
-    fn narrow(x: f32) -> Self;
-    /// # Safety
-    /// As [`Simd::load`].
-    unsafe fn load<S: Simd>(p: *const Self) -> S::V;
-}
-
-impl CacheElement for f32 {
-    fn narrow(x: f32) -> f32 {
-        x
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f32) -> S::V {
-        // SAFETY: the caller's promise; so in the two below.
-        unsafe { S::load(p) }
-    }
-}
-
-impl CacheElement for f16 {
-    fn narrow(x: f32) -> f16 {
-        f16::from_f32(x)
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f16) -> S::V {
-        unsafe { S::load_f16(p) }
-    }
-}
-
-impl CacheElement for bf16 {
-    fn narrow(x: f32) -> bf16 {
-        bf16::from_f32(x)
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const bf16) -> S::V {
-        unsafe { S::load_bf16(p) }
-    }
-}
-
-impl CacheElement for i8 {
-    /// Of a number that has been divided by its scale.
-    fn narrow(x: f32) -> i8 {
-        x.round_ties_even() as i8
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const i8) -> S::V {
-        unsafe { S::load_i8(p) }
-    }
-}
 
 /// One chunk's keys or values, in one of the cache types.
 #[derive(Debug, Clone)]
@@ -96,12 +46,16 @@ impl Block {
 
     /// Writes `values` to elements `start`, `start + stride`, …
     fn scatter(&mut self, start: usize, stride: usize, values: &[f32]) {
-        fn write<E: CacheElement>(data: &mut [E], start: usize, stride: usize, values: &[f32]) {
-            for (slot, x) in data[start..].iter_mut().step_by(stride).zip(values) {
-                *slot = E::narrow(*x);
-            }
+        fn write<E>(data: &mut [E], stride: usize, values: &[f32], narrow: impl Fn(f32) -> E) {
+            data.iter_mut().step_by(stride).zip(values).for_each(|(slot, x)| *slot = narrow(*x));
         }
-        with_block!(self, data => write(data, start, stride, values))
+        match self {
+            Block::F32(data) => write(&mut data[start..], stride, values, |x| x),
+            Block::F16(data) => write(&mut data[start..], stride, values, f16::from_f32),
+            Block::Bf16(data) => write(&mut data[start..], stride, values, bf16::from_f32),
+            // they have been divided by their scale
+            Block::Q8(data) => write(&mut data[start..], stride, values, |x| x.round_ties_even() as i8),
+        }
     }
 }
 
@@ -149,13 +103,6 @@ struct LayerCache {
     chunks: Vec<Arc<Chunk>>,
 }
 
-impl LayerCache {
-    /// Numbers in a chunk's keys and values.
-    fn sizes(&self) -> (usize, usize) {
-        (self.kv_heads * self.head_dim * CHUNK, self.kv_heads * CHUNK * value_stride(self.head_dim))
-    }
-}
-
 /// head_dim rounded up to whole vectors.
 pub fn value_stride(head_dim: usize) -> usize {
     head_dim.next_multiple_of(LANES)
@@ -189,10 +136,11 @@ impl KvCache {
     /// Makes room for positions `0..len`.
     pub fn reserve(&mut self, len: usize) {
         for layer in self.layers.iter_mut().filter(|layer| layer.kv_heads > 0) {
-            let (keys, values) = layer.sizes();
+            let numbers = layer.kv_heads * CHUNK;
             while layer.chunks.len() * CHUNK < len {
-                let scales = if self.v_type == ValueType::Q8 { layer.kv_heads * CHUNK } else { 0 };
-                let (keys, values) = (Block::new(self.k_type.into(), keys), Block::new(self.v_type, values));
+                let scales = if self.v_type == ValueType::Q8 { numbers } else { 0 };
+                let keys = Block::new(self.k_type.into(), numbers * layer.head_dim);
+                let values = Block::new(self.v_type, numbers * value_stride(layer.head_dim));
                 layer.chunks.push(Arc::new(Chunk { keys, values, scales: vec![0.0; scales] }));
             }
         }

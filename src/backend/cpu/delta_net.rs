@@ -4,7 +4,7 @@
 
 use super::cache::value_stride;
 use super::input_rounding::{Output, round_inputs};
-use super::layer::{activation, each_row};
+use super::layer::each_row;
 use super::matmul::{Job, matmul_many};
 use super::simd::{Kernel, LANES, Simd};
 use super::states::LayerState;
@@ -93,7 +93,7 @@ impl CpuBackend {
         }
         round_inputs(&mut pass.h, self.spec.hidden_size, l.q.elements(), terms);
         matmul_many(pool, isa, &mut jobs, &pass.h, n);
-        let (activate, ones) = (activation(self.spec.activation), vec![1.0; widths[0].max(widths[2])]);
+        let (activation, ones) = (self.spec.activation, vec![1.0; widths[0].max(widths[2])]);
         let (sequences, rows, firsts) = (&self.sequences, &pass.rows, &delta.firsts);
         for (part, (mixed, raw)) in delta.mixed.iter_mut().zip(&delta.raw).enumerate() {
             let width = widths[part];
@@ -104,7 +104,7 @@ impl CpuBackend {
                 };
                 let before = &states.layer(place).inputs[part];
                 convolve(before, &raw[firsts[row] * width..(row + 1) * width], &w.conv[part], out);
-                activate(isa, out, &ones[..width]);
+                norm::activate(isa, activation, out, &ones[..width]);
                 for head in out.chunks_exact_mut(net.key_head_dim).filter(|_| part < 2) {
                     norm::unit(isa, head, if part == 0 { (net.key_head_dim as f32).sqrt().recip() } else { 1.0 });
                 }

@@ -107,18 +107,9 @@ impl CpuBackend {
     }
 }
 
-/// x ← act(x) ⊙ y
-pub(super) fn activation(by: Activation) -> fn(Isa, &mut [f32], &[f32]) {
-    match by {
-        Activation::Silu => norm::silu_mul,
-        Activation::GeluTanh => norm::gelu_tanh_mul,
-    }
-}
-
 /// gate ← act(gate) ⊙ up, both `[rows, inner]`.
 pub(super) fn activate(pool: &ThreadPool, isa: Isa, by: Activation, gate: &mut [f32], up: &[f32], inner: usize) {
-    let activate = activation(by);
-    each_row(pool, gate, inner, &|row, gate| activate(isa, gate, &up[row * inner..(row + 1) * inner]));
+    each_row(pool, gate, inner, &|row, gate| norm::activate(isa, by, gate, &up[row * inner..(row + 1) * inner]));
 }
 
 /// x ← x ⊙ sigmoid(gate), in a delta net norm(x) ⊙ silu(gate), head by head: both `[rows, o.in_features]`.

@@ -22,7 +22,7 @@ mod wide;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::simd::Amx;
-use super::simd::{Isa, LANES, Simd};
+use super::simd::{Isa, LANES, Simd, Stored};
 use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
 use std::cell::Cell;
@@ -242,8 +242,7 @@ impl<'a> Product<'a> {
 }
 
 /// A type that weights are stored in.
-trait Weight: Copy {
-    const ZERO: Self;
+trait Weight: Stored {
     /// Weights that one of them holds.
     const EACH: usize = 1;
 
@@ -253,19 +252,13 @@ trait Weight: Copy {
         p.wrapping_add(offset / Self::EACH)
     }
 
-    /// Sixteen weights, widened.
-    ///
-    /// # Safety
-    /// As for [`Simd`].
-    unsafe fn load<S: Simd>(p: *const Self) -> S::V;
-
     /// The first `len` < 16 weights at `p`, then zeros. Only for types that hold one weight each.
     ///
     /// # Safety
     /// As for [`Simd`], but `p` need only be valid for `len` elements.
     #[inline(always)]
     unsafe fn load_part<S: Simd>(p: *const Self, len: usize) -> S::V {
-        let mut padded = [Self::ZERO; LANES];
+        let mut padded = [Self::default(); LANES];
         // SAFETY: `p` is valid for `len` elements, and `padded` has more.
         unsafe {
             std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), len);
@@ -274,27 +267,6 @@ trait Weight: Copy {
     }
 }
 
-// SAFETY (all three): as the contract of `Simd`.
-impl Weight for f32 {
-    const ZERO: f32 = 0.0;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f32) -> S::V {
-        unsafe { S::load(p) }
-    }
-}
-
-impl Weight for bf16 {
-    const ZERO: bf16 = bf16::ZERO;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const bf16) -> S::V {
-        unsafe { S::load_bf16(p) }
-    }
-}
-
-impl Weight for f16 {
-    const ZERO: f16 = f16::ZERO;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f16) -> S::V {
-        unsafe { S::load_f16(p) }
-    }
-}
+impl Weight for f32 {}
+impl Weight for bf16 {}
+impl Weight for f16 {}

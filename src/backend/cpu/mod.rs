@@ -44,7 +44,7 @@ const MAX_ROWS: usize = 512;
 const LOGIT_ROWS: usize = 16;
 
 /// Options of the backend.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
     /// 0: one per core.
     pub threads: usize,
@@ -54,20 +54,6 @@ pub struct CpuOptions {
     pub input_rounding: InputRounding,
     pub weights: WeightFormat,
     pub gamma: Gamma,
-}
-
-impl Default for CpuOptions {
-    fn default() -> Self {
-        CpuOptions {
-            threads: 0,
-            k_cache: DType::F32,
-            v_cache: ValueType::F32,
-            isa: Isa::detect(),
-            input_rounding: InputRounding::F32,
-            weights: WeightFormat::File,
-            gamma: Gamma::PUBLISHED,
-        }
-    }
 }
 
 /// The engine's operations on the CPU, in f32 over weights of any file type.
@@ -284,21 +270,19 @@ impl Backend for CpuBackend {
             let mut logits = std::mem::take(&mut self.pass.logits);
             logits.resize(n * vocab, 0.0);
             matmul(&self.pool, isa, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
-            let mut steps = vec![None; n];
-            let slots = Disjoint::new(&mut steps);
             let rows = Disjoint::new(&mut logits);
             let (cap, divisor) = (self.spec.final_logit_softcapping, self.spec.logits_scaling);
             let wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect::<Result<_, _>>()?;
-            self.pool.run(n, &|i| {
-                // SAFETY: one task per row and result.
-                let (row, slot) = unsafe { (rows.slice(i * vocab..(i + 1) * vocab), &mut slots.slice(i..i + 1)[0]) };
+            let steps = self.pool.map(n, |i| {
+                // SAFETY: one task per row.
+                let row = unsafe { rows.slice(i * vocab..(i + 1) * vocab) };
                 if divisor != 1.0 {
                     row.iter_mut().for_each(|x| *x /= divisor);
                 }
                 if let Some(cap) = cap {
                     norm::softcap(isa, row, cap);
                 }
-                *slot = predict::read_logits(isa, row, &requests[i], wide[i]);
+                predict::read_logits(isa, row, &requests[i], wide[i])
             });
             self.pass.logits = logits;
             for (request, step) in requests.iter().zip(steps) {
@@ -333,30 +317,24 @@ impl Backend for CpuBackend {
     }
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
-        let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
-        let Some(Sequence { cache, trace: Some(trace), .. }) = self.sequence(sequence) else { return Ok(result) };
-        let slots = Disjoint::new(&mut result);
-        self.pool.run(rows.len(), &|i| {
-            // SAFETY: one task per row.
-            let row = unsafe { &mut slots.slice(i..i + 1)[0] };
-            for selected in trace.selected(rows[i]) {
-                self.accumulate(cache, &selected, row);
+        let sequence = self.sequence(sequence);
+        Ok(self.pool.map(rows.len(), |i| {
+            let mut row = vec![0.0; rows[i] + 1];
+            if let Some(Sequence { cache, trace: Some(trace), .. }) = sequence {
+                trace.selected(rows[i]).iter().for_each(|selected| self.accumulate(cache, selected, &mut row));
             }
-        });
-        Ok(result)
+            row
+        }))
     }
 
     fn head_rows(&mut self, sequence: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
         let Some(Sequence { cache, trace: Some(trace), .. }) = self.sequence(sequence) else { return Ok(Vec::new()) };
         let selected = trace.selected(row);
-        let mut result = vec![vec![0.0; row + 1]; selected.len()];
-        let slots = Disjoint::new(&mut result);
-        self.pool.run(selected.len(), &|i| {
-            // SAFETY: one task per head.
-            let weights = unsafe { &mut slots.slice(i..i + 1)[0] };
-            self.accumulate(cache, &selected[i], weights);
-        });
-        Ok(result)
+        Ok(self.pool.map(selected.len(), |i| {
+            let mut weights = vec![0.0; row + 1];
+            self.accumulate(cache, &selected[i], &mut weights);
+            weights
+        }))
     }
 
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {

@@ -5,9 +5,10 @@
 mod logits;
 mod tests;
 
-pub use logits::{LogitStats, log_sum_exp, logit_sums, softmax_stats, top_k};
+pub use logits::{LogitStats, argmax, logit_sums, softmax_stats, top_k};
 
 use super::simd::{Isa, Kernel, LANES, Simd};
+use crate::model::config::Activation;
 
 /// Squares that are added up in f32 before they go to the f64 sum.
 const BLOCK: usize = 16 * LANES;
@@ -138,17 +139,14 @@ pub fn gate(isa: Isa, x: &mut [f32], gate: &[f32], silu: bool) {
     isa.run(Update { x, with: Some(gate), f: Gated { silu } });
 }
 
-/// gate = silu(gate)·up, where silu(x) = x / (1 + e^-x).
-pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len());
-    isa.run(Update { x: gate, with: Some(up), f: SiluMul });
-}
-
-/// gate = gelu(gate)·up with the tanh form of Hugging Face's `gelu_pytorch_tanh`:
+/// gate = act(gate)·up: silu(x) = x / (1 + e^-x), or the tanh form of Hugging Face's `gelu_pytorch_tanh`,
 /// gelu(x) = x/2·(1 + tanh u) = x / (1 + e^-2u), where u = √(2/π)·(x + 0.044715 x³).
-pub fn gelu_tanh_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
+pub fn activate(isa: Isa, by: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
-    isa.run(Update { x: gate, with: Some(up), f: GeluMul });
+    match by {
+        Activation::Silu => isa.run(Update { x: gate, with: Some(up), f: SiluMul }),
+        Activation::GeluTanh => isa.run(Update { x: gate, with: Some(up), f: GeluMul }),
+    }
 }
 
 /// x / (1 + e^-z). Below z = -87 the exponential stays at e^87, so that the result is ±1e-38·x and never NaN.

@@ -2,7 +2,7 @@
 
 use super::matmul::q8::{Q8Block, quantize};
 use super::matmul::{Matrix, Numbers};
-use super::threads::{Disjoint, ThreadPool};
+use super::threads::ThreadPool;
 use crate::backend::WeightFormat;
 use crate::model::weights::{LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
@@ -20,12 +20,7 @@ impl Packed {
             return Packed::default();
         }
         let products: Vec<&Weight> = products(weights).collect();
-        let mut packed = vec![None; products.len()];
-        let slots = Disjoint::new(&mut packed);
-        pool.run(products.len(), &|i| {
-            // SAFETY: one task per matrix.
-            unsafe { slots.slice(i..i + 1)[0] = quantize(products[i].elements(), products[i].in_features) };
-        });
+        let packed = pool.map(products.len(), |i| quantize(products[i].elements(), products[i].in_features));
         let named = products.iter().zip(packed).filter_map(|(weight, q8)| Some((weight.name.clone(), q8?)));
         Packed { q8: named.collect() }
     }

@@ -16,14 +16,12 @@ pub fn read_logits(isa: Isa, logits: &[f32], request: &Prediction, wide: bool) -
         Next::Choose(choice) => Some(choice.token(logits)),
     };
     let mut step = Step::default();
-    let lse = if request.detail {
-        let stats = norm::softmax_stats(isa, logits);
-        (step.entropy, step.top) = (stats.entropy, alternatives(logits, stats.lse));
+    let stats = norm::softmax_stats(isa, logits);
+    let lse = stats.lse;
+    if request.detail {
+        (step.entropy, step.top) = (stats.entropy, alternatives(logits, lse));
         step.distribution = wide.then(|| distribution(isa, logits, &stats));
-        stats.lse
-    } else {
-        norm::log_sum_exp(isa, logits).1
-    };
+    }
     step.logprob = token.map(|t| f64::from(logits[t as usize]) - lse);
     (lse.is_finite() && step.entropy.is_finite()).then_some((step, token))
 }

@@ -23,6 +23,12 @@ pub enum Isa {
     Amx,
 }
 
+impl Default for Isa {
+    fn default() -> Isa {
+        Isa::detect()
+    }
+}
+
 /// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and write loops, not
 /// closures: they cannot be marked, and may be compiled in another codegen unit, without the instruction set.
 pub trait Kernel {
@@ -146,7 +152,13 @@ pub trait Simd: Copy + 'static {
     /// 2^n for integer-valued lanes in -126..=127.
     unsafe fn pow2(n: Self::V) -> Self::V;
     /// The lanes as an array, for reductions and rare per-lane work.
-    unsafe fn to_array(v: Self::V) -> [f32; LANES];
+    #[inline(always)]
+    unsafe fn to_array(v: Self::V) -> [f32; LANES] {
+        let mut a = [0.0; LANES];
+        // SAFETY: as the trait's contract.
+        unsafe { Self::store(a.as_mut_ptr(), v) };
+        a
+    }
 
     /// Sum of the lanes, always by the same tree: 16 → 8 → 4 → 2 → 1, lane i with lane i + half.
     #[inline(always)]
@@ -233,6 +245,28 @@ pub trait Simd: Copy + 'static {
     unsafe fn zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
 }
 
+/// A number in memory, as weights and the cache have them.
+pub trait Stored: Copy + Default {
+    /// Sixteen numbers, widened.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn load<S: Simd>(p: *const Self) -> S::V;
+}
+
+macro_rules! stored {
+    ($($number:ty: $load:ident),+) => {$(
+        impl Stored for $number {
+            #[inline(always)]
+            unsafe fn load<S: Simd>(p: *const Self) -> S::V {
+                // SAFETY: the caller's promise.
+                unsafe { S::$load(p) }
+            }
+        }
+    )+};
+}
+stored!(f32: load, bf16: load_bf16, f16: load_f16, i8: load_i8);
+
 #[derive(Clone, Copy)]
 pub struct Portable;
 
@@ -247,21 +281,40 @@ macro_rules! each {
     }};
 }
 
+/// Functions of [`Simd`] and [`Tiles`](tiles::Tiles) that are one expression.
+macro_rules! inlined {
+    ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $value:expr;)+) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe)] // not all values need it
+        unsafe fn $name($($argument: $type),*) $(-> $result)? {
+            // SAFETY: as the trait's contract.
+            unsafe { $value }
+        }
+    )+};
+}
+
 impl Simd for Portable {
     type V = [f32; LANES];
     // NEON has 32 of 4 lanes, SSE2 16
     const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 4 } else { 8 };
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::V {
-        [x; LANES]
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: the caller's pointer is valid for 16 elements; so in the four functions below.
-        unsafe { p.cast::<Self::V>().read_unaligned() }
+    inlined! {
+        splat(x: f32) -> Self::V = [x; LANES];
+        load(p: *const f32) -> Self::V = p.cast::<Self::V>().read_unaligned();
+        store(p: *mut f32, v: Self::V) = p.cast::<Self::V>().write_unaligned(v);
+        add(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] + b[i]);
+        sub(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] - b[i]);
+        mul(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] * b[i]);
+        div(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] / b[i]);
+        max(a: Self::V, b: Self::V) -> Self::V = each!(i => if a[i] > b[i] { a[i] } else { b[i] });
+        round(a: Self::V) -> Self::V = each!(i => a[i].round_ties_even());
+        pow2(n: Self::V) -> Self::V = each!(i => f32::from_bits(((n[i] as i32 + 127) as u32) << 23));
+        to_array(v: Self::V) -> [f32; LANES] = v;
+        zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V
+            = each!(i => if x[i] >= limit[i] { v[i] } else { 0.0 });
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        // SAFETY: the caller's pointer is valid for 16 elements; so in the two functions below.
         let v = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
         each!(i => v[i].to_f32())
     }
@@ -276,30 +329,6 @@ impl Simd for Portable {
         each!(i => f32::from(v[i]))
     }
     #[inline(always)]
-    unsafe fn store(p: *mut f32, v: Self::V) {
-        unsafe { p.cast::<Self::V>().write_unaligned(v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] + b[i])
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] - b[i])
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] * b[i])
-    }
-    #[inline(always)]
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => a[i] / b[i])
-    }
-    #[inline(always)]
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        each!(i => if a[i] > b[i] { a[i] } else { b[i] })
-    }
-    #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // Without the instruction `mul_add` would be a library call per lane.
         if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
@@ -307,22 +336,6 @@ impl Simd for Portable {
         } else {
             each!(i => a[i] * b[i] + c[i])
         }
-    }
-    #[inline(always)]
-    unsafe fn round(a: Self::V) -> Self::V {
-        each!(i => a[i].round_ties_even())
-    }
-    #[inline(always)]
-    unsafe fn pow2(n: Self::V) -> Self::V {
-        each!(i => f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
-    }
-    #[inline(always)]
-    unsafe fn to_array(v: Self::V) -> [f32; LANES] {
-        v
-    }
-    #[inline(always)]
-    unsafe fn zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
-        each!(i => if x[i] >= limit[i] { v[i] } else { 0.0 })
     }
 }
 

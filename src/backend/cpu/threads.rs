@@ -127,6 +127,17 @@ impl ThreadPool {
     }
 }
 
+impl ThreadPool {
+    /// `task(i)` of every i in `0..tasks`, as [`run`](Self::run) calls it.
+    pub fn map<T: Default + Send>(&self, tasks: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let mut results: Vec<T> = std::iter::repeat_with(T::default).take(tasks).collect();
+        let slots = Disjoint::new(&mut results);
+        // SAFETY: one task per slot.
+        self.run(tasks, &|i| unsafe { slots.slice(i..i + 1)[0] = task(i) });
+        results
+    }
+}
+
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Release);

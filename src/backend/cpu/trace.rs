@@ -114,39 +114,35 @@ impl LayerSums {
     }
 }
 
+/// A finished row.
+#[derive(Clone, Debug)]
+struct TracedRow {
+    /// `[≤ K]`, lowest entropy first
+    entries: Vec<Entry>,
+    /// Lowest entropy that was not kept.
+    rejected: f32,
+    /// `[≤ K, width]`, by slot
+    queries: Vec<f32>,
+    /// `[hidden_size]`
+    hidden: Vec<f32>,
+    /// `[layers · heads]`; empty where that is not recorded
+    heads: Vec<HeadAttention>,
+}
+
 /// The trace of one response: rows `first_row ..`, contiguous.
 #[derive(Clone, Debug)]
 pub struct Trace {
     options: TraceOptions,
     width: usize,
     hidden_size: usize,
-    /// `[rows][≤ K]`, lowest entropy first
-    entries: Vec<Vec<Entry>>,
-    /// Lowest entropy that was not kept: `[rows]`
-    rejected: Vec<f32>,
-    /// `[rows][≤ K, width]`, by slot
-    queries: Vec<Vec<f32>>,
-    /// `[rows, hidden_size]`
-    hidden: Vec<f32>,
-    /// `[rows][layers · heads]`; empty rows where that is not recorded
-    heads: Vec<Vec<HeadAttention>>,
+    rows: Vec<TracedRow>,
     layers: LayerSums,
 }
 
 impl Trace {
     /// `width` as of the rows' selections.
     pub fn new(options: TraceOptions, width: usize, hidden_size: usize) -> Trace {
-        Trace {
-            options,
-            width,
-            hidden_size,
-            entries: Vec::new(),
-            rejected: Vec::new(),
-            queries: Vec::new(),
-            hidden: Vec::new(),
-            heads: Vec::new(),
-            layers: LayerSums::default(),
-        }
+        Trace { options, width, hidden_size, rows: Vec::new(), layers: LayerSums::default() }
     }
 
     pub fn options(&self) -> TraceOptions {
@@ -154,81 +150,69 @@ impl Trace {
     }
 
     /// Records row `row` (absolute): the next one, or an earlier one again. Others are ignored.
-    pub fn record(&mut self, row: usize, mut selection: Selection, hidden: &[f32]) {
-        let Some(index) = row.checked_sub(self.options.first_row).filter(|i| *i <= self.entries.len()) else { return };
-        if index + 1 >= self.entries.len() {
-            self.layers.record(selection.layers, index < self.entries.len());
+    pub fn record(&mut self, row: usize, selection: Selection, hidden: &[f32]) {
+        let count = self.rows.len();
+        let Some(index) = row.checked_sub(self.options.first_row).filter(|i| *i <= count) else { return };
+        let Selection { mut entries, rejected, queries, heads, layers, .. } = selection;
+        if index + 1 >= count {
+            self.layers.record(layers, index < count);
         }
-        selection.entries.sort_by(|a, b| a.entropy.total_cmp(&b.entropy).then(a.head.cmp(&b.head)));
-        if index == self.entries.len() {
-            self.entries.push(selection.entries);
-            self.rejected.push(selection.rejected);
-            self.queries.push(selection.queries);
-            self.hidden.extend_from_slice(hidden);
-            self.heads.push(selection.heads);
-        } else {
-            self.entries[index] = selection.entries;
-            self.rejected[index] = selection.rejected;
-            self.queries[index] = selection.queries;
-            self.heads[index] = selection.heads;
-            self.hidden[index * self.hidden_size..(index + 1) * self.hidden_size].copy_from_slice(hidden);
+        entries.sort_by(|a, b| a.entropy.total_cmp(&b.entropy).then(a.head.cmp(&b.head)));
+        let traced = TracedRow { entries, rejected, queries, hidden: hidden.to_vec(), heads };
+        match self.rows.get_mut(index) {
+            Some(earlier) => *earlier = traced,
+            None => self.rows.push(traced),
         }
     }
 
     /// Drops the rows from `row` (absolute) on.
     pub fn truncate(&mut self, row: usize) {
-        let rows = row.saturating_sub(self.options.first_row);
-        self.entries.truncate(rows);
-        self.rejected.truncate(rows);
-        self.queries.truncate(rows);
-        self.heads.truncate(rows);
-        self.hidden.truncate(rows * self.hidden_size);
+        self.rows.truncate(row.saturating_sub(self.options.first_row));
     }
 
-    fn index(&self, row: usize) -> Option<usize> {
-        row.checked_sub(self.options.first_row).filter(|i| *i < self.entries.len())
+    fn row(&self, row: usize) -> Option<&TracedRow> {
+        self.rows.get(row.checked_sub(self.options.first_row)?)
     }
 
     /// The selected heads of row `row` (absolute), lowest entropy first; none if it was not traced.
     pub fn selected(&self, row: usize) -> Vec<Selected<'_>> {
-        let Some(index) = self.index(row) else { return Vec::new() };
-        let query = |e: &Entry| &self.queries[index][e.slot * self.width..(e.slot + 1) * self.width];
-        self.entries[index].iter().map(|e| Selected { head: e.head, max: e.max, sum: e.sum, query: query(e) }).collect()
+        let Some(TracedRow { entries, queries, .. }) = self.row(row) else { return Vec::new() };
+        let query = |e: &Entry| &queries[e.slot * self.width..(e.slot + 1) * self.width];
+        entries.iter().map(|e| Selected { head: e.head, max: e.max, sum: e.sum, query: query(e) }).collect()
     }
 
     pub fn head_record(&self, row: usize) -> Option<HeadRecord> {
-        let index = self.index(row)?;
-        let entries = &self.entries[index];
+        let TracedRow { entries, rejected, .. } = self.row(row)?;
         Some(HeadRecord {
             heads: entries.iter().map(|e| e.head).collect(),
             entropies: entries.iter().map(|e| e.entropy).collect(),
-            gap: self.rejected[index] - entries.last().map_or(f32::NEG_INFINITY, |e| e.entropy),
+            gap: rejected - entries.last().map_or(f32::NEG_INFINITY, |e| e.entropy),
         })
     }
 
     /// Attention targets of every head of row `row` (absolute), if recorded.
     pub fn head_attention(&self, row: usize) -> Option<Vec<HeadAttention>> {
-        Some(self.heads[self.index(row)?].clone()).filter(|heads| !heads.is_empty())
+        Some(self.row(row)?.heads.clone()).filter(|heads| !heads.is_empty())
     }
 
     /// The mean of the residual stream over all rows but the last, `[L + 1, hidden_size]`, if it is recorded of two.
     pub fn layer_means(&self) -> Option<Vec<Vec<f64>>> {
-        let rows = self.entries.len().checked_sub(1).filter(|rows| *rows > 0)? as f64;
+        let rows = self.rows.len().checked_sub(1).filter(|rows| *rows > 0)? as f64;
         let mean = |sums: &[f64]| sums.iter().map(|sum| sum / rows).collect();
         self.options.layer_means.then(|| self.layers.sums.chunks(self.hidden_size).map(mean).collect())
     }
 
     /// The final hidden state at position `position` (absolute), if traced.
     pub fn hidden(&self, position: usize) -> Option<&[f32]> {
-        let index = self.index(position)?;
-        Some(&self.hidden[index * self.hidden_size..(index + 1) * self.hidden_size])
+        Some(&self.row(position)?.hidden)
     }
 
     pub fn bytes(&self) -> usize {
-        let entries: usize = self.entries.iter().map(|e| e.len() * size_of::<Entry>()).sum();
-        let floats: usize = self.queries.iter().map(Vec::len).sum::<usize>() + self.hidden.len() + self.rejected.len();
-        let heads: usize = self.heads.iter().map(|row| row.len() * size_of::<HeadAttention>()).sum();
-        entries + floats * 4 + heads + self.layers.sums.len() * 8 + self.layers.last.len() * 4
+        let row = |row: &TracedRow| {
+            let floats = row.queries.len() + row.hidden.len() + 1;
+            size_of_val(&row.entries[..]) + floats * 4 + size_of_val(&row.heads[..])
+        };
+        self.rows.iter().map(row).sum::<usize>() + self.layers.sums.len() * 8 + self.layers.last.len() * 4
     }
 }
 

@@ -99,13 +99,14 @@ impl Output {
         let sink = match length_and_keep {
             None => Sink::Stream(Box::new(options.open(&path).map_err(io)?)),
             Some((length, keep)) => {
-                let file = options.create(true).truncate(false).open(&path).map_err(io)?;
+                let mut file = options.create(true).truncate(false).open(&path).map_err(io)?;
                 // A file system without locks is no reason to stop.
                 let locked = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
                 if locked || file.metadata().map_err(io)?.len() != length {
                     return Err(AppendError::Busy(path));
                 }
-                Sink::File(WholeLines::open(file, keep).map_err(io)?)
+                file.set_len(keep).and_then(|()| file.seek(SeekFrom::Start(keep))).map_err(io)?;
+                Sink::File(file, keep)
             }
         };
         Ok(Appender { sink, path, gzip })
@@ -160,13 +161,12 @@ impl Earlier<'_> {
     }
 
     /// Reads the lines of whole gzip members; returns the members' length in bytes.
-    fn read_members(&mut self, file: impl BufRead) -> Result<u64, AppendError> {
+    fn read_members(&mut self, mut file: BufReader<File>) -> Result<u64, AppendError> {
         /// First bytes of every member.
         const MAGIC: [u8; 2] = [0x1f, 0x8b];
-        let mut file = Counting { inner: file, bytes: 0 };
         let mut text = Vec::new();
         loop {
-            let offset = file.bytes;
+            let offset = file.stream_position().map_err(|source| self.io(source))?;
             let start = file.fill_buf().map_err(|source| self.io(source))?;
             if start.is_empty() {
                 return Ok(offset);
@@ -218,60 +218,29 @@ impl Earlier<'_> {
     }
 }
 
-/// Counts consumed bytes.
-struct Counting<R> {
-    inner: R,
-    bytes: u64,
-}
-
-impl<R: BufRead> Read for Counting<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.inner.read(buffer)?;
-        self.bytes += n as u64;
-        Ok(n)
-    }
-}
-
-impl<R: BufRead> BufRead for Counting<R> {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.inner.fill_buf()
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.inner.consume(n);
-        self.bytes += n as u64;
-    }
-}
-
-/// A file unchanged by a failed write.
-struct WholeLines {
-    file: File,
-    len: u64,
-}
-
-impl WholeLines {
-    fn open(mut file: File, keep: u64) -> io::Result<WholeLines> {
-        file.set_len(keep)?;
-        file.seek(SeekFrom::Start(keep))?;
-        Ok(WholeLines { file, len: keep })
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.file.write_all(bytes) {
-            // If even this fails, --resume still finds and drops the half line.
-            let _ = self.file.set_len(self.len);
-            let _ = self.file.seek(SeekFrom::Start(self.len));
-            return Err(error);
-        }
-        self.len += bytes.len() as u64;
-        Ok(())
-    }
-}
-
 enum Sink {
-    File(WholeLines),
+    /// With the length of its whole lines, to which a failed write takes it back.
+    File(File, u64),
     /// Standard output, a pipe, a device.
     Stream(Box<dyn Write>),
+}
+
+impl Sink {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Sink::Stream(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+            Sink::File(file, len) => {
+                if let Err(error) = file.write_all(bytes) {
+                    // If even this fails, --resume still finds and drops the half line.
+                    let _ = file.set_len(*len);
+                    let _ = file.seek(SeekFrom::Start(*len));
+                    return Err(error);
+                }
+                *len += bytes.len() as u64;
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Writes lines, each flushed to the system before the call returns.
@@ -284,17 +253,14 @@ pub struct Appender {
 impl Appender {
     /// Appends a line. A failed write leaves a regular file unchanged.
     pub fn append(&mut self, record: &impl Serialize) -> Result<(), AppendError> {
-        let written = line(record, self.gzip).and_then(|bytes| match &mut self.sink {
-            Sink::File(file) => file.append(&bytes),
-            Sink::Stream(stream) => stream.write_all(&bytes).and_then(|()| stream.flush()),
-        });
+        let written = line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes));
         written.map_err(|source| AppendError::Io { file: self.path.clone(), source })
     }
 
     /// Syncs the file to disk.
     pub fn sync(&mut self) -> Result<(), AppendError> {
-        let Sink::File(file) = &self.sink else { return Ok(()) };
-        file.file.sync_data().map_err(|source| AppendError::Io { file: self.path.clone(), source })
+        let Sink::File(file, _) = &self.sink else { return Ok(()) };
+        file.sync_data().map_err(|source| AppendError::Io { file: self.path.clone(), source })
     }
 }
 

@@ -93,8 +93,22 @@ impl Lines {
     /// The next line that is not blank. After an error the position is unknown.
     pub fn next_line(&mut self) -> Result<Option<Line<'_>>, ReadError> {
         loop {
-            let Some(over_limit) = self.read()? else { return Ok(None) };
-            if over_limit.is_some() || !self.buffer.trim_ascii().is_empty() {
+            self.buffer.clear();
+            let broken = |source| ReadError { file: self.file.clone(), line: self.number + 1, source };
+            let mut limited = (&mut self.reader).take(self.limit.saturating_add(1)); // one more, for the newline
+            if limited.read_until(b'\n', &mut self.buffer).map_err(broken)? == 0 {
+                return Ok(None);
+            }
+            let fits = self.buffer.len() as u64 <= self.limit || self.buffer.ends_with(b"\n");
+            if !fits {
+                self.reader.skip_until(b'\n').map_err(broken)?;
+            }
+            if self.number == 0 && self.buffer.starts_with(b"\xef\xbb\xbf") {
+                self.buffer.drain(..3); // a byte order mark
+            }
+            self.number += 1;
+            if !fits || !self.buffer.trim_ascii().is_empty() {
+                let over_limit = (!fits).then_some(self.limit);
                 return Ok(Some(Line { number: self.number, bytes: &self.buffer, over_limit }));
             }
         }
@@ -107,25 +121,6 @@ impl Lines {
             lines += 1;
         }
         lines
-    }
-
-    /// Reads a line into the buffer; the inner option is the limit if the line is over it.
-    fn read(&mut self) -> Result<Option<Option<u64>>, ReadError> {
-        self.buffer.clear();
-        let broken = |source| ReadError { file: self.file.clone(), line: self.number + 1, source };
-        let mut limited = (&mut self.reader).take(self.limit.saturating_add(1)); // one more, for the newline
-        if limited.read_until(b'\n', &mut self.buffer).map_err(broken)? == 0 {
-            return Ok(None);
-        }
-        let fits = self.buffer.len() as u64 <= self.limit || self.buffer.ends_with(b"\n");
-        if !fits {
-            self.reader.skip_until(b'\n').map_err(broken)?;
-        }
-        if self.number == 0 && self.buffer.starts_with(b"\xef\xbb\xbf") {
-            self.buffer.drain(..3); // a byte order mark
-        }
-        self.number += 1;
-        Ok(Some((!fits).then_some(self.limit)))
     }
 }
 

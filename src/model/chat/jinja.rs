@@ -35,7 +35,9 @@
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
+use regex::{Captures, Regex};
 use serde_json::Value as Json;
+use std::sync::LazyLock;
 
 use super::{clock, json, python};
 use crate::model::boundary::caught;
@@ -106,19 +108,12 @@ fn fault(error: &Error) -> Fault {
 /// The source with Jinja2's line ends, and with `{% generation %}` as `{% with %}`, which has the same scope.
 fn prepared(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let (mut out, mut rest) = (String::with_capacity(source.len()), source.as_str());
-    while let Some(open) = rest.find("{%") {
-        let (before, tag) = rest.split_at(open + "{%".len());
-        let Some(len) = tag.find("%}") else { break };
-        let (tag, after) = tag.split_at(len);
-        out.push_str(before);
-        match tag.trim_matches(['-', '+', ' ', '\t', '\n']) {
-            "generation" | "endgeneration" => out.push_str(&tag.replace("generation", "with")),
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out + rest
+    static TAG: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?s)\{%(.*?)%\}").expect("a constant pattern"));
+    let tag = |tag: &Captures| match tag[1].trim_matches(['-', '+', ' ', '\t', '\n']) {
+        "generation" | "endgeneration" => tag[0].replace("generation", "with"),
+        _ => tag[0].to_owned(),
+    };
+    TAG.replace_all(&source, tag).into_owned()
 }
 
 fn environment() -> Environment<'static> {

@@ -1,9 +1,9 @@
 //! The filter `tojson` as transformers defines it: Python's `json.dumps` with `ensure_ascii=False`. Jinja2's own escapes HTML.
 
-use std::fmt::Write;
-
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
+
+use super::python::indent_text;
 
 /// Depth of nested lists and dicts that can be printed.
 const MAX_DEPTH: usize = 100;
@@ -22,7 +22,8 @@ pub(super) fn tojson(
     let (separators, sort_keys) = (named("separators")?.filter(|value| !value.is_none()), named("sort_keys")?);
     kwargs.assert_all_used()?;
     let truth = |value: Option<Value>| value.is_some_and(|value| value.is_true());
-    let indent = indent.as_ref().map(indent_text).transpose()?;
+    let otherwise = "tojson: indent: expected a string or at most 1000";
+    let indent = indent.map(|indent| indent_text(&indent, otherwise)).transpose()?;
     let (item_separator, key_separator) = match separators {
         Some(pair) => (pair.get_item_by_index(0)?.to_string(), pair.get_item_by_index(1)?.to_string()),
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
@@ -42,15 +43,6 @@ pub(super) fn tojson(
     Ok(writer.out)
 }
 
-/// `indent` is a number of spaces or the text of one level.
-fn indent_text(indent: &Value) -> Result<String, Error> {
-    match (indent.as_str(), indent.as_i64()) {
-        (Some(text), _) => Ok(text.to_owned()),
-        (None, Some(spaces @ ..=1000)) => Ok(" ".repeat(spaces.max(0) as usize)),
-        _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: indent: expected a string or at most 1000")),
-    }
-}
-
 /// A number as Python writes it: shortest digits, with an exponent below 1e-4 and from 1e16.
 pub(super) fn number(value: &Value) -> String {
     let Ok(x) = f64::try_from(value.clone()) else { return value.to_string() };
@@ -65,10 +57,6 @@ pub(super) fn number(value: &Value) -> String {
         None if x.is_nan() => "NaN".to_owned(),
         None => if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
     }
-}
-
-fn not_serializable(value: &Value) -> Error {
-    Error::new(ErrorKind::BadSerialization, format!("an object of type {} is not JSON serializable", value.kind()))
 }
 
 struct Writer<'w, 's, 'e> {
@@ -90,9 +78,6 @@ impl Writer<'_, '_, '_> {
         self.state.consume_fuel(1 + (self.out.len() - self.charged) as u64 / 64)?;
         self.charged = self.out.len();
         match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.out.push_str(&number(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?.checked().map(|item| Ok((None, item?)));
@@ -107,7 +92,7 @@ impl Writer<'_, '_, '_> {
                 }
                 self.items(['{', '}'], entries.into_iter().map(Ok), depth)?;
             }
-            _ => return Err(not_serializable(value)),
+            _ => self.out.push_str(&scalar(value)?),
         }
         Ok(())
     }
@@ -148,37 +133,31 @@ impl Writer<'_, '_, '_> {
     }
 
     fn string(&mut self, text: &str) {
-        self.out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && c > '~') => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        let _ = write!(self.out, "\\u{unit:04x}"); // writing to a String does not fail
-                    }
-                }
-                c => self.out.push(c),
+        for c in serde_json::Value::from(text).to_string().chars() {
+            match self.ensure_ascii && c > '~' {
+                true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| self.out += &format!("\\u{unit:04x}")),
+                false => self.out.push(c),
             }
         }
-        self.out.push('"');
+    }
+}
+
+/// What neither holds others nor is a text.
+fn scalar(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::None => Ok("null".to_owned()),
+        ValueKind::Bool => Ok(if value.is_true() { "true" } else { "false" }.to_owned()),
+        ValueKind::Number => Ok(number(value)),
+        kind => {
+            let message = format!("an object of type {kind} is not JSON serializable");
+            Err(Error::new(ErrorKind::BadSerialization, message))
+        }
     }
 }
 
 /// A dict's key as `json.dumps` writes it.
 fn key_text(key: &Value) -> Result<String, Error> {
-    match key.kind() {
-        ValueKind::String => Ok(key.to_string()),
-        ValueKind::None => Ok("null".to_owned()),
-        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_owned()),
-        ValueKind::Number => Ok(number(key)),
-        _ => Err(not_serializable(key)),
-    }
+    if key.kind() == ValueKind::String { Ok(key.to_string()) } else { scalar(key) }
 }
 
 /// An error where a value to be printed is nested deeper than [`MAX_DEPTH`].

@@ -142,6 +142,15 @@ fn title(text: &str) -> String {
     out
 }
 
+/// An indentation is a number of spaces or the text of one level.
+pub(super) fn indent_text(indent: &Value, otherwise: &'static str) -> Result<String, Error> {
+    match (indent.as_str(), indent.as_i64()) {
+        (Some(text), _) => Ok(text.to_owned()),
+        (None, Some(spaces @ ..=1000)) => Ok(" ".repeat(spaces.max(0) as usize)),
+        _ => Err(invalid(otherwise)),
+    }
+}
+
 /// `text | indent(width=4, first=False, blank=False)`.
 pub(super) fn indent(
     state: &State,
@@ -154,11 +163,7 @@ pub(super) fn indent(
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = kwargs.get::<Option<bool>>("blank")?.unwrap_or(false);
     kwargs.assert_all_used()?;
-    let indent = match (width.as_str(), width.as_i64()) {
-        (Some(text), _) => text.to_owned(),
-        (None, Some(spaces @ ..=1000)) => " ".repeat(spaces.max(0) as usize),
-        _ => return Err(invalid("indent: expected a string or at most 1000")),
-    };
+    let indent = indent_text(&width, "indent: expected a string or at most 1000")?;
     // Jinja2 adds a line end before it splits
     let text = format!("{text}\n");
     state.consume_fuel((lines(&text, false).count() * indent.len() / 64) as u64)?;

@@ -9,10 +9,12 @@ pub(super) struct Family {
     pub architecture: &'static str,
     /// In `text_config` of a multimodal checkpoint.
     pub model_type: &'static str,
-    /// Keys of `config.json` besides [`COMMON`]; all others are ignored, as in transformers.
+    /// Keys of `config.json` besides [`COMMON`] and those with defaults; all others are ignored, as in transformers.
     pub keys: &'static [&'static str],
     /// Values of absent keys, those of transformers' config class; sizes have none where every checkpoint has them.
     pub defaults: fn() -> Value,
+    /// Settings that no key changes.
+    pub fixed: fn() -> Value,
     pub norm_weight_offset: f32,
     pub norms: Norms,
     pub qk_norm: QkNorm,
@@ -35,6 +37,13 @@ pub(super) struct Family {
     pub local_rope: bool,
     /// See [`ModelSpec::boxed_instruction`](super::ModelSpec::boxed_instruction).
     pub boxed_instruction: bool,
+}
+
+/// A function that makes these settings.
+macro_rules! settings {
+    ($settings:tt) => {
+        || json!($settings)
+    };
 }
 
 /// Sliding layers without `layer_types`.
@@ -75,7 +84,8 @@ const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     model_type: "llama",
     keys: &["attention_bias", "mlp_bias"],
-    defaults: || json!({"max_position_embeddings": 2048}),
+    defaults: settings!({"max_position_embeddings": 2048}),
+    fixed: settings!({}),
     norm_weight_offset: 0.0,
     norms: Norms::Before,
     qk_norm: QkNorm::None,
@@ -96,7 +106,7 @@ const MISTRAL: Family = Family {
     architecture: "MistralForCausalLM",
     model_type: "mistral",
     keys: &["sliding_window"],
-    defaults: || json!({"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}),
+    defaults: settings!({"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}),
     slides: Slides::All,
     ..LLAMA
 };
@@ -104,13 +114,11 @@ const MISTRAL: Family = Family {
 const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
-    keys: &["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
-    defaults: || {
-        json!({
-            "max_position_embeddings": 32768, "num_key_value_heads": 32, "use_sliding_window": false,
-            "sliding_window": 4096, "max_window_layers": 28,
-        })
-    },
+    keys: &["layer_types"],
+    defaults: settings!({
+        "max_position_embeddings": 32768, "num_key_value_heads": 32, "use_sliding_window": false,
+        "sliding_window": 4096, "max_window_layers": 28,
+    }),
     qkv_bias: true,
     slides: Slides::FromMaxWindowLayers,
     ..LLAMA
@@ -120,12 +128,10 @@ const GEMMA: Family = Family {
     architecture: "GemmaForCausalLM",
     model_type: "gemma",
     keys: &["attention_bias", "use_bidirectional_attention"],
-    defaults: || {
-        json!({
-            "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh",
-            "tie_word_embeddings": true,
-        })
-    },
+    defaults: settings!({
+        "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh",
+        "tie_word_embeddings": true,
+    }),
     norm_weight_offset: 1.0,
     scaled_embedding: true,
     gelu_is_tanh: true,
@@ -136,23 +142,12 @@ const GEMMA: Family = Family {
 const GEMMA2: Family = Family {
     architecture: "Gemma2ForCausalLM",
     model_type: "gemma2",
-    keys: &[
-        "attention_bias",
-        "query_pre_attn_scalar",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "hidden_activation",
-        "sliding_window",
-        "layer_types",
-        "use_bidirectional_attention",
-    ],
-    defaults: || {
-        json!({
-            "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
-            "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-            "sliding_window": 4096, "tie_word_embeddings": true,
-        })
-    },
+    keys: &["attention_bias", "layer_types", "use_bidirectional_attention"],
+    defaults: settings!({
+        "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "sliding_window": 4096, "tie_word_embeddings": true,
+    }),
     norms: Norms::BeforeAndAfter,
     slides: Slides::Pattern(2),
     gelu_is_tanh: false,
@@ -162,26 +157,14 @@ const GEMMA2: Family = Family {
 const QWEN3_5: Family = Family {
     architecture: "Qwen3_5ForCausalLM",
     model_type: "qwen3_5_text",
-    keys: &[
-        "attention_bias",
-        "partial_rotary_factor",
-        "layer_types",
-        "full_attention_interval",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    ],
-    defaults: || {
-        json!({
-            "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
-            "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
-            "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-            "linear_conv_kernel_dim": 4,
-        })
-    },
+    keys: &["attention_bias", "layer_types"],
+    defaults: settings!({
+        "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+        "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
+        "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    }),
     norm_weight_offset: 1.0,
     qk_norm: QkNorm::Head,
     output_gate: true,
@@ -192,37 +175,28 @@ const QWEN3_5: Family = Family {
 pub(super) const FAMILIES: &[Family] = &[
     LLAMA,
     MISTRAL,
-    Family {
-        architecture: "MinistralForCausalLM",
-        model_type: "ministral",
-        keys: &["sliding_window", "layer_types"],
-        ..MISTRAL
-    },
+    Family { architecture: "MinistralForCausalLM", model_type: "ministral", keys: &["layer_types"], ..MISTRAL },
     Family {
         architecture: "Ministral3ForCausalLM",
         model_type: "ministral3",
-        defaults: || {
-            json!({
-                "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
-                "rope_parameters": {
-                    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
-                    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
-                },
-            })
-        },
+        defaults: settings!({
+            "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+                "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            },
+        }),
         ..MISTRAL
     },
     QWEN2,
     Family {
         architecture: "Qwen3ForCausalLM",
         model_type: "qwen3",
-        keys: &["attention_bias", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
-        defaults: || {
-            json!({
-                "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128, "use_sliding_window": false,
-                "sliding_window": 4096, "max_window_layers": 28,
-            })
-        },
+        keys: &["attention_bias", "layer_types"],
+        defaults: settings!({
+            "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128, "use_sliding_window": false,
+            "sliding_window": 4096, "max_window_layers": 28,
+        }),
         qkv_bias: false,
         qk_norm: QkNorm::Head,
         ..QWEN2
@@ -230,24 +204,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3MoeForCausalLM",
         model_type: "qwen3_moe",
-        keys: &[
-            "attention_bias",
-            "use_sliding_window",
-            "sliding_window",
-            "num_experts",
-            "num_local_experts",
-            "num_experts_per_tok",
-            "moe_intermediate_size",
-            "norm_topk_prob",
-            "decoder_sparse_step",
-            "mlp_only_layers",
-        ],
-        defaults: || {
-            json!({
-                "max_position_embeddings": 32768, "num_key_value_heads": 4, "use_sliding_window": false,
-                "sliding_window": 4096, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
-            })
-        },
+        keys: &["attention_bias", "num_experts", "num_local_experts", "norm_topk_prob", "mlp_only_layers"],
+        defaults: settings!({
+            "max_position_embeddings": 32768, "num_key_value_heads": 4, "use_sliding_window": false,
+            "sliding_window": 4096, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
+        }),
         qkv_bias: false,
         qk_norm: QkNorm::Head,
         slides: Slides::All,
@@ -257,31 +218,16 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3_5MoeForCausalLM",
         model_type: "qwen3_5_moe_text",
-        keys: &[
-            "attention_bias",
-            "partial_rotary_factor",
-            "layer_types",
-            "full_attention_interval",
-            "linear_num_key_heads",
-            "linear_num_value_heads",
-            "linear_key_head_dim",
-            "linear_value_head_dim",
-            "linear_conv_kernel_dim",
-            "num_experts",
-            "num_experts_per_tok",
-            "moe_intermediate_size",
-            "shared_expert_intermediate_size",
-        ],
         defaults: || {
             let own = json!({
                 "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40, "num_key_value_heads": 2, "num_experts": 256,
                 "num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-                "norm_topk_prob": true,
             });
             let mut defaults = (QWEN3_5.defaults)();
             own.as_object().into_iter().flatten().for_each(|(key, value)| defaults[key] = value.clone());
             defaults
         },
+        fixed: settings!({"norm_topk_prob": true}),
         ..QWEN3_5
     },
     GEMMA,
@@ -291,14 +237,10 @@ pub(super) const FAMILIES: &[Family] = &[
         model_type: "gemma3_text",
         keys: &[
             "attention_bias",
-            "query_pre_attn_scalar",
             "attn_logit_softcapping",
             "final_logit_softcapping",
-            "hidden_activation",
-            "sliding_window",
             "sliding_window_pattern",
             "layer_types",
-            "rope_local_base_freq",
             "use_bidirectional_attention",
         ],
         defaults: || {
@@ -320,36 +262,29 @@ pub(super) const FAMILIES: &[Family] = &[
         keys: &[
             "attention_bias",
             "final_logit_softcapping",
-            "hidden_activation",
-            "sliding_window",
             "layer_types",
             "use_bidirectional_attention",
-            "global_head_dim",
             "num_global_key_value_heads",
             "per_layer_config",
             "attention_k_eq_v",
             "num_kv_shared_layers",
             "use_double_wide_mlp",
-            "hidden_size_per_layer_input",
-            "vocab_size_per_layer_input",
-            "enable_moe_block",
             "num_experts",
             "top_k_experts",
             "moe_intermediate_size",
         ],
-        defaults: || {
-            json!({
-                "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
-                "max_position_embeddings": 131072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-                "global_head_dim": 512, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
-                "tie_word_embeddings": true, "attention_multiplier": 1.0, "vocab_size_per_layer_input": 262144,
-                "hidden_size_per_layer_input": 256, "enable_moe_block": false,
-                "rope_parameters": {
-                    "sliding_attention": {"rope_theta": 1e4},
-                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-                },
-            })
-        },
+        defaults: settings!({
+            "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+            "max_position_embeddings": 131072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+            "global_head_dim": 512, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
+            "tie_word_embeddings": true, "vocab_size_per_layer_input": 262144,
+            "hidden_size_per_layer_input": 256, "enable_moe_block": false,
+            "rope_parameters": {
+                "sliding_attention": {"rope_theta": 1e4},
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+            },
+        }),
+        fixed: settings!({"attention_multiplier": 1.0}),
         norm_weight_offset: 0.0,
         qk_norm: QkNorm::Head,
         value_norm: true,
@@ -362,21 +297,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "SmolLM3ForCausalLM",
         model_type: "smollm3",
-        keys: &[
-            "attention_bias",
-            "mlp_bias",
-            "use_sliding_window",
-            "sliding_window",
-            "layer_types",
-            "no_rope_layers",
-            "no_rope_layer_interval",
-        ],
-        defaults: || {
-            json!({
-                "max_position_embeddings": 32768, "num_key_value_heads": 4, "rope_theta": 2e6, "no_rope_layer_interval": 4,
-                "use_sliding_window": false, "tie_word_embeddings": true,
-            })
-        },
+        keys: &["attention_bias", "mlp_bias", "sliding_window", "layer_types", "no_rope_layers"],
+        defaults: settings!({
+            "max_position_embeddings": 32768, "num_key_value_heads": 4, "rope_theta": 2e6, "no_rope_layer_interval": 4,
+            "use_sliding_window": false, "tie_word_embeddings": true,
+        }),
         slides: Slides::WithoutRope,
         ..LLAMA
     },
@@ -384,7 +309,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "Olmo2ForCausalLM",
         model_type: "olmo2",
         keys: &["attention_bias"],
-        defaults: || json!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
+        defaults: settings!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
         norms: Norms::After,
         qk_norm: QkNorm::Whole,
         ..LLAMA
@@ -392,13 +317,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Olmo3ForCausalLM",
         model_type: "olmo3",
-        keys: &["attention_bias", "sliding_window", "layer_types"],
-        defaults: || {
-            json!({
-                "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5,
-                "rope_local_base_freq": 5e5,
-            })
-        },
+        keys: &["attention_bias", "layer_types"],
+        defaults: settings!({
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5,
+        }),
+        fixed: settings!({"rope_local_base_freq": 5e5}),
         norms: Norms::After,
         qk_norm: QkNorm::Whole,
         slides: Slides::Pattern(4),
@@ -408,13 +331,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Phi3ForCausalLM",
         model_type: "phi3",
-        keys: &["sliding_window", "partial_rotary_factor", "original_max_position_embeddings"],
-        defaults: || {
-            json!({
-                "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0,
-                "rms_norm_eps": 1e-5,
-            })
-        },
+        keys: &["sliding_window"],
+        defaults: settings!({
+            "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0,
+            "rms_norm_eps": 1e-5,
+        }),
         fused: true,
         slides: Slides::All,
         ..LLAMA
@@ -422,20 +343,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "GraniteForCausalLM",
         model_type: "granite",
-        keys: &[
-            "attention_bias",
-            "mlp_bias",
-            "embedding_multiplier",
-            "attention_multiplier",
-            "residual_multiplier",
-            "logits_scaling",
-        ],
-        defaults: || {
-            json!({
-                "max_position_embeddings": 2048, "embedding_multiplier": 1.0, "attention_multiplier": 1.0,
-                "residual_multiplier": 1.0, "logits_scaling": 1.0,
-            })
-        },
+        keys: &["attention_bias", "mlp_bias"],
+        defaults: settings!({
+            "max_position_embeddings": 2048, "embedding_multiplier": 1.0, "attention_multiplier": 1.0,
+            "residual_multiplier": 1.0, "logits_scaling": 1.0,
+        }),
         ..LLAMA
     },
 ];

@@ -5,8 +5,7 @@ mod rope;
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
 use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, architectures};
-use crate::files;
-use crate::model::{ModelError, ModelSpec};
+use crate::model::{ModelError, ModelSpec, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -19,11 +18,11 @@ pub(super) const CONFIG: &str = "config.json";
 /// See [`ModelSpec::from_folder`].
 pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
     let path = folder.join(CONFIG);
-    let mut spec = of_config(&path, &read_tree(&path)?)?;
+    let mut spec = of_config(&path, &read_json(&path)?)?;
     let generation = folder.join("generation_config.json");
     let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
     if generation.is_file() {
-        for id in typed::<Generation>(&generation, &read_tree(&generation)?)?.eos_token_id.0 {
+        for id in typed::<Generation>(&generation, &read_json(&generation)?)?.eos_token_id.0 {
             if !spec.eos_token_ids.contains(&id) {
                 spec.eos_token_ids.push(id);
                 ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
@@ -69,30 +68,24 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
 fn settings(tree: &Value, family: &Family) -> Value {
     /// Of the whole model, where both have the key.
     const OUTER: [&str; 3] = ["tie_word_embeddings", "bos_token_id", "eos_token_id"];
-    let (read, text) = (COMMON.iter().chain(family.keys), tree.get("text_config").unwrap_or(tree));
-    let found = |key: &&str| {
-        let outer = tree.get(key).filter(|_| OUTER.contains(key));
-        let value = outer.or(text.get(key))?.clone();
-        let counts = match &value {
-            Value::Null => *key != "rope_parameters",
+    let text = tree.get("text_config").unwrap_or(tree);
+    let found = |key: &str| {
+        let outer = tree.get(key).filter(|_| OUTER.contains(&key));
+        outer.or(text.get(key)).filter(|value| match value {
+            Value::Null => key != "rope_parameters",
             // an empty rope_scaling counts as none
-            Value::Object(table) => !table.is_empty() || *key == "per_layer_config",
+            Value::Object(table) => !table.is_empty() || key == "per_layer_config",
             _ => true,
-        };
-        counts.then(|| (key.to_string(), value))
+        })
     };
     let mut settings = (family.defaults)();
-    if let Some(settings) = settings.as_object_mut() {
-        settings.extend(read.filter_map(found));
+    for (key, value) in settings.as_object_mut().into_iter().flatten() {
+        found(key).into_iter().for_each(|found| *value = found.clone());
     }
+    let keys = COMMON.iter().chain(family.keys);
+    keys.for_each(|key| found(key).into_iter().for_each(|value| settings[*key] = value.clone()));
+    (family.fixed)().as_object().into_iter().flatten().for_each(|(key, value)| settings[key] = value.clone());
     settings
-}
-
-/// The tree of a JSON file. Of two equal keys the last counts, as in Python.
-fn read_tree(path: &Path) -> Result<Value, ModelError> {
-    let text = files::read_to_string(path, files::MAX_SETTINGS)
-        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
-    serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
 /// Values of a file's tree; an error names the file and the key.

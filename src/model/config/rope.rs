@@ -104,32 +104,23 @@ impl RopeSpec {
                     (1.0 - smooth) * frequency / factor + smooth * frequency
                 }
             }
-            RopeScaling::Yarn { factor, .. } => {
-                let kept = 1.0 - self.yarn_ramp(pair);
+            RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_position_embeddings: old, truncate } => {
+                let dim = self.rotary_dim as f64;
+                let pair_of = |turns: f32| {
+                    dim * (f64::from(old) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * f64::from(self.theta).ln())
+                };
+                let (low, high) = (pair_of(beta_fast), pair_of(beta_slow));
+                let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = (low.max(0.0), high.min(dim - 1.0));
+                let high = if low == high { high + 0.001 } else { high };
+                // 1 where a pair keeps its frequency, 0 where it is divided by the factor
+                let kept = 1.0 - ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
                 1.0 / (factor * period) * (1.0 - kept) + frequency * kept
             }
             RopeScaling::LongRope { ref short_factor } => 1.0 / (short_factor[pair] * period),
             RopeScaling::Proportional { pairs, factor } if pair < pairs => frequency / factor,
             RopeScaling::Proportional { .. } => 0.0,
         }
-    }
-
-    /// 0 where a pair keeps its frequency, 1 where it is divided by the factor.
-    fn yarn_ramp(&self, pair: usize) -> f32 {
-        let RopeScaling::Yarn { beta_fast, beta_slow, original_max_position_embeddings: old, truncate, .. } =
-            self.scaling
-        else {
-            return 0.0;
-        };
-        let dim = self.rotary_dim as f64;
-        let pair_of = |turns: f32| {
-            dim * (f64::from(old) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * f64::from(self.theta).ln())
-        };
-        let (low, high) = (pair_of(beta_fast), pair_of(beta_slow));
-        let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
-        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
-        let high = if low == high { high + 0.001 } else { high };
-        ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0)
     }
 }
 

@@ -6,38 +6,34 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokenizers::AddedToken;
 
 use super::{TokenizerError, read_json};
 
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is not there.
-#[derive(Debug, Default)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct TokenizerConfig {
+    #[serde(skip)]
     pub bos_token: Option<String>,
+    #[serde(skip)]
     pub eos_token: Option<String>,
     /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
+    #[serde(skip)]
     pub special_tokens: BTreeMap<String, String>,
-    /// `None`: not in the file.
     pub add_bos_token: Option<bool>,
-    pub clean_up_spaces: bool,
-    /// `added_tokens_decoder`, by id.
-    pub added_tokens: BTreeMap<u32, AddedTokenSpec>,
-    /// `chat_template` as it stands: a string, or a list of named ones.
+    pub clean_up_tokenization_spaces: Option<bool>,
+    /// By id.
+    pub added_tokens_decoder: Option<BTreeMap<u32, Token>>,
+    /// A string, or a list of named ones.
     pub chat_template: Option<Value>,
 }
 
 /// A token: its text, or an object with the text in `content`, as each entry of `added_tokens_decoder`.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Value")]
-pub(crate) struct AddedTokenSpec {
-    pub content: String,
-    pub lstrip: bool,
-    pub rstrip: bool,
-    pub single_word: bool,
-    pub normalized: bool,
-    pub special: bool,
-}
+pub(crate) struct Token(pub AddedToken);
 
-impl TryFrom<Value> for AddedTokenSpec {
+impl TryFrom<Value> for Token {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
@@ -47,24 +43,15 @@ impl TryFrom<Value> for AddedTokenSpec {
         })?;
         let flag = |flag: &str| value.get(flag).and_then(Value::as_bool);
         let special = flag("special").unwrap_or(false);
-        Ok(Self {
+        Ok(Self(AddedToken {
             content: content.to_owned(),
             lstrip: flag("lstrip").unwrap_or(false),
             rstrip: flag("rstrip").unwrap_or(false),
             single_word: flag("single_word").unwrap_or(false),
             normalized: flag("normalized").unwrap_or(!special),
             special,
-        })
+        }))
     }
-}
-
-/// The fields with fixed names.
-#[derive(Deserialize)]
-struct Fields {
-    add_bos_token: Option<bool>,
-    clean_up_tokenization_spaces: Option<bool>,
-    added_tokens_decoder: Option<BTreeMap<u32, AddedTokenSpec>>,
-    chat_template: Option<Value>,
 }
 
 impl TokenizerConfig {
@@ -74,20 +61,14 @@ impl TokenizerConfig {
         let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
         let tree = read_object(&path)?;
         let special = special_tokens(&path, &tree)?;
-        let fields: Fields = serde_path_to_error::deserialize(Value::Object(tree))
+        let mut config: TokenizerConfig = serde_path_to_error::deserialize(Value::Object(tree))
             .map_err(|e| wrong(&path, &e.path().to_string(), e.inner().to_string()))?;
         let old = special_tokens(&older, &read_object(&older)?)?;
-        let (first, last) = if fields.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
-        let special_tokens: BTreeMap<String, String> = first.into_iter().chain(last).collect();
-        Ok(Self {
-            bos_token: special_tokens.get("bos_token").cloned(),
-            eos_token: special_tokens.get("eos_token").cloned(),
-            special_tokens,
-            add_bos_token: fields.add_bos_token,
-            clean_up_spaces: fields.clean_up_tokenization_spaces.unwrap_or(false),
-            added_tokens: fields.added_tokens_decoder.unwrap_or_default(),
-            chat_template: fields.chat_template,
-        })
+        let (first, last) = if config.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
+        config.special_tokens = first.into_iter().chain(last).collect();
+        config.bos_token = config.special_tokens.get("bos_token").cloned();
+        config.eos_token = config.special_tokens.get("eos_token").cloned();
+        Ok(config)
     }
 }
 
@@ -106,8 +87,8 @@ fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<Str
     let is_token =
         |(name, value): &(&String, &Value)| name.ends_with("_token") && !value.is_boolean() && !value.is_null();
     let token = |(name, value): (&String, &Value)| {
-        let token = AddedTokenSpec::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
-        Ok((name.clone(), token.content))
+        let token = Token::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
+        Ok((name.clone(), token.0.content))
     };
     tree.iter().filter(is_token).map(token).collect()
 }

@@ -261,19 +261,8 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
 /// transformers' `clean_up_tokenization`: takes back spaces that old tokenizers put before punctuation and
 /// contractions.
 pub(super) fn clean_up(text: &str) -> String {
-    const RULES: [(&str, &str); 10] = [
-        (" .", "."),
-        (" ?", "?"),
-        (" !", "!"),
-        (" ,", ","),
-        (" ' ", "'"),
-        (" n't", "n't"),
-        (" 'm", "'m"),
-        (" 's", "'s"),
-        (" 've", "'ve"),
-        (" 're", "'re"),
-    ];
-    RULES.iter().fold(text.to_string(), |text, (from, to)| text.replace(from, to))
+    const SPACED: [&str; 10] = [" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"];
+    SPACED.iter().fold(text.to_string(), |text, from| text.replace(from, from.trim()))
 }
 
 /// Sequences of sequences as one list.

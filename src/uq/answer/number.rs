@@ -2,7 +2,6 @@
 
 use regex::Regex;
 use std::ops::Range;
-use std::sync::LazyLock;
 
 /// A number in a text.
 pub(super) struct Number {
@@ -178,16 +177,15 @@ fn joined_end(text: &str, mut at: usize) -> usize {
 
 /// End of a `\frac{3}{4}` or `\frac34` at `at`.
 fn fraction_end(text: &str, at: usize) -> Option<usize> {
-    static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
+    let fraction = pattern!({
         let part = |sign: &str| format!(r"(?:\{{\s*{sign}[0-9][0-9,]*(?:\.[0-9]+)?\s*\}}|[0-9])");
-        pattern(&format!(r"^\\[dtc]?frac\s*{}\s*{}", part("[-\u{2212}]?"), part("")))
+        format!(r"^\\[dtc]?frac\s*{}\s*{}", part("[-\u{2212}]?"), part(""))
     });
-    prefix_end(&FRACTION, text, at)
+    prefix_end(fraction, text, at)
 }
 
 /// End of a mixed number, `2 1/2` or `2\frac{1}{2}`, whose whole part is `start..whole`.
 fn mixed_end(text: &str, start: usize, whole: usize) -> Option<usize> {
-    static PLAIN: LazyLock<Regex> = LazyLock::new(|| pattern(r"^ ([0-9]{1,4})/([0-9]{1,4})\b"));
     if start == whole {
         return None;
     }
@@ -195,7 +193,7 @@ fn mixed_end(text: &str, start: usize, whole: usize) -> Option<usize> {
     if let Some(end) = fraction_end(text, whole + space) {
         return Some(end);
     }
-    let parts = PLAIN.captures(&text[whole..])?;
+    let parts = pattern!(r"^ ([0-9]{1,4})/([0-9]{1,4})\b").captures(&text[whole..])?;
     let value = |group: usize| parts.get(group).and_then(|part| part.as_str().parse::<u32>().ok());
     let proper = value(1)? < value(2)?;
     (proper && !text[whole + parts[0].len()..].starts_with('/')).then(|| whole + parts[0].len())
@@ -203,37 +201,32 @@ fn mixed_end(text: &str, start: usize, whole: usize) -> Option<usize> {
 
 /// End of an exponent of ten, `e5` or `\times 10^{5}` or `×10⁵`, at `at`; else `at`.
 fn exponent_end(text: &str, at: usize) -> usize {
-    static LETTER: LazyLock<Regex> = LazyLock::new(|| pattern("^[eE][-+\u{2212}]?[0-9]+"));
-    static TIMES: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"^\s*(?:×|\\times|\\cdot|\*|x)\s*10\s*",
-            r"(?:\^\s*(?:\{\s*[-+−]?[0-9]+\s*\}|[-+−]?[0-9]+)|[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)"
-        ))
-    });
-    let letter = prefix_end(&LETTER, text, at).filter(|end| !text[*end..].starts_with(char::is_alphanumeric));
-    letter.or_else(|| prefix_end(&TIMES, text, at)).unwrap_or(at)
+    let times = pattern!(
+        r"^\s*(?:×|\\times|\\cdot|\*|x)\s*10\s*",
+        r"(?:\^\s*(?:\{\s*[-+−]?[0-9]+\s*\}|[-+−]?[0-9]+)|[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)"
+    );
+    let letter = prefix_end(pattern!("^[eE][-+\u{2212}]?[0-9]+"), text, at)
+        .filter(|end| !text[*end..].starts_with(char::is_alphanumeric));
+    letter.or_else(|| prefix_end(times, text, at)).unwrap_or(at)
 }
 
 /// End of an integer power, `^{10}`, at `at`; else `at`.
 fn power_end(text: &str, at: usize) -> usize {
-    static POWER: LazyLock<Regex> = LazyLock::new(|| pattern(r"^\^(?:\{\s*[-+−]?[0-9]+\s*\}|[-+−]?[0-9]+)"));
-    prefix_end(&POWER, text, at).unwrap_or(at)
+    prefix_end(pattern!(r"^\^(?:\{\s*[-+−]?[0-9]+\s*\}|[-+−]?[0-9]+)"), text, at).unwrap_or(at)
 }
 
 /// End of a word like `million` that belongs to the number at `at`; else `at`.
 fn scale_end(text: &str, at: usize) -> usize {
-    static WORD: LazyLock<Regex> = LazyLock::new(|| {
+    let word = pattern!({
         let word = "(?:hundred|thousand|million|billion|trillion)";
-        pattern(&format!(r"^(?: {word}\b|\s*\\text\{{\s*{word}\s*\}})"))
+        format!(r"^(?: {word}\b|\s*\\text\{{\s*{word}\s*\}})")
     });
-    prefix_end(&WORD, text, at).unwrap_or(at)
+    prefix_end(word, text, at).unwrap_or(at)
 }
 
 /// End of the `PM` or `\text{ p.m.}` of a time that ends at `at`; else `at`.
 fn half_of_day_end(text: &str, at: usize) -> usize {
-    static HALF: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^(?: ?(?i:[ap]m\b|[ap]\.m\.)| ?\\text\{ ?(?i:[ap]m|[ap]\.m\.) ?\})"));
-    prefix_end(&HALF, text, at).unwrap_or(at)
+    prefix_end(pattern!(r"^(?: ?(?i:[ap]m\b|[ap]\.m\.)| ?\\text\{ ?(?i:[ap]m|[ap]\.m\.) ?\})"), text, at).unwrap_or(at)
 }
 
 /// Start of the number with its sign: `-5`, `$-5` and `-$5`, not before `floor` (the end of the number before).
@@ -269,26 +262,19 @@ fn in_word(text: &str, start: usize, signed: usize) -> bool {
 
 /// Whether the ending of an ordinal stands at `end`.
 fn is_ordinal(text: &str, end: usize) -> bool {
-    static ENDING: LazyLock<Regex> = LazyLock::new(|| pattern(r"^(?:st|nd|rd|th)\b"));
-    ENDING.is_match(&text[end..])
+    pattern!(r"^(?:st|nd|rd|th)\b").is_match(&text[end..])
 }
 
 /// Whether `start..end` numbers an item of a list: first on its line, then a point or bracket, a space and the item.
 fn is_list_mark(text: &str, start: usize, end: usize) -> bool {
-    static MARK: LazyLock<Regex> = LazyLock::new(|| pattern(r"^[.)][*_]*[ \t]+\S"));
     let line_starts = text[..start].trim_end_matches([' ', '\t', '*', '_', '#', '>']);
     (line_starts.is_empty() || line_starts.ends_with('\n'))
         && text[start..end].bytes().all(|byte| byte.is_ascii_digit())
         && end - start <= 3
-        && MARK.is_match(&text[end..])
+        && pattern!(r"^[.)][*_]*[ \t]+\S").is_match(&text[end..])
 }
 
 /// End of what an anchored pattern matches at `at`.
 fn prefix_end(pattern: &Regex, text: &str, at: usize) -> Option<usize> {
     pattern.find(&text[at..]).map(|found| at + found.end())
-}
-
-/// A pattern of this module's own; each is compiled by the tests.
-pub(super) fn pattern(source: &str) -> Regex {
-    Regex::new(source).expect("the pattern is a constant")
 }

@@ -1,11 +1,9 @@
 //! Answers announced in words: "the answer is X", "Answer: X", "#### X".
 
 use super::boxed::{is_blank, is_bracket, trim};
-use super::number::{Number, last_number, numbers_in, only_number, pattern};
+use super::number::{Number, last_number, numbers_in, only_number};
 use super::{AnswerRule, SMALL_NUMBERS, TENS};
-use regex::Regex;
 use std::ops::Range;
-use std::sync::LazyLock;
 
 /// An announced answer is not looked for beyond this many bytes.
 const MAX_STATEMENT: usize = 400;
@@ -48,14 +46,12 @@ pub(super) fn single_word(text: &str) -> Option<Range<usize>> {
 /// The letter of the option that a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and
 /// not the last of a list.
 pub(super) fn option_line(text: &str) -> Option<Range<usize>> {
-    static LINE: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"^[\s*_`>]*(?:\((?P<bracketed>[A-Z])\)|(?P<single>[A-Z])[).:])[*_]*(?:\s+\S.*)?$|",
-            r"(?i)^[\s*_`]*(?:so,?\s+)?(?:option|choice)\s+[(*_]*(?P<named>[a-z])[)*_]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
-        ))
-    });
+    let pattern = pattern!(
+        r"^[\s*_`>]*(?:\((?P<bracketed>[A-Z])\)|(?P<single>[A-Z])[).:])[*_]*(?:\s+\S.*)?$|",
+        r"(?i)^[\s*_`]*(?:so,?\s+)?(?:option|choice)\s+[(*_]*(?P<named>[a-z])[)*_]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+    );
     let letter = |line: &str| {
-        let found = LINE.captures(line)?;
+        let found = pattern.captures(line)?;
         let letter = found.name("bracketed").or_else(|| found.name("single")).or_else(|| found.name("named"))?;
         Some(letter.range())
     };
@@ -68,38 +64,39 @@ pub(super) fn option_line(text: &str) -> Option<Range<usize>> {
 
 /// The number that a statement spells: `twelve`, `twenty-one`, `three hundred`.
 fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
-    static WORDS: LazyLock<Regex> = LazyLock::new(|| {
+    let words = pattern!({
         let words = [SMALL_NUMBERS, TENS, "hundred thousand million"].join(" ").replace(' ', "|");
         let word = format!("(?:{words})");
-        pattern(&format!(r"(?i)\b{word}(?:(?:\s+and)?[\s-]+{word})*\b"))
+        format!(r"(?i)\b{word}(?:(?:\s+and)?[\s-]+{word})*\b")
     });
-    let found = WORDS.find(&text[statement.clone()])?;
+    let found = words.find(&text[statement.clone()])?;
     let part_of = text[statement.start + found.end()..statement.end].trim_start().starts_with("of ");
     (!part_of).then(|| statement.start + found.start()..statement.start + found.end())
 }
 
 /// Starts of announced answers, in order.
 fn announcements(text: &str, numbers: &[Number], rule: AnswerRule) -> Vec<usize> {
-    static SPOKEN: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"(?i)(?P<other>\b(?:this|that|your|each|every|any|an)[\s*_]+)?", // "I hope this answer is clear"
-            r"\banswers?\b[*_]*(?:[ \t]+(?:to|for|of)\b[^.:=\n]{0,80}?)?(?:[ \t]*\([^()\n]{0,40}\))?[*_\s]*",
-            r"(?:\b(?:is|are|was|(?:would|will|should|must)[ ]be)\b",
-            r"(?:[ ](?:therefore|thus|hence|then|simply|indeed|clearly))?[*_\s]*[:=]?|[:=：])"
-        ))
-    });
-    static HEADING: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"(?im)^[ \t]*(?:#+|\*\*)[ \t*]*(?:the[ ])?(?:final[ ])?answer[ \t*_]*\n"));
-    static HASHES: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?m)(?:^|[^#])####[ \t]*(?P<line>[^#\n].*)$"));
-    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(r"(?i)\b(?:correct|right|best)[ \t]+(?:answer[ \t]+)?(?:option|choice)[*_]*(?:[ \t]+is\b|:)[ \t*_]*:?")
-    });
-    let spoken = SPOKEN.captures_iter(text).filter(|found| found.name("other").is_none());
+    let spoken = pattern!(
+        r"(?i)(?P<other>\b(?:this|that|your|each|every|any|an)[\s*_]+)?", // "I hope this answer is clear"
+        r"\banswers?\b[*_]*(?:[ \t]+(?:to|for|of)\b[^.:=\n]{0,80}?)?(?:[ \t]*\([^()\n]{0,40}\))?[*_\s]*",
+        r"(?:\b(?:is|are|was|(?:would|will|should|must)[ ]be)\b",
+        r"(?:[ ](?:therefore|thus|hence|then|simply|indeed|clearly))?[*_\s]*[:=]?|[:=：])"
+    );
+    let spoken = spoken.captures_iter(text).filter(|found| found.name("other").is_none());
     let spoken = spoken.filter_map(|found| found.get(0)).map(|found| found.end());
-    let headings = HEADING.find_iter(text).map(|found| found.end());
-    let hashes = HASHES.captures_iter(text).filter_map(|found| found.name("line"));
+    let headings = pattern!(r"(?im)^[ \t]*(?:#+|\*\*)[ \t*]*(?:the[ ])?(?:final[ ])?answer[ \t*_]*\n")
+        .find_iter(text)
+        .map(|found| found.end());
+    let hashes = pattern!(r"(?m)(?:^|[^#])####[ \t]*(?P<line>[^#\n].*)$")
+        .captures_iter(text)
+        .filter_map(|found| found.name("line"));
     let hashes = hashes.filter(|line| is_answer_line(text, line.range(), numbers)).map(|line| line.start());
-    let choices = CHOICE.find_iter(text).map(|found| found.end()).filter(|start| {
+    let choices = pattern!(
+        r"(?i)\b(?:correct|right|best)[ \t]+(?:answer[ \t]+)?(?:option|choice)[*_]*(?:[ \t]+is\b|:)[ \t*_]*:?"
+    )
+    .find_iter(text)
+    .map(|found| found.end())
+    .filter(|start| {
         let named = || option(text, clause(text, &Statement::at(text, *start).inner));
         rule != AnswerRule::Number && named().is_some()
     });
@@ -186,18 +183,16 @@ fn closing(text: &str, close: &str) -> Option<usize> {
 
 /// The answer of a formula: all of it, without the punctuation after it; of `x = 5` and `3 + 4 = 7` the number.
 fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
-    static LEFT: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"^\s*(?:(?:\\?[A-Za-z]|\\[A-Za-z]+|[A-Z]{2,3})'?(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?|",
-            r"(?:[-−+*/0-9\s.,(){}^=×·÷]|\\(?:[dt]?frac|cdot|times|div|sqrt|left|right)\b)+)\s*$"
-        ))
-    });
+    let left = pattern!(
+        r"^\s*(?:(?:\\?[A-Za-z]|\\[A-Za-z]+|[A-Z]{2,3})'?(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?|",
+        r"(?:[-−+*/0-9\s.,(){}^=×·÷]|\\(?:[dt]?frac|cdot|times|div|sqrt|left|right)\b)+)\s*$"
+    );
     let mut inner = trim(text, inner);
     while text[inner.clone()].ends_with(['.', ',', ';']) && !text[..inner.end - 1].ends_with('\\') {
         inner = trim(text, inner.start..inner.end - 1);
     }
     if let Some(at) = text[inner.clone()].rfind('=')
-        && LEFT.is_match(&text[inner.start..inner.start + at])
+        && left.is_match(&text[inner.start..inner.start + at])
     {
         let right = trim(text, inner.start + at + 1..inner.end);
         if only_number(numbers, &right).is_some_and(|number| number == right) {
@@ -209,11 +204,10 @@ fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<
 
 /// The predicate of a statement such as `the largest n is 34`: a number, a formula, an option's letter.
 fn said(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
-    static SUBJECT: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(r"(?i)^(?:(?:so|thus|hence|therefore),?\s+)?(?:the|there|its|our)\b.*\s(?:is|are|equals)\s+")
-    });
     let clause = clause(text, statement);
-    let subject = SUBJECT.find(&text[clause.clone()])?;
+    let subject =
+        pattern!(r"(?i)^(?:(?:so|thus|hence|therefore),?\s+)?(?:the|there|its|our)\b.*\s(?:is|are|equals)\s+")
+            .find(&text[clause.clone()])?;
     let (tail, is_formula) = Statement::unwrapped(text, clause.start + subject.end()..clause.end);
     if is_formula {
         return formula(text, tail, numbers);
@@ -247,22 +241,17 @@ fn is_abbreviation(before: &str) -> bool {
 /// The number that a statement is: the only one, after at most a few words that qualify it or the last `=`, and before
 /// at most a unit.
 fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
-    static LEAD: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"(?i)^(?:\s|\b(?:about|approximately|approx|exactly|roughly|around|only|just|US)\b|\\approx\b|\\?[$]|",
-            r#"\\[(\[]|[.*_`"'“‘~≈£€¥(:])*$"#
-        ))
-    });
-    static UNIT: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"^(?:\s*$|\s*(?:\\?[%$]|[°£€¥]|\^\\circ|\^\{\\circ\}|\\(?:text|mathrm|mbox)\b|\\[, )\]])|",
-            r#"\s*[.,;:!?)\]"'”’*_`]|\s*\p{Alphabetic}{2}|\s+\p{Alphabetic})"#
-        ))
-    });
+    let lead = pattern!(
+        r"(?i)^(?:\s|\b(?:about|approximately|approx|exactly|roughly|around|only|just|US)\b|\\approx\b|\\?[$]|",
+        r#"\\[(\[]|[.*_`"'“‘~≈£€¥(:])*$"#
+    );
+    let unit = pattern!(
+        r"^(?:\s*$|\s*(?:\\?[%$]|[°£€¥]|\^\\circ|\^\{\\circ\}|\\(?:text|mathrm|mbox)\b|\\[, )\]])|",
+        r#"\s*[.,;:!?)\]"'”’*_`]|\s*\p{Alphabetic}{2}|\s+\p{Alphabetic})"#
+    );
     // `15, as always` and `15 minutes (0.25 hours)`
-    static ASIDE: LazyLock<Regex> = LazyLock::new(|| pattern(r",\s+\p{Alphabetic}|\d\s*\p{Alphabetic}+(\s+\()"));
     let mut clause = clause(text, statement);
-    if let Some(aside) = ASIDE.captures(&text[clause.clone()]) {
+    if let Some(aside) = pattern!(r",\s+\p{Alphabetic}|\d\s*\p{Alphabetic}+(\s+\()").captures(&text[clause.clone()]) {
         clause.end = clause.start + aside.get(1).or(aside.get(0)).map_or(0, |end| end.start());
     }
     let equals = text[clause.clone()].rfind(['=', '≈']);
@@ -272,35 +261,31 @@ fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Opti
     let tail = tail..clause.end;
     let number = only_number(numbers, &tail)?;
     let alone = numbers_in(numbers, &tail).len() == 1;
-    let fits = LEAD.is_match(&text[tail.start..number.start]) && UNIT.is_match(&text[number.end..tail.end]);
+    let fits = lead.is_match(&text[tail.start..number.start]) && unit.is_match(&text[number.end..tail.end]);
     (alone && fits).then_some(number)
 }
 
 /// The letter of the option that a statement starts with.
 fn option(text: &str, statement: Range<usize>) -> Option<Range<usize>> {
-    static OPTION: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r#"^["'“‘*_]*(?:(?i:option|choice|letter)[ *_]+[(\[]?(?P<named>[A-Za-z])\b|[(\[](?P<bracketed>[A-Za-z])[)\]]|"#,
-            r#"(?P<single>[A-Z])["'”’*_]*(?:[).:,]|\s*$|\s+[-–—(]))"#
-        ))
-    });
-    let found = OPTION.captures(&text[statement.clone()])?;
+    let option = pattern!(
+        r#"^["'“‘*_]*(?:(?i:option|choice|letter)[ *_]+[(\[]?(?P<named>[A-Za-z])\b|[(\[](?P<bracketed>[A-Za-z])[)\]]|"#,
+        r#"(?P<single>[A-Z])["'”’*_]*(?:[).:,]|\s*$|\s+[-–—(]))"#
+    );
+    let found = option.captures(&text[statement.clone()])?;
     let letter = found.name("named").or_else(|| found.name("bracketed")).or_else(|| found.name("single"))?;
     Some(statement.start + letter.start()..statement.start + letter.end())
 }
 
 /// The words of a statement that are its answer.
 fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
-    static VERDICT: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r#"(?i)^["'“‘*_]*(?P<verdict>yes|no|true|false|valid|invalid|plausible|implausible)"#,
-            r#"["'”’*_]*(?:\s*$|\s*[,;:.!(–—]|\s+-)"#
-        ))
-    });
+    let verdict = pattern!(
+        r#"(?i)^["'“‘*_]*(?P<verdict>yes|no|true|false|valid|invalid|plausible|implausible)"#,
+        r#"["'”’*_]*(?:\s*$|\s*[,;:.!(–—]|\s+-)"#
+    );
     if let Some(letter) = option(text, statement.clone()) {
         return Some(letter);
     }
-    if let Some(verdict) = VERDICT.captures(&text[statement.clone()]).iter().find_map(|found| found.name("verdict")) {
+    if let Some(verdict) = verdict.captures(&text[statement.clone()]).iter().find_map(|found| found.name("verdict")) {
         return Some(statement.start + verdict.start()..statement.start + verdict.end());
     }
     let only_brackets = trim(text, statement.clone());
@@ -315,14 +300,12 @@ fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
 
 /// A statement up to the reason given for it.
 fn clause(text: &str, statement: &Range<usize>) -> Range<usize> {
-    static REASON: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(concat!(
-            r"(?i)[*_]*(?:,\s+(?:because|since|as|so|which|where|but|meaning|due|given|not)\b|",
-            r"\s+(?:because|since|due to|so that|which)\b|\s+[(—–]\s*\p{Alphabetic}|—)"
-        ))
-    });
+    let reason = pattern!(
+        r"(?i)[*_]*(?:,\s+(?:because|since|as|so|which|where|but|meaning|due|given|not)\b|",
+        r"\s+(?:because|since|due to|so that|which)\b|\s+[(—–]\s*\p{Alphabetic}|—)"
+    );
     let inside = &text[statement.clone()];
-    let length = REASON.find(inside).map(|found| found.start()).filter(|start| *start > 0).unwrap_or(inside.len());
+    let length = reason.find(inside).map(|found| found.start()).filter(|start| *start > 0).unwrap_or(inside.len());
     statement.start..statement.start + length
 }
 

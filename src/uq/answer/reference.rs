@@ -1,10 +1,7 @@
 //! The answer as the authors' code finds it, defects included: what their published numbers rest on.
 
 use super::AnswerRule;
-use super::number::pattern;
-use regex::Regex;
 use std::ops::Range;
-use std::sync::LazyLock;
 
 /// The answer for the `reference` profile, as bytes of the response's decoded text, template's end tokens included.
 ///
@@ -21,13 +18,13 @@ pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize
 
 /// The last number of the last line, as it stands there.
 pub(crate) fn last_number_text(text: &str) -> Option<&str> {
-    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = pattern!({
         let number = r"[$£€¥]?\d{1,3}(?:,\d{3})*(?:\.\d+)?%?";
         let space = r"[\s\x1c-\x1f]*";
-        pattern(&format!(r"\\boxed\{{{space}(?P<boxed>{number}){space}\}}|{number}"))
+        format!(r"\\boxed\{{{space}(?P<boxed>{number}){space}\}}|{number}")
     });
     let line = last_line(text.trim_matches(is_space)).trim_matches(is_space);
-    let found = NUMBER.captures_iter(line).last()?;
+    let found = pattern.captures_iter(line).last()?;
     found.name("boxed").or_else(|| found.get(0)).map(|number| number.as_str())
 }
 

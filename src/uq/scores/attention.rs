@@ -1,40 +1,26 @@
 //! From where every head attends. α_t(l, h) is the weight that head h of layer l gives, in the row which predicts the response's
 //! token t, to the token before it: the row's own. Tokens t = 0..n. Inputs: log-probabilities and a wide trace.
 
-use super::{Found, SINGLE_PASS, Score, mean};
+use super::{Found, SINGLE_PASS, mean};
 use crate::backend::HeadAttention;
 
-pub(super) const SCORES: &[Score] = &[
+scores! {
+    SINGLE_PASS:
     // RAUQ (Vazhentsev et al. 2025, arXiv 2505.20045, equations 2 to 5): per layer, the head h with the largest mean α; c_0 = p_0,
     // c_t = a p_t + (1 − a) α_t(l, h) c_{t−1} with a = 0.2; min over the middle third of the layers of (1/n) Σ ln c_t − 1.
     // LM-Polygraph's RAUQ, with its sign turned.
-    Score {
-        key: "rauq",
-        name: "RAUQ",
-        meaning: "token probabilities propagated along the attention to the previous token",
-        compute: rauq,
-        ..SINGLE_PASS
-    },
+    "rauq", "RAUQ", "token probabilities propagated along the attention to the previous token"
+        => rauq;
     // The attention score of LLM-Check (Sriramanan et al. 2024, section 3.2), generated tokens alone: mean over the heads of layer
     // ⌊L/2⌋ of Σ_{1 ≤ t < n} ln α_t. LM-Polygraph's AttentionScore with gen_only, with its sign turned.
-    Score {
-        key: "attention_score",
-        name: "Attention score",
-        meaning: "log of each token's attention to itself, middle layer",
-        compute: attention_score,
-        ..SINGLE_PASS
-    },
+    "attention_score", "Attention score", "log of each token's attention to itself, middle layer"
+        => attention_score;
     // The lookback ratio of Lookback Lens (Chuang et al. 2024, arXiv 2407.07071, equations 1 to 3): A(context) / (A(context) +
     // A(new)), the mean weights of a prompt's and of a response's token; here its mean over heads, layers and tokens, where they
     // train a classifier on it. The first token, before which there is no new one, is left out.
-    Score {
-        key: "lookback_ratio",
-        name: "Lookback ratio",
-        meaning: "share of the attention on the prompt, per token",
-        compute: lookback_ratio,
-        ..SINGLE_PASS
-    },
-];
+    "lookback_ratio", "Lookback ratio", "share of the attention on the prompt, per token"
+        => lookback_ratio;
+}
 
 /// RAUQ's weight of a token's own probability.
 const OWN_SHARE: f64 = 0.2;

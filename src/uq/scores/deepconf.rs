@@ -4,80 +4,40 @@
 //! authors use; nearly every response is shorter, so w = 64 is here too. They round C_t and means to three digits, and their
 //! engine lists the token drawn beside the 20 where it is not among them: neither is done here. Inputs: a wide trace.
 
-use super::{Found, SINGLE_PASS, Score, mean};
+use super::{Found, SINGLE_PASS, mean};
 use std::ops::Range;
 
 /// The authors' group size, and one for responses of usual length.
 const LONG: usize = 2048;
 const SHORT: usize = 64;
 
-pub(super) const SCORES: &[Score] = &[
+scores! {
+    SINGLE_PASS:
     // (1/n) Σ C_t (eq. 3).
-    Score {
-        key: "deepconf",
-        name: "DeepConf",
-        meaning: "minus the mean log-probability of the top 20 tokens",
-        compute: |found| Some(mean(&confidences(found, found.span())?)),
-        ..SINGLE_PASS
-    },
+    "deepconf", "DeepConf", "minus the mean log-probability of the top 20 tokens"
+        => |found| Some(mean(&confidences(found, found.span())?));
     // The mean over the answer.
-    Score {
-        key: "deepconf_answer",
-        name: "DeepConf, answer",
-        meaning: "DeepConf over the answer's tokens",
-        compute: |found| Some(mean(&confidences(found, found.answer.clone())?)),
-        of_answer: true,
-        ..SINGLE_PASS
-    },
+    "deepconf_answer", "DeepConf, answer", "DeepConf over the answer's tokens", of_answer: true
+        => |found| Some(mean(&confidences(found, found.answer.clone())?));
     // The mean over the last w tokens (eq. 7).
-    Score {
-        key: "deepconf_tail",
-        name: "DeepConf, tail",
-        meaning: "DeepConf over the last 2,048 tokens",
-        compute: |found| Some(tail(&confidences(found, found.span())?, LONG)),
-        ..SINGLE_PASS
-    },
+    "deepconf_tail", "DeepConf, tail", "DeepConf over the last 2,048 tokens"
+        => |found| Some(tail(&confidences(found, found.span())?, LONG));
     // The mean over the ⌊m/10⌋, at least 1, of m groups with the lowest mean (eq. 5).
-    Score {
-        key: "deepconf_bottom",
-        name: "DeepConf, bottom 10 %",
-        meaning: "DeepConf over the least confident tenth of 2,048-token groups",
-        compute: |found| Some(bottom(&confidences(found, found.span())?, LONG)),
-        ..SINGLE_PASS
-    },
+    "deepconf_bottom", "DeepConf, bottom 10 %", "DeepConf over the least confident tenth of 2,048-token groups"
+        => |found| Some(bottom(&confidences(found, found.span())?, LONG));
     // The lowest mean of a group (eq. 6).
-    Score {
-        key: "deepconf_lowest",
-        name: "DeepConf, lowest",
-        meaning: "DeepConf of the least confident 2,048-token group",
-        compute: |found| groups(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min),
-        ..SINGLE_PASS
-    },
+    "deepconf_lowest", "DeepConf, lowest", "DeepConf of the least confident 2,048-token group"
+        => |found| groups(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min);
     // The same with w = 64.
-    Score {
-        key: "deepconf_tail_64",
-        name: "DeepConf, tail (64)",
-        meaning: "DeepConf over the last 64 tokens",
-        compute: |found| Some(tail(&confidences(found, found.span())?, SHORT)),
-        ..SINGLE_PASS
-    },
+    "deepconf_tail_64", "DeepConf, tail (64)", "DeepConf over the last 64 tokens"
+        => |found| Some(tail(&confidences(found, found.span())?, SHORT));
     // The same with w = 64.
-    Score {
-        key: "deepconf_bottom_64",
-        name: "DeepConf, bottom 10 % (64)",
-        meaning: "DeepConf over the least confident tenth of 64-token groups",
-        compute: |found| Some(bottom(&confidences(found, found.span())?, SHORT)),
-        ..SINGLE_PASS
-    },
+    "deepconf_bottom_64", "DeepConf, bottom 10 % (64)", "DeepConf over the least confident tenth of 64-token groups"
+        => |found| Some(bottom(&confidences(found, found.span())?, SHORT));
     // The same with w = 64.
-    Score {
-        key: "deepconf_lowest_64",
-        name: "DeepConf, lowest (64)",
-        meaning: "DeepConf of the least confident 64-token group",
-        compute: |found| groups(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min),
-        ..SINGLE_PASS
-    },
-];
+    "deepconf_lowest_64", "DeepConf, lowest (64)", "DeepConf of the least confident 64-token group"
+        => |found| groups(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min);
+}
 
 /// C_t of the tokens at `positions` (absolute); `None` without a wide trace.
 fn confidences(found: &Found, positions: Range<usize>) -> Option<Vec<f64>> {

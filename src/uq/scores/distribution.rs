@@ -1,87 +1,42 @@
 //! Means over the response, or the answer, of statistics of each whole prediction p over V tokens. Inputs: a wide trace
 //! ([`Distribution`]).
 
-use super::{Found, SINGLE_PASS, Score, mean};
+use super::{Found, SINGLE_PASS, mean};
 use crate::backend::Distribution;
 use std::f64::consts::FRAC_2_PI;
 use std::ops::Range;
 
-pub(super) const SCORES: &[Score] = &[
+scores! {
+    SINGLE_PASS:
     // KL(U ‖ p) = −(1/V) Σ_j ln(V p_j), mean over tokens (Kang, Zhao and Song 2025, "Scalable Best-of-N Selection for Large
     // Language Models via Self-Certainty", arXiv 2502.18581).
-    Score {
-        key: "self_certainty",
-        name: "Self-certainty",
-        meaning: "mean distance of predictions from uniform, KL(U ‖ p), nats",
-        compute: |found| over(found, found.span(), self_certainty),
-        ..SINGLE_PASS
-    },
+    "self_certainty", "Self-certainty", "mean distance of predictions from uniform, KL(U ‖ p), nats"
+        => |found| over(found, found.span(), self_certainty);
     // The same over the answer.
-    Score {
-        key: "self_certainty_answer",
-        name: "Self-certainty, answer",
-        meaning: "self-certainty over the answer's tokens",
-        compute: |found| over(found, found.answer.clone(), self_certainty),
-        of_answer: true,
-        ..SINGLE_PASS
-    },
+    "self_certainty_answer", "Self-certainty, answer", "self-certainty over the answer's tokens", of_answer: true
+        => |found| over(found, found.answer.clone(), self_certainty);
     // D_½(q ‖ U) = −2 ln Σ_j √(q_j / V), q the softmax at temperature 2, mean over tokens (Darrin, Piantanida and Colombo 2023,
     // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is this less 2 ln V, as an uncertainty: both
     // signs are wrong there.
-    Score {
-        key: "renyi",
-        name: "Rényi",
-        meaning: "mean distance of predictions from uniform, Rényi divergence, nats",
-        compute: |found| over(found, found.span(), renyi),
-        ..SINGLE_PASS
-    },
+    "renyi", "Rényi", "mean distance of predictions from uniform, Rényi divergence, nats"
+        => |found| over(found, found.span(), renyi);
     // The same over the answer.
-    Score {
-        key: "renyi_answer",
-        name: "Rényi, answer",
-        meaning: "Rényi divergence over the answer's tokens",
-        compute: |found| over(found, found.answer.clone(), renyi),
-        of_answer: true,
-        ..SINGLE_PASS
-    },
+    "renyi_answer", "Rényi, answer", "Rényi divergence over the answer's tokens", of_answer: true
+        => |found| over(found, found.answer.clone(), renyi);
     // (2/π) arccos Σ_j √(q_j / V), q as above, mean over tokens (the same paper). LM-Polygraph's FisherRao: as above.
-    Score {
-        key: "fisher_rao",
-        name: "Fisher–Rao",
-        meaning: "mean distance of predictions from uniform, Fisher–Rao distance",
-        compute: |found| over(found, found.span(), fisher_rao),
-        ..SINGLE_PASS
-    },
+    "fisher_rao", "Fisher–Rao", "mean distance of predictions from uniform, Fisher–Rao distance"
+        => |found| over(found, found.span(), fisher_rao);
     // The same over the answer.
-    Score {
-        key: "fisher_rao_answer",
-        name: "Fisher–Rao, answer",
-        meaning: "Fisher–Rao distance over the answer's tokens",
-        compute: |found| over(found, found.answer.clone(), fisher_rao),
-        of_answer: true,
-        ..SINGLE_PASS
-    },
+    "fisher_rao_answer", "Fisher–Rao, answer", "Fisher–Rao distance over the answer's tokens", of_answer: true
+        => |found| over(found, found.answer.clone(), fisher_rao);
     // b_t = Σ p of the dominant tokens if the token written is one of them, else its own p; mean over tokens (Dinh and Niehues
     // 2025, "Are Generative Models Underconfident?", arXiv 2502.11115). Dominant: see [`Distribution::dominant`].
-    Score {
-        key: "boosted_prob",
-        name: "BoostedProb",
-        meaning: "mean token probability, dominant tokens counted together",
-        is_probability: true,
-        compute: |found| over(found, found.span(), boosted),
-        ..SINGLE_PASS
-    },
+    "boosted_prob", "BoostedProb", "mean token probability, dominant tokens counted together", is_probability: true
+        => |found| over(found, found.span(), boosted);
     // The same over the answer.
-    Score {
-        key: "boosted_prob_answer",
-        name: "BoostedProb, answer",
-        meaning: "BoostedProb over the answer's tokens",
-        is_probability: true,
-        compute: |found| over(found, found.answer.clone(), boosted),
-        of_answer: true,
-        ..SINGLE_PASS
-    },
-];
+    "boosted_prob_answer", "BoostedProb, answer", "BoostedProb over the answer's tokens",
+        is_probability: true, of_answer: true => |found| over(found, found.answer.clone(), boosted);
+}
 
 /// The mean of `value`, which gets a prediction and the token's ln p, over the tokens at `positions` (absolute).
 fn over(found: &Found, positions: Range<usize>, value: fn(&Distribution, f64) -> f64) -> Option<f64> {

@@ -3,33 +3,25 @@
 //! ∠(h_{l+1}, h_l) / ∠(h_L, h_0) = A_l, l < L, as in the authors' code, but for the first row: theirs takes the prompt's first token there.
 //! Of the whole response, whatever the rules. Input: `--trace layers`.
 
-use super::{Found, SINGLE_PASS, Score, mean};
+use super::{Found, SINGLE_PASS, mean};
 
-pub(super) const SCORES: &[Score] = &[
+scores! {
+    SINGLE_PASS:
     // CoE-R: (1/L) Σ M_l − (1/L) Σ A_l
-    Score {
-        key: "coe_r",
-        name: "Chain of embeddings, real",
-        meaning: "layer-to-layer movement of the mean hidden state, minus its turning",
-        compute: |found| {
+    "coe_r", "Chain of embeddings, real", "layer-to-layer movement of the mean hidden state, minus its turning"
+        => |found| {
             let (magnitudes, angles) = chain(found)?;
             Some(mean(&magnitudes) - mean(&angles))
-        },
-        ..SINGLE_PASS
-    },
+        };
     // CoE-C: |(1/L) Σ M_l e^{i A_l}|
-    Score {
-        key: "coe_c",
-        name: "Chain of embeddings, complex",
-        meaning: "layer-to-layer movement and turning of the mean hidden state, as complex numbers",
-        compute: |found| {
+    "coe_c", "Chain of embeddings, complex",
+        "layer-to-layer movement and turning of the mean hidden state, as complex numbers"
+        => |found| {
             let (magnitudes, angles) = chain(found)?;
             let part = |f: fn(f64) -> f64| magnitudes.iter().zip(&angles).map(|(m, a)| m * f(*a)).collect::<Vec<_>>();
             Some(mean(&part(f64::cos)).hypot(mean(&part(f64::sin))))
-        },
-        ..SINGLE_PASS
-    },
-];
+        };
+}
 
 /// M_l and A_l; `None` where the means were not recorded, or neither move nor turn.
 fn chain(found: &Found) -> Option<(Vec<f64>, Vec<f64>)> {

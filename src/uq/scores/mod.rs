@@ -1,6 +1,21 @@
 //! The registry of scores: one entry per score, in the file of its family. An entry holds the score's key in JSON, its name
 //! and definition in reports, and the function that computes it.
 
+/// Declares a family's entries: of each its key, name and meaning, what differs from the defaults, and its value.
+macro_rules! scores {
+    ($defaults:ident: $($key:literal, $name:literal, $meaning:literal $(, $field:ident: $value:expr)*
+        => $compute:expr;)+) => {
+        pub(super) const SCORES: &[super::Score] = &[$(super::Score {
+            key: $key,
+            name: $name,
+            meaning: $meaning,
+            compute: $compute,
+            $($field: $value,)*
+            ..$defaults
+        },)+];
+    };
+}
+
 mod attention;
 mod content;
 mod deepconf;
@@ -172,6 +187,7 @@ impl Scores {
     }
 
     /// A value for each score.
+    #[cfg(test)]
     pub fn from_fn(mut value: impl FnMut(&'static Score) -> f64) -> Self {
         Scores(all().map(|score| Some(value(score))).collect())
     }

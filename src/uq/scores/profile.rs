@@ -4,34 +4,20 @@
 //! arXiv 2606.02020), which finds the change from exploring to converging by CUSUM. Theirs are features of a classifier and a
 //! rule for stopping; here each is one number, of which higher is more confident. Inputs: the entropies.
 
-use super::{Found, SINGLE_PASS, Score, mean};
+use super::{Found, SINGLE_PASS, mean};
 
-pub(super) const SCORES: &[Score] = &[
+scores! {
+    SINGLE_PASS:
     // −b of the least-squares line H_t = a + b (t − 1)/(n − 1).
-    Score {
-        key: "entropy_slope",
-        name: "Entropy slope",
-        meaning: "fall of the entropy from the first token to the last, nats",
-        compute: |found| Some(0.0 - fit(&entropies(found)).0),
-        ..SINGLE_PASS
-    },
+    "entropy_slope", "Entropy slope", "fall of the entropy from the first token to the last, nats"
+        => |found| Some(0.0 - fit(&entropies(found)).0);
     // −R² of that line.
-    Score {
-        key: "entropy_linearity",
-        name: "Entropy linearity",
-        meaning: "minus R² of a straight line through the entropies",
-        compute: |found| Some(0.0 - fit(&entropies(found)).1),
-        ..SINGLE_PASS
-    },
+    "entropy_linearity", "Entropy linearity", "minus R² of a straight line through the entropies"
+        => |found| Some(0.0 - fit(&entropies(found)).1);
     // max over k of (1/n) Σ_{t ≤ k} (H_t − H̄), the CUSUM statistic (Page 1954) for one drop of the mean.
-    Score {
-        key: "entropy_cusum",
-        name: "Entropy CUSUM",
-        meaning: "entropy spent before the change to lower entropy, nats",
-        compute: |found| Some(cusum(&entropies(found))),
-        ..SINGLE_PASS
-    },
-];
+    "entropy_cusum", "Entropy CUSUM", "entropy spent before the change to lower entropy, nats"
+        => |found| Some(cusum(&entropies(found)));
+}
 
 /// Entropies of the predictions of the response's tokens.
 fn entropies(found: &Found) -> Vec<f64> {

@@ -1,6 +1,6 @@
 //! Cheap rivals from the same pass. They are not the authors': they read exact probabilities under every profile.
 
-use super::{Found, SINGLE_PASS, Score, mean};
+use super::{Found, SINGLE_PASS, mean};
 use std::ops::Range;
 
 /// Length in tokens of a window of [`lowest_window`].
@@ -13,43 +13,17 @@ const SPREAD: [f64; 4] = [0.925, 0.784, 2.082, 2.481];
 /// Least value of a part, in nats: a response without digits has none to be unsure of.
 const LEAST_PART: f64 = 1e-4;
 
-pub(super) const SCORES: &[Score] = &[
-    Score {
-        key: "trace_length",
-        name: "Length",
-        meaning: "minus the number of tokens",
-        place: 1,
-        compute: |found| Some(-(exact_logprobs(found).len() as f64)),
-        ..SINGLE_PASS
-    },
-    Score {
-        key: "min_token_prob",
-        name: "Least token p",
-        meaning: "minimum token probability",
-        place: 0,
-        is_probability: true,
-        compute: |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()), // 1 of no tokens
-        ..SINGLE_PASS
-    },
-    Score {
-        key: "lowest_window",
-        name: "Lowest window",
-        meaning: "minimum over 64-token windows of the geometric mean probability",
-        place: 0,
-        is_probability: true,
-        compute: |found| Some(lowest_window(&exact_logprobs(found))),
-        ..SINGLE_PASS
-    },
-    Score {
-        key: "g4",
-        name: "G4",
-        meaning: "mean −ln of NLL and entropy; what to rank by",
-        place: 1,
-        compute: |found| Some(g4(found)),
-        of_answer: true,
-        ..SINGLE_PASS
-    },
-];
+scores! {
+    SINGLE_PASS:
+    "trace_length", "Length", "minus the number of tokens", place: 1
+        => |found| Some(-(exact_logprobs(found).len() as f64));
+    "min_token_prob", "Least token p", "minimum token probability", place: 0, is_probability: true
+        => |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()); // 1 of no tokens
+    "lowest_window", "Lowest window", "minimum over 64-token windows of the geometric mean probability",
+        place: 0, is_probability: true => |found| Some(lowest_window(&exact_logprobs(found)));
+    "g4", "G4", "mean −ln of NLL and entropy; what to rank by", place: 1, of_answer: true
+        => |found| Some(g4(found));
+}
 
 fn exact_logprobs(found: &Found) -> Vec<f64> {
     found.exact_logprobs(found.span())

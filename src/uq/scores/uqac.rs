@@ -1,83 +1,33 @@
 //! UQAC's own: P_attn = ∏ p(chain) ∏ p(answer), P_sim the same over the filtered chain, the mean of p over both, and P, the
 //! marginal over the ensemble; and the logarithms of the products.
 
-use super::{Found, Score, UQAC};
+use super::{Found, UQAC};
 use crate::uq::Member;
 use crate::uq::ensemble::marginal;
 use crate::uq::predictions::{product_and_mean, token_logprob};
 
-pub(super) const SCORES: &[Score] = &[
-    Score {
-        key: "p_attn",
-        name: "P_attn",
-        meaning: "probability of the whole chain and the answer",
-        place: 2,
-        compute: |found| Some(over(found, chain_rows(found)).0),
-        ..UQAC
-    },
-    Score {
-        key: "attn_mean",
-        name: "P_attn, mean",
-        meaning: "mean token probability, whole chain and answer",
-        place: 4,
-        compute: |found| Some(over(found, chain_rows(found)).1),
-        ..UQAC
-    },
-    Score {
-        key: "p_sim",
-        name: "P_sim",
-        meaning: "probability of the kept chain and the answer",
-        place: 1,
-        compute: |found| Some(over(found, found.kept.iter().copied()).0),
-        ..UQAC
-    },
-    Score {
-        key: "sim_mean",
-        name: "P_sim, mean",
-        meaning: "mean token probability, kept chain and answer",
-        place: 3,
-        compute: |found| Some(over(found, found.kept.iter().copied()).1),
-        ..UQAC
-    },
-    Score {
-        key: "p",
-        name: "UQAC P",
-        meaning: "UQAC's P: probability of the answer, summed over the ensemble",
-        place: 0,
-        compute: |found| Some(marginal(found.ensemble)),
-        ..UQAC
-    },
+scores! {
+    UQAC:
+    "p_attn", "P_attn", "probability of the whole chain and the answer", place: 2
+        => |found| Some(over(found, chain_rows(found)).0);
+    "attn_mean", "P_attn, mean", "mean token probability, whole chain and answer", place: 4
+        => |found| Some(over(found, chain_rows(found)).1);
+    "p_sim", "P_sim", "probability of the kept chain and the answer", place: 1
+        => |found| Some(over(found, found.kept.iter().copied()).0);
+    "sim_mean", "P_sim, mean", "mean token probability, kept chain and answer", place: 3
+        => |found| Some(over(found, found.kept.iter().copied()).1);
+    "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", place: 0
+        => |found| Some(marginal(found.ensemble));
     // P_attn where that underflows.
-    Score {
-        key: "attn_logprob",
-        name: "ln P_attn",
-        meaning: "logarithm of P_attn",
-        place: 7,
-        is_probability: false,
-        compute: |found| Some(logprobs(found, chain_rows(found)).iter().sum()),
-        ..UQAC
-    },
+    "attn_logprob", "ln P_attn", "logarithm of P_attn", place: 7, is_probability: false
+        => |found| Some(logprobs(found, chain_rows(found)).iter().sum());
     // P_sim where that underflows.
-    Score {
-        key: "sim_logprob",
-        name: "ln P_sim",
-        meaning: "logarithm of P_sim",
-        place: 6,
-        is_probability: false,
-        compute: |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum()),
-        ..UQAC
-    },
+    "sim_logprob", "ln P_sim", "logarithm of P_sim", place: 6, is_probability: false
+        => |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum());
     // ln Σ e^{ln P of a member}: P where that underflows.
-    Score {
-        key: "p_logprob",
-        name: "ln UQAC P",
-        meaning: "logarithm of UQAC P",
-        place: 5,
-        is_probability: false,
-        compute: |found| Some(log_marginal(found.ensemble)),
-        ..UQAC
-    },
-];
+    "p_logprob", "ln UQAC P", "logarithm of UQAC P", place: 5, is_probability: false
+        => |found| Some(log_marginal(found.ensemble));
+}
 
 fn chain_rows(found: &Found) -> impl Iterator<Item = i64> {
     found.chain.iter().map(|link| link.row)

@@ -1,7 +1,6 @@
 //! Small dense products of f32 rows with a block of the cache, in register tiles.
 
-use crate::backend::cpu::cache::CacheElement;
-use crate::backend::cpu::simd::{LANES, Simd};
+use crate::backend::cpu::simd::{LANES, Simd, Stored};
 use std::ops::Range;
 
 /// The left factor of [`panel_product`]: `[rows, stride]`.
@@ -27,7 +26,7 @@ pub struct Block<E> {
 /// # Safety
 /// Shapes as said; `columns` is a multiple of [`LANES`]; and [`Simd`]'s contract.
 #[inline(always)]
-pub unsafe fn panel_product<S: Simd, E: CacheElement>(a: Panel, b: Block<E>, columns: usize, out: *mut f32) {
+pub unsafe fn panel_product<S: Simd, E: Stored>(a: Panel, b: Block<E>, columns: usize, out: *mut f32) {
     let mut column = 0;
     while column < columns {
         let left = (columns - column) / LANES;
@@ -52,7 +51,7 @@ pub unsafe fn panel_product<S: Simd, E: CacheElement>(a: Panel, b: Block<E>, col
 /// # Safety
 /// As [`panel_product`].
 #[inline(always)]
-unsafe fn strip<S: Simd, E: CacheElement, const C: usize, const R: usize>(
+unsafe fn strip<S: Simd, E: Stored, const C: usize, const R: usize>(
     a: Panel,
     b: &Block<E>,
     column: usize,
@@ -83,7 +82,7 @@ unsafe fn strip<S: Simd, E: CacheElement, const C: usize, const R: usize>(
 /// # Safety
 /// As [`panel_product`].
 #[inline(always)]
-unsafe fn tile_product<S: Simd, E: CacheElement, const R: usize, const C: usize>(
+unsafe fn tile_product<S: Simd, E: Stored, const R: usize, const C: usize>(
     (a, b, first, out, columns): (Panel, &Block<E>, *const E, *mut f32, usize),
 ) -> usize {
     // SAFETY: the caller's promise.

@@ -2,8 +2,7 @@
 
 use super::HeadState;
 use super::panel::{Block, Panel, panel_product};
-use crate::backend::cpu::cache::CacheElement;
-use crate::backend::cpu::simd::{Kernel, LANES, Simd};
+use crate::backend::cpu::simd::{Kernel, LANES, Simd, Stored};
 use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
 use std::ops::Range;
 
@@ -23,7 +22,7 @@ pub struct Scores<'a, K> {
     pub scores: &'a mut [f32],
 }
 
-impl<K: CacheElement> Kernel for Scores<'_, K> {
+impl<K: Stored> Kernel for Scores<'_, K> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
@@ -178,7 +177,7 @@ pub struct Values<'a, V> {
     pub out: &'a mut [f32],
 }
 
-impl<V: CacheElement> Kernel for Values<'_, V> {
+impl<V: Stored> Kernel for Values<'_, V> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {

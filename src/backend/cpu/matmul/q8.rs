@@ -4,12 +4,12 @@
 //! *Error.* w is rounded to a multiple of s, the smallest bf16 number with 127 s ≥ max |w| of the block: |w - w'| ≤ s/2, and
 //! s ≤ (1 + 2^-7) max |w| / 127, so at most 0.4 % of the largest weight of the block.
 
-use super::super::simd::Simd;
+use super::super::simd::{Simd, Stored};
 use super::{Elements, LANES, Weight};
 use half::bf16;
 
 /// Sixteen weights: number i is `scale` · `quants[i]`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct Q8Block {
     scale: bf16,
@@ -46,9 +46,10 @@ pub fn quantize(elements: Elements, k: usize) -> Option<Vec<Q8Block>> {
 }
 
 impl Weight for Q8Block {
-    const ZERO: Q8Block = Q8Block { scale: bf16::ZERO, quants: [0; LANES] };
     const EACH: usize = LANES;
+}
 
+impl Stored for Q8Block {
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const Q8Block) -> S::V {
         // SAFETY: the caller's pointer is that of a block.
@@ -76,7 +77,7 @@ mod tests {
                 assert!((f32::from(*q) * scale - w).abs() <= 0.5 * scale * (1.0 + 1e-4), "{w}");
             }
         }
-        assert_eq!(Q8Block::of([0.0; LANES]), Q8Block::ZERO);
+        assert_eq!(Q8Block::of([0.0; LANES]), Q8Block::default());
         assert!(quantize(Elements::F32(&weights), 24).is_none());
         assert_eq!(size_of::<Q8Block>(), 18);
     }

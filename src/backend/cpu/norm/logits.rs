@@ -18,12 +18,6 @@ pub struct LogitStats {
     pub argmax: usize,
 }
 
-/// The largest logit and ln Σ e^logit.
-pub fn log_sum_exp(isa: Isa, x: &[f32]) -> (f32, f64) {
-    let (max, _) = argmax(isa, x);
-    (max, from_max(isa, x, max).0)
-}
-
 /// [`LogitStats`] of a row in two passes. Logits of -∞ have probability 0. A NaN makes `lse` and `entropy` NaN; when no
 /// logit is above -∞, `lse` is -∞ and the entropy 0.
 pub fn softmax_stats(isa: Isa, logits: &[f32]) -> LogitStats {

@@ -55,8 +55,8 @@ fn activations_are_exact_to_1e_6() {
     let c = (2.0 / std::f64::consts::PI).sqrt();
     for isa in Isa::available() {
         let (mut silu, mut gelu) = (x.clone(), x.clone());
-        silu_mul(isa, &mut silu, &up);
-        gelu_tanh_mul(isa, &mut gelu, &up);
+        activate(isa, Activation::Silu, &mut silu, &up);
+        activate(isa, Activation::GeluTanh, &mut gelu, &up);
         for i in 0..x.len() {
             let (x, up) = (x[i] as f64, up[i] as f64);
             let exact = x / (1.0 + (-x).exp()) * up;
@@ -132,7 +132,6 @@ fn softmax_statistics_are_exact_to_1e_6() {
                     (got.entropy - entropy).abs() < 1e-6 * entropy.max(1.0),
                     "{isa:?} {len} {scale} {shift}: {got:?} not {entropy}"
                 );
-                assert_eq!(log_sum_exp(isa, &x), (x[best], got.lse));
             }
         }
     }

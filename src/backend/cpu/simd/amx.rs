@@ -76,50 +76,26 @@ macro_rules! dot {
 
 // SAFETY (all): by the trait's contract the instructions exist and that pointers are valid.
 impl Tiles for Amx {
-    #[inline(always)]
-    unsafe fn open() {
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, preserves_flags, readonly)) }
-    }
-    #[inline(always)]
-    unsafe fn close() {
-        unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) }
-    }
-    #[inline(always)]
-    unsafe fn zero(tile: usize) {
-        with_tile!(tile, T => unsafe { asm!("tilezero tmm{}", const T, options(nostack, preserves_flags, nomem)) })
-    }
-    #[inline(always)]
-    unsafe fn load(tile: usize, p: *const u8, stride: usize) {
-        with_tile!(tile, T => unsafe {
-            asm!(
-                "tileloadd tmm{}, [{} + {}]", const T, in(reg) p, in(reg) stride,
-                options(nostack, preserves_flags, readonly)
-            )
-        })
-    }
-    #[inline(always)]
-    unsafe fn load_passing(tile: usize, p: *const u8, stride: usize) {
-        with_tile!(tile, T => unsafe {
-            asm!(
-                "tileloaddt1 tmm{}, [{} + {}]", const T, in(reg) p, in(reg) stride,
-                options(nostack, preserves_flags, readonly)
-            )
-        })
-    }
-    #[inline(always)]
-    unsafe fn dot(sums: usize, left: usize, right: usize) {
-        unsafe {
-            dot!(
-                (sums, left, right),
-                0 6 7, 1 6 7, 2 6 7, 3 6 7, 4 6 7, 5 6 7,
-                0 4 6, 1 4 7, 2 5 6, 3 5 7
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn store(tile: usize, p: *mut u8, stride: usize) {
-        with_tile!(tile, T => unsafe {
-            asm!("tilestored [{} + {}], tmm{}", in(reg) p, in(reg) stride, const T, options(nostack, preserves_flags))
-        })
+    inlined! {
+        open() = asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, preserves_flags, readonly));
+        close() = asm!("tilerelease", options(nostack, preserves_flags, nomem));
+        zero(tile: usize)
+            = with_tile!(tile, T => asm!("tilezero tmm{}", const T, options(nostack, preserves_flags, nomem)));
+        load(tile: usize, p: *const u8, stride: usize) = with_tile!(tile, T => asm!(
+            "tileloadd tmm{}, [{} + {}]", const T, in(reg) p, in(reg) stride,
+            options(nostack, preserves_flags, readonly)
+        ));
+        load_passing(tile: usize, p: *const u8, stride: usize) = with_tile!(tile, T => asm!(
+            "tileloaddt1 tmm{}, [{} + {}]", const T, in(reg) p, in(reg) stride,
+            options(nostack, preserves_flags, readonly)
+        ));
+        dot(sums: usize, left: usize, right: usize) = dot!(
+            (sums, left, right),
+            0 6 7, 1 6 7, 2 6 7, 3 6 7, 4 6 7, 5 6 7,
+            0 4 6, 1 4 7, 2 5 6, 3 5 7
+        );
+        store(tile: usize, p: *mut u8, stride: usize) = with_tile!(tile, T => asm!(
+            "tilestored [{} + {}], tmm{}", in(reg) p, in(reg) stride, const T, options(nostack, preserves_flags)
+        ));
     }
 }

@@ -13,13 +13,23 @@ pub struct Avx512;
 impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: usize = 32;
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> __m512 {
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> __m512 {
-        unsafe { _mm512_loadu_ps(p) }
+    inlined! {
+        splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        load_f16(p: *const f16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
+        load_i8(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+        store(p: *mut f32, v: __m512) = _mm512_storeu_ps(p, v);
+        add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+        sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+        mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+        div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+        max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+        fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        round(a: __m512) -> __m512 = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
+        prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
+        zero_below(x: __m512, limit: __m512, v: __m512) -> __m512
+            = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v);
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> __m512 {
@@ -29,57 +39,11 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn load_f16(p: *const f16) -> __m512 {
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> __m512 {
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, v: __m512) {
-        unsafe { _mm512_storeu_ps(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn round(a: __m512) -> __m512 {
-        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
-    }
-    #[inline(always)]
     unsafe fn pow2(n: __m512) -> __m512 {
         unsafe {
             let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
         }
-    }
-    #[inline(always)]
-    unsafe fn to_array(v: __m512) -> [f32; LANES] {
-        let mut a = [0.0; LANES];
-        unsafe { _mm512_storeu_ps(a.as_mut_ptr(), v) };
-        a
     }
     #[inline(always)]
     unsafe fn sum(v: __m512) -> f32 {
@@ -139,18 +103,6 @@ impl Simd for Avx512 {
             quarter += 4;
         }
     }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_later(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn zero_below(x: __m512, limit: __m512, v: __m512) -> __m512 {
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v) }
-    }
 }
 
 /// 8 → 4 → 2 → 1, lane i with lane i + half.
@@ -199,26 +151,27 @@ unsafe fn add_halves(a: __m256, b: __m256) -> __m256 {
 impl Simd for Avx2 {
     type V = Pair;
     const REGISTERS: usize = 8;
+    inlined! {
+        load(p: *const f32) -> Pair = (_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8)));
+        load_bf16(p: *const bf16) -> Pair = (eight_bf16(p), eight_bf16(p.add(8)));
+        load_f16(p: *const f16) -> Pair
+            = (_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast())));
+        load_i8(p: *const i8) -> Pair = (eight_i8(p), eight_i8(p.add(8)));
+        add(a: Pair, b: Pair) -> Pair = (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1));
+        sub(a: Pair, b: Pair) -> Pair = (_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1));
+        mul(a: Pair, b: Pair) -> Pair = (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
+        div(a: Pair, b: Pair) -> Pair = (_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1));
+        max(a: Pair, b: Pair) -> Pair = (_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1));
+        fma(a: Pair, b: Pair, c: Pair) -> Pair = (_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
+        pow2(n: Pair) -> Pair = (eight_pow2(n.0), eight_pow2(n.1));
+        sum(v: Pair) -> f32 = sum_eight(_mm256_add_ps(v.0, v.1));
+        prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Pair {
         let v = unsafe { _mm256_set1_ps(x) };
         (v, v)
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Pair {
-        unsafe { (_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const bf16) -> Pair {
-        unsafe { (eight_bf16(p), eight_bf16(p.add(8))) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16(p: *const f16) -> Pair {
-        unsafe { (_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))) }
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> Pair {
-        unsafe { (eight_i8(p), eight_i8(p.add(8))) }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Pair) {
@@ -228,47 +181,9 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn add(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: Pair, b: Pair) -> Pair {
-        unsafe { (_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
-        unsafe { (_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1)) }
-    }
-    #[inline(always)]
     unsafe fn round(a: Pair) -> Pair {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         unsafe { (_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1)) }
-    }
-    #[inline(always)]
-    unsafe fn pow2(n: Pair) -> Pair {
-        unsafe { (eight_pow2(n.0), eight_pow2(n.1)) }
-    }
-    #[inline(always)]
-    unsafe fn to_array(v: Pair) -> [f32; LANES] {
-        let mut a = [0.0; LANES];
-        unsafe { Self::store(a.as_mut_ptr(), v) };
-        a
-    }
-    #[inline(always)]
-    unsafe fn sum(v: Pair) -> f32 {
-        unsafe { sum_eight(_mm256_add_ps(v.0, v.1)) }
     }
     #[inline(always)]
     unsafe fn sum_four(v: [Pair; 4]) -> [f32; 4] {
@@ -313,14 +228,6 @@ impl Simd for Avx2 {
             }
             part += 4;
         }
-    }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_later(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn zero_below(x: Pair, limit: Pair, v: Pair) -> Pair {
