@@ -1,9 +1,9 @@
 //! `uqac calibrate`: from graded runs to a confidence that is a probability.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{load, locate};
 use super::progress::work;
-use super::{note, print};
+use super::{note, print, print_json};
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
 use crate::eval::analysis::{calibrate::calibrate, share};
@@ -61,7 +61,7 @@ Examples:
   uqac calibrate runs/qwen --target-risk 0.1
   uqac calibrate --show Qwen/Qwen2.5-0.5B-Instruct";
 
-pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &CalibrateArgs) -> Result<ExitCode, Failure> {
     if let Some(model) = args.show.as_ref().or(args.remove.as_ref()) {
         return manage(model, args);
     }
@@ -79,7 +79,7 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Shows or removes what there is for a model.
-fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
+fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, Failure> {
     let folder = locate(model)?;
     let known =
         fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
@@ -98,7 +98,7 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
 }
 
 fn show(found: &Calibration, json: bool) -> Result<(), CliError> {
-    print(&if json { serde_json::to_string(found)? + "\n" } else { text(found) })
+    if json { print_json(found) } else { print(&text(found)) }
 }
 
 fn text(found: &Calibration) -> String {

@@ -1,7 +1,7 @@
 //! `uqac devices`: devices, and the self-test of their kernels.
 
-use super::error::CliError;
-use super::print;
+use super::error::Failure;
+use super::{print, print_json};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
 use crate::report::term::colour::{Style, TermStyle};
@@ -26,13 +26,12 @@ pub struct DevicesArgs {
     json: bool,
 }
 
-pub fn run(args: &DevicesArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &DevicesArgs) -> Result<ExitCode, Failure> {
     if args.check {
         return check(args.json);
     }
     let devices = devices();
-    let text = if args.json { format!("{devices}\n") } else { lines(&devices) };
-    print(&text)?;
+    if args.json { print_json(&devices) } else { print(&lines(&devices)) }?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -59,7 +58,7 @@ impl Checked {
     }
 }
 
-fn check(as_json: bool) -> Result<ExitCode, CliError> {
+fn check(as_json: bool) -> Result<ExitCode, Failure> {
     let (found, why) = match cuda::devices() {
         Ok(devices) => (devices, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
@@ -67,7 +66,7 @@ fn check(as_json: bool) -> Result<ExitCode, CliError> {
     let checked: Vec<Checked> = found.iter().map(|found| checked(&found.info)).collect();
     let ok = !checked.is_empty() && checked.iter().all(Checked::ok);
     if as_json {
-        print(&format!("{}\n", json!({"checked": checked, "cuda_error": why, "ok": ok})))?;
+        print_json(&json!({"checked": checked, "cuda_error": why, "ok": ok}))?;
     } else {
         let style = TermStyle::of_stdout();
         let mut text: String = checked.iter().map(|checked| table(checked, style)).collect();

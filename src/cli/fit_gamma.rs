@@ -1,9 +1,9 @@
 //! `uqac fit-gamma`: what γ would be by a model's own attention.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::ModelArgs;
 use super::progress::Progress;
-use super::{note, print};
+use super::{note, print, print_json, write};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
@@ -42,7 +42,7 @@ pub struct FitGammaArgs {
     model: ModelArgs,
 }
 
-pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &FitGammaArgs) -> Result<ExitCode, Failure> {
     let mut samples: Vec<Sample> = Vec::new();
     for file in sample_files(&args.run)? {
         for_each_sample(&file, |sample| samples.push(sample))?.iter().for_each(|what| note(&format!("note: {what}")));
@@ -61,19 +61,14 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     let fit = attention.fit(args.nearest.into()).ok_or(CliError::NoResponses(args.run.clone()))?;
     if let Some(path) = &args.picture {
         let of = folder.file_name().map_or_else(String::new, |name| name.display().to_string());
-        let written = std::fs::write(path, gamma("gamma", &of, &fit).standalone());
-        written.map_err(|source| CliError::File { path: path.clone(), source })?;
+        write(path, &gamma("gamma", &of, &fit).standalone())?;
     }
-    if args.json {
-        print(&format!("{}\n", serde_json::to_string(&fit).map_err(|e| CliError::Stdout(e.into()))?))?;
-    } else {
-        print(&table(&fit, samples.len()))?;
-    }
+    if args.json { print_json(&fit) } else { print(&table(&fit, samples.len())) }?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Adds every row of a response, every head.
-fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), CliError> {
+fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), Failure> {
     let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
     if tokens.len() == prompt_len {
         return Ok(());

@@ -1,8 +1,8 @@
 //! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
-use super::error::CliError;
+use super::error::Failure;
 use super::options::{load, locate};
-use super::{note, print};
+use super::{note, print, print_json};
 use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
@@ -38,7 +38,7 @@ pub struct InspectArgs {
     engine: EngineOptions,
 }
 
-pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let folder = locate(&args.model)?;
     let engine = load(&folder, args.engine)?;
     let longest = engine.spec().max_position_embeddings;
@@ -47,11 +47,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
         note(&format!("warning: --context {context} is beyond the model's context of {longest} tokens"));
     }
     let facts = facts(&engine, &folder.display().to_string(), (context, args.batch));
-    if args.json {
-        print(&format!("{facts}\n"))?;
-    } else {
-        print(&tables(&facts, TermStyle::of_stdout()))?;
-    }
+    if args.json { print_json(&facts) } else { print(&tables(&facts, TermStyle::of_stdout())) }?;
     Ok(ExitCode::SUCCESS)
 }
 

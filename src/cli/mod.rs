@@ -22,8 +22,8 @@ use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::report::term::colour::TermStyle;
 use clap::{Args, ColorChoice, Parser, Subcommand};
-use error::CliError;
-use say::{Level, detail, note, print};
+use error::{Failure, is_broken_pipe};
+use say::{Level, detail, note, print, print_json, write};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -134,7 +134,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     match run(ARGUMENTS.get_or_init(|| arguments).clone()) {
         Ok(code) => code,
         // The reader of the output may close it early.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             say::error(&format!("error: {error}"));
             ExitCode::from(FAILED)
@@ -145,7 +145,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
 /// The arguments of this process, for the manifest.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-fn run(arguments: Vec<OsString>) -> Result<ExitCode, CliError> {
+fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
     let Cli { messages, command } = Cli::parse_from(arguments);
     messages.apply();
     match command {
@@ -177,7 +177,7 @@ fn manifest<Options>(
     folder: &Path,
     engine: &Engine,
     options: Options,
-) -> Result<Manifest<Options>, CliError> {
+) -> Result<Manifest<Options>, Failure> {
     let (k_cache, v_cache) = engine.cache_types();
     Ok(Manifest {
         format: FORMAT,

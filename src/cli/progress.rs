@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// A bar, hidden without a terminal or under --quiet.
-fn bar(total: Option<u64>, template: &str) -> ProgressBar {
+pub fn bar(total: Option<u64>, template: &str) -> ProgressBar {
     let shown = std::io::stderr().is_terminal() && says(Level::Normal);
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(total, target);
@@ -125,31 +125,6 @@ pub fn work<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A response while it is written.
-pub struct Response(ProgressBar);
-
-impl Response {
-    pub fn new() -> Response {
-        Response(bar(None, "{spinner} {msg}"))
-    }
-
-    /// Whether there is no terminal to show it in.
-    pub fn is_hidden(&self) -> bool {
-        self.0.is_hidden()
-    }
-
-    /// Tokens so far, tokens per second, and the text's last line, as much of it as fits.
-    pub fn show(&self, tokens: usize, speed: Option<f64>, line: &str) {
-        let speed = speed.map_or(String::new(), |speed| format!(" · {speed:.0} tokens/s"));
-        self.0.set_message(format!("{tokens} tokens{speed} · {}", one_line(line.trim())));
-        self.0.tick();
-    }
-
-    pub fn finish(&self) {
-        self.0.finish_and_clear();
-    }
-}
-
 /// The errors of a run; all are in the output.
 #[derive(Default)]
 pub struct Errors {
@@ -250,24 +225,6 @@ impl Counts {
         let accuracy = 100.0 * *correct as f64 / (*done).max(1) as f64;
         let speed = *tokens as f64 / progress.seconds().max(1e-9);
         format!(", {task}: accuracy {accuracy:.1} %, {tokens} tokens ({speed:.0}/s), {in_flight} in flight")
-    }
-}
-
-/// Weights on their way to a device.
-pub struct Upload(ProgressBar);
-
-impl Upload {
-    pub fn new() -> Upload {
-        Upload(bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left"))
-    }
-
-    /// Shows `done` of `total` copied bytes.
-    pub fn show(&self, done: usize, total: usize) {
-        self.0.set_length(total as u64);
-        self.0.set_position(done as u64);
-        if done >= total {
-            self.0.finish_and_clear();
-        }
     }
 }
 

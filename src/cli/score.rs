@@ -1,6 +1,6 @@
 //! `uqac score`: confidences of existing responses.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::say::counted;
@@ -62,7 +62,7 @@ Examples:
   uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl --resume
   zcat responses.jsonl.gz | uqac score -m abacus -i - -o - | jq .scores.p";
 
-pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     refuse_same_file(&args.input, &args.output)?;
     let existing = match (args.resume, args.overwrite) {
         (true, _) => Existing::Resume,
@@ -72,10 +72,9 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
     let parameters = args.method.parameters()?;
-    let file = |source| CliError::File { path: args.input.clone(), source };
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
-    let (whole, start) = Input::of(&args.input, start).map_err(file)?.unzip();
+    let (whole, start) = Input::of(&args.input, start).map_err(CliError::at(&args.input))?.unzip();
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
@@ -154,7 +153,7 @@ fn line_limit(engine: &Engine) -> u64 {
 }
 
 /// Number of items; unknown where the input can be read only once.
-fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
+fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     if !args.input.is_file() {
         return Ok(None);
     }

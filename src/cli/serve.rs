@@ -1,6 +1,6 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::say::{Level, says};
 use super::{model_name, note, signals};
@@ -48,7 +48,7 @@ Examples:
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}], \"temperature\": 0}'
   UQAC_API_KEY=… uqac serve --host 0.0.0.0 --port 80 --max-batch 64";
 
-pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let parameters = args.method.parameters()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|source| CliError::Listen { address, source })?;
