@@ -7,7 +7,7 @@ use super::{ABSTAINED, note, print, print_json};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{FinishReason, GenerateOptions, TracedSequence};
-use crate::eval::assess::{Assessed, Request, abstained, assess, calibration, record};
+use crate::eval::assess::{Request, assess, calibration};
 use crate::eval::calibration::Calibration;
 use crate::io::record::AnswerRecord;
 use crate::model::chat::Conversation;
@@ -117,11 +117,9 @@ fn answer(
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
     let request = Request { calibration, abstain: args.calibration.abstain, ..Request::of(parameters) };
-    let assessed = assess(traced, &request)?;
-    let abstained = abstained(&request, &assessed) == Some(true);
-    let code = ExitCode::from(if abstained { ABSTAINED } else { 0 });
+    let record = assess(traced, Value::Null, &request)?;
+    let code = ExitCode::from(if record.abstained == Some(true) { ABSTAINED } else { 0 });
     if args.json {
-        let record = record(Value::Null, &request, prompt_len, assessed, traced.engine());
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
         let finish_reason = finish;
         print_json(&AnswerRecord { record, question, response, finish_reason, response_tokens, tokens_per_second })?;
@@ -132,10 +130,7 @@ fn answer(
         ranges: &shown.ranges,
         token_texts: &token_texts,
         logprobs: &logprobs,
-        prompt_len,
-        outcome: assessed.as_ref().ok().map(|Assessed { outcome, .. }| outcome),
-        confidence: assessed.as_ref().ok().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
-        abstained,
+        record: &record,
         all_scores: args.scores,
     };
     print(&report.render(TermStyle::of_stdout()))?;

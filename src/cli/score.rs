@@ -7,7 +7,7 @@ use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
 use crate::engine::encode::MAX_BYTES_PER_TOKEN;
-use crate::eval::assess::{Request, assess, calibration, record, sequence};
+use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
 use crate::files;
@@ -190,14 +190,11 @@ fn score_line(
     let request = common.clone().of_item(&item, answer);
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
-        .and_then(|mut traced| assess(&mut traced, &request));
-    match assessed {
-        Ok(assessed) => record(item.id.clone(), &request, prompt_len, assessed, engine),
-        Err(error) => {
-            let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
-            Record { weights: engine.options().weights, ..record }
-        }
-    }
+        .and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
+    assessed.unwrap_or_else(|error| {
+        let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
+        Record { weights: engine.options().weights, ..record }
+    })
 }
 
 /// Counts for the summary.

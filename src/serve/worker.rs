@@ -8,7 +8,7 @@ use super::{Job, Shared};
 use crate::backend::Step;
 use crate::engine::encode::{ResponseText, encode_prompt, encode_prompt_with};
 use crate::engine::{Batch, Engine, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
-use crate::eval::assess::{self, assess, record, sequence};
+use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
 use crate::model::chat::Conversation;
@@ -251,7 +251,7 @@ impl Worker<'_, '_> {
         let Worker { batch, common, .. } = self;
         let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
-        let (prompt_len, finish, response) = (*prompt_len, finish_name(*finish), &tokens[*prompt_len..]);
+        let (finish, response) = (finish_name(*finish), &tokens[*prompt_len..]);
         let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
         let shown = cut(&text, &generate.stop);
         let kept = match (shown == text.len(), generate.chat) {
@@ -275,8 +275,7 @@ impl Worker<'_, '_> {
             let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
             let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
             let request = assess::Request { trace: options.explain, ..common.clone() };
-            let assessed = assess(&mut traced, &request)?;
-            let record = record(serde_json::Value::Null, &request, prompt_len, assessed, traced.engine());
+            let record = assess(&mut traced, serde_json::Value::Null, &request)?;
             let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
             choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
         }
@@ -293,8 +292,7 @@ impl Worker<'_, '_> {
         let ticket = batch.add(&tokens, prompt_len, parameters.head_selection())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
         let request = assess::Request { trace: explain, ..(*common).clone().of_item(&item, answer) };
-        let assessed = assess(&mut traced, &request)?;
-        let record = record(item.id.clone(), &request, prompt_len, assessed, traced.engine());
+        let record = assess(&mut traced, item.id.clone(), &request)?;
         serde_json::to_string(&record).map_err(|error| ApiError::internal(error.to_string()))
     }
 }
