@@ -179,7 +179,7 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), Failure>
 
 /// Fills in a sweep's rows; an engine with other caches is loaded where the settings ask for one.
 fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: &Path) -> Result<(), Failure> {
-    let mut progress = Progress::new(None);
+    let mut progress = Progress::new(None, 1);
     for (k, v) in sweep.caches() {
         let mut advance = || progress.advance(false);
         if (k, v) == engine.cache_types() {

@@ -7,7 +7,7 @@ use super::{note, print, print_json, write};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
-use crate::eval::analysis::{for_each_sample, sample_files};
+use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;
 use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
@@ -45,14 +45,16 @@ pub struct FitGammaArgs {
 pub fn run(args: &FitGammaArgs) -> Result<ExitCode, Failure> {
     let mut samples: Vec<Sample> = Vec::new();
     for file in sample_files(&args.run)? {
-        for_each_sample(&file, |sample| samples.push(sample))?.iter().for_each(|what| note(&format!("note: {what}")));
+        for_each_line(&file, |sample: Sample| samples.push(sample))?
+            .iter()
+            .for_each(|what| note(&format!("note: {what}")));
     }
     samples.truncate(args.limit);
     let folder = args.model.folder()?;
     let options = EngineOptions { device: DeviceChoice::Cpu, gamma: Gamma::PUBLISHED, ..args.model.options() };
     let mut engine = Engine::load(&folder, options)?;
     let mut attention = AttentionByDistance::default();
-    let mut progress = Progress::new(Some(samples.len() as u64));
+    let mut progress = Progress::new(Some(samples.len() as u64), 1);
     for sample in &samples {
         measure(&mut engine, sample, &mut attention)?;
         progress.advance(false);

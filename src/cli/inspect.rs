@@ -262,14 +262,10 @@ fn plain(value: &Value) -> String {
 
 /// An integer, its digits in groups of three from six digits on.
 fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    if digits.len() < 6 {
-        return digits;
+    fn groups(n: u64) -> String {
+        if n < 1000 { n.to_string() } else { format!("{} {:03}", groups(n / 1000), n % 1000) }
     }
-    let head = digits.len() % 3;
-    let (head, tail) = digits.split_at(head);
-    let groups = tail.as_bytes().chunks(3).map(|group| group.iter().map(|b| char::from(*b)).collect::<String>());
-    std::iter::once(head.to_owned()).filter(|head| !head.is_empty()).chain(groups).collect::<Vec<_>>().join(" ")
+    if n < 100_000 { n.to_string() } else { groups(n) }
 }
 
 /// At most seven significant digits, which is what an f32 has.

@@ -34,12 +34,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `total` items, if known.
-    pub fn new(total: Option<u64>) -> Progress {
-        Progress::at_once(total, 1)
-    }
-
-    fn at_once(total: Option<u64>, at_once: usize) -> Progress {
+    /// `total` items, if known, of which `at_once` are worked on at a time.
+    pub fn new(total: Option<u64>, at_once: usize) -> Progress {
         let template = match total {
             Some(_) => "{bar:16} {pos}/{len} items{msg}, {elapsed}",
             None => "{spinner} {pos} items{msg}, {elapsed}",
@@ -53,17 +49,16 @@ impl Progress {
 
     /// Counts an item; `skipped`: done by an earlier run.
     pub fn advance(&mut self, skipped: bool) {
-        self.advance_with(skipped, |_| String::new());
+        self.count(skipped);
+        self.show(|_| String::new());
     }
 
-    /// The same with a description of the run so far.
-    fn advance_with(&mut self, skipped: bool, status: impl FnOnce(&Progress) -> String) {
+    fn count(&mut self, skipped: bool) {
         self.bar.inc(1);
         self.skipped += u64::from(skipped);
-        self.show(status);
     }
 
-    /// The same without another item.
+    /// Shows how far the run is, with a description of it.
     fn show(&mut self, status: impl FnOnce(&Progress) -> String) {
         if !self.bar.is_hidden() {
             self.bar.set_message(self.left() + &status(self));
@@ -174,7 +169,7 @@ struct Counts {
 impl EvalProgress {
     /// `at_once` responses of `total` are generated at a time.
     pub fn new(total: usize, at_once: usize) -> EvalProgress {
-        EvalProgress { progress: Progress::at_once(Some(total as u64), at_once), counts: Counts::default() }
+        EvalProgress { progress: Progress::new(Some(total as u64), at_once), counts: Counts::default() }
     }
 
     /// The next task.
@@ -192,7 +187,8 @@ impl EvalProgress {
         if uq.status == Status::Error {
             counts.errors.add(&format!("{} {}", sample.task, sample.doc_id), uq.error.as_deref());
         }
-        self.progress.advance_with(earlier, |progress| counts.status(progress));
+        self.progress.count(earlier);
+        self.progress.show(|progress| counts.status(progress));
     }
 
     /// A token of one of the responses in flight.
@@ -234,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_time_left_is_said_once_it_is_known() {
-        let mut progress = Progress::at_once(Some(9), 3);
+        let mut progress = Progress::new(Some(9), 3);
         let mut after = |skipped| {
             progress.advance(skipped);
             progress.left()

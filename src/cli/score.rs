@@ -107,17 +107,11 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         signals::on_interrupt("interrupted; the same command with --resume goes on from here");
     }
     let mut tally = Tally::new(&done);
-    let mut progress = Progress::new(total);
+    let mut progress = Progress::new(total, 1);
     let items = Items::from(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
-    for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
-        let item = match item {
-            Ok(item) => item,
-            Err(error) => {
-                ended = Err(error);
-                break;
-            }
-        };
+    let items = items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
+    for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
         let skipped = is_done(&mut done, &item);
         if !skipped {
             let record = score_line(&mut engine, item, args, &request, &mut tally);

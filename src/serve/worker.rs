@@ -1,6 +1,6 @@
 //! The engine's thread: requests join its batch and leave it with their confidences.
 
-use super::answer::{Choice, Event, Reply, TokenInfo, Usage, finish_name, uqac};
+use super::answer::{Choice, Event, Reply, TokenInfo, Usage, uqac};
 use super::error::ApiError;
 use super::request::{Generate, Prompt, Task};
 use super::text::{Streamed, cut, token_info};
@@ -214,7 +214,7 @@ impl Worker<'_, '_> {
         }
         if generate.max_tokens == 0 {
             let (text, tokens) = (prompt.text.clone(), generate.logprobs.map(|_| echoed));
-            job.finish(Choice { index, text, tokens, finish: Some("length"), uqac: None }, 0);
+            job.finish(Choice { index, text, tokens, finish: Some(FinishReason::Length), uqac: None }, 0);
             return Ok(());
         }
         let engine = batch.engine();
@@ -251,7 +251,7 @@ impl Worker<'_, '_> {
         let Worker { batch, common, .. } = self;
         let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
-        let (finish, response) = (finish_name(*finish), &tokens[*prompt_len..]);
+        let response = &tokens[*prompt_len..];
         let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
         let shown = cut(&text, &generate.stop);
         let kept = match (shown == text.len(), generate.chat) {
@@ -267,7 +267,7 @@ impl Worker<'_, '_> {
         }
         let whole = format!("{}{}", prompt.text, &text[..shown]);
         let tokens = generate.logprobs.map(|_| logprobs);
-        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(finish), uqac: None };
+        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(*finish), uqac: None };
         if let Some(options) = &generate.uqac {
             let offsets = (0..response.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end]));
             let logprobs = steps.iter().take(response.len()).map(|step| step.logprob).collect();

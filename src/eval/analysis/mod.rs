@@ -23,7 +23,7 @@ mod overhead;
 mod summary;
 mod sweep;
 
-pub use load::{AnalysisError, Item, for_each_sample, sample_files};
+pub use load::{AnalysisError, Item, for_each_line, sample_files};
 pub use methods::{Group, Method};
 
 use controls::Control;

@@ -11,8 +11,7 @@ pub mod csv;
 pub mod facts;
 pub mod format;
 mod heads;
-pub mod latex;
-pub mod markdown;
+pub mod markup;
 pub mod text;
 
 pub use heads::meaning;
