@@ -97,7 +97,7 @@ impl Page {
             title: &self.title,
             body: include_str!("page.html"),
             style: &theme::style_sheet(),
-            script: concat!(include_str!("tex.js"), include_str!("items.js")),
+            script: include_str!("items.js"),
             connects: false,
             head: json!({
                 "methods": self.methods.iter().map(method).collect::<Vec<_>>(),
