@@ -9,6 +9,7 @@ use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;
+use crate::files;
 use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
 use clap::Args;
@@ -62,8 +63,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, Failure> {
     progress.finish();
     let fit = attention.fit(args.nearest.into()).ok_or(CliError::NoResponses(args.run.clone()))?;
     if let Some(path) = &args.picture {
-        let of = folder.file_name().map_or_else(String::new, |name| name.display().to_string());
-        write(path, &gamma("gamma", &of, &fit).standalone())?;
+        write(path, &gamma("gamma", &files::name(&folder), &fit).standalone())?;
     }
     if args.json { print_json(&fit) } else { print(&table(&fit, samples.len())) }?;
     Ok(ExitCode::SUCCESS)

@@ -106,7 +106,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         sidecar::write(&args.output, &manifest)?;
         signals::on_interrupt("interrupted; the same command with --resume goes on from here");
     }
-    let mut tally = Tally::new(&done);
+    let mut tally = Tally { earlier: done.len(), earlier_errors: done.error, ..Tally::default() };
     let mut progress = Progress::new(total, 1);
     let items = Items::from(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
@@ -192,6 +192,7 @@ fn score_line(
 }
 
 /// Counts for the summary.
+#[derive(Default)]
 struct Tally {
     ok: usize,
     no_answer: usize,
@@ -204,11 +205,6 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(done: &Done) -> Tally {
-        let (earlier, earlier_errors) = (done.len(), done.error);
-        Tally { ok: 0, no_answer: 0, errors: Errors::default(), earlier, earlier_errors, tokens: 0 }
-    }
-
     fn count(&mut self, record: &Record) {
         match record.status {
             Status::Ok => self.ok += 1,

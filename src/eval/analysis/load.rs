@@ -5,13 +5,12 @@ use crate::eval::metrics::Confidence;
 use crate::eval::run::manifest::comparable;
 use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
-use crate::files;
+use crate::files::{self, entries, name};
 use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
 use crate::uq::answer::pattern;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -261,16 +260,6 @@ pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
     let mut files = entries(folder).map_err(|source| AnalysisError::Io { file: folder.to_owned(), source })?;
     files.retain(|file| pattern!(r"^samples_.*\.jsonl(?:\.gz)?$").is_match(&name(file)) && file.is_file());
     Ok(files)
-}
-
-/// Content of a folder, by name.
-fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = folder.read_dir()?.map(|entry| Ok(entry?.path()));
-    entries.collect::<io::Result<BTreeSet<_>>>().map(|entries| entries.into_iter().collect())
-}
-
-fn name(file: &Path) -> Cow<'_, str> {
-    file.file_name().unwrap_or_default().to_string_lossy()
 }
 
 fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {

@@ -30,7 +30,7 @@ use controls::Control;
 use early::EarlyStopping;
 use holdout::Holdout;
 
-use super::metrics::{Balanced, Metric, Resampling};
+use super::metrics::{Balanced, Metric};
 use super::sample::Similarity;
 use crate::units::count;
 use clap::Parser;

@@ -24,7 +24,7 @@ pub mod risk;
 pub mod selective;
 
 pub use balanced::{Balanced, Subsample, balanced_reliability, balanced_subsample};
-pub use bootstrap::{Resampling, interval};
+pub use bootstrap::{interval, resampled};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
 pub use correlation::pearson;
 pub use discrimination::{auprc, auroc, length_controlled_auroc};

@@ -1,8 +1,9 @@
 //! BIG-Bench Hard: 27 kinds of puzzles, each with three worked examples.
 
 use super::read::{Record, examples, text};
-use super::source::{Files, file_name, matches};
+use super::source::{Files, matches};
 use super::{Benchmark, Grader, Question, TaskError, items};
+use crate::files;
 use crate::uq::answer::{AnswerRule, pattern};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ fn subtasks(path: &Path) -> Vec<(String, PathBuf)> {
 
 /// The subtask whose questions are in a file: its name without the ending.
 fn subtask(file: &Path) -> String {
-    file_name(file).trim_end_matches(".json").to_owned()
+    files::name(file).trim_end_matches(".json").to_owned()
 }
 
 fn item(doc_id: usize, record: Record, examples: &str) -> Result<Question, TaskError> {

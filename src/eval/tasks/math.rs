@@ -1,8 +1,9 @@
 //! MATH: competition problems whose answer stands in the solution's `\boxed{…}`.
 
 use super::read::{Record, first_record, record, records};
-use super::source::{Files, entries, file_name, matches};
+use super::source::{Files, matches};
 use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items};
+use crate::files;
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};
 
@@ -33,11 +34,12 @@ pub(super) const MATH: Benchmark = Benchmark {
 
 /// The problems of a folder, by subject, then by number.
 fn folder_records(folder: &Path) -> impl Iterator<Item = Result<Record, TaskError>> {
-    let mut files: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
-    let number = |path: &PathBuf| file_name(path).trim_end_matches(".json").parse::<u64>().unwrap_or(u64::MAX);
-    files.sort_by_cached_key(|path| (path.parent().map(Path::to_path_buf), number(path), path.clone()));
-    files.into_iter().map(|path| record(&path))
+    let entries = |folder: &Path| files::entries(folder).unwrap_or_default();
+    let mut found: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let number = |path: &PathBuf| files::name(path).trim_end_matches(".json").parse::<u64>().unwrap_or(u64::MAX);
+    found.sort_by_cached_key(|path| (path.parent().map(Path::to_path_buf), number(path), path.clone()));
+    found.into_iter().map(|path| record(&path))
 }
 
 fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question, TaskError> {

@@ -1,6 +1,7 @@
 //! Search for a benchmark's files on this machine.
 
 use super::{TaskError, TaskOptions};
+use crate::files::{entries, name};
 use crate::model::hub::dataset_snapshots;
 use std::path::{Path, PathBuf};
 
@@ -76,21 +77,13 @@ pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
             let plain = if part.ends_with(".jsonl") { name.strip_suffix(".gz").unwrap_or(&name) } else { &name };
             name_matches(plain, part) && !(part.contains('*') && name.contains("train"))
         };
-        found = found.iter().flat_map(|folder| entries(folder)).filter(|path| fits(&file_name(path))).collect();
+        found = found
+            .iter()
+            .flat_map(|folder| entries(folder).unwrap_or_default())
+            .filter(|path| fits(&name(path)))
+            .collect();
     }
     found
-}
-
-/// A folder's entries, sorted by name; none if it cannot be read.
-pub(super) fn entries(folder: &Path) -> Vec<PathBuf> {
-    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
-pub(super) fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Whether a name is the pattern with something in the place of each `*`.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Answers of samples drawn from the same prompt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SelfConsistency {
     pub temperature: f64,
     /// Each sample's answer as text, `None` where it has none.
@@ -81,13 +81,8 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
     let (engine, mut texts) = (traced.engine(), Vec::new());
     let mut found = SelfConsistency {
         temperature: as_written(options.temperature),
-        answers: Vec::new(),
-        weights: Vec::new(),
-        logprobs: Vec::new(),
-        majority: None,
-        majority_weight: 0.0,
-        response_tokens: Vec::new(),
         samples: options.stop_decided.then_some(options.samples),
+        ..SelfConsistency::default()
     };
     for generation in drawn {
         let Reading { text, answer, .. } = Reading::of(engine, generation, subject)?;
