@@ -9,7 +9,7 @@ use crate::report::html;
 use crate::report::pictures::galleries;
 use crate::report::svg::Picture;
 use crate::report::tables::markup::{latex, markdown};
-use crate::report::tables::{build::tables, csv::csv, text::text};
+use crate::report::tables::{build::tables, facts::csv, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::escaped_json;
 use clap::{Args, ValueEnum};

@@ -95,7 +95,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             controls: controls::controls(data),
             sweep: sweep::settings(data),
             early: early::curves(data),
-            overhead: overhead::stages(&items),
+            overhead: summary::stages(&items),
             holdout: holdout::holdout(data, binning),
             items,
         }

@@ -19,7 +19,6 @@ pub mod early;
 pub mod holdout;
 pub mod load;
 pub mod methods;
-mod overhead;
 mod summary;
 mod sweep;
 

@@ -2,8 +2,7 @@
 
 use super::page::environment;
 use crate::io::record::Record;
-use crate::report::term::draw::Mark;
-use crate::report::term::tokens::Piece;
+use crate::report::term::draw::{Mark, Piece};
 use crate::report::term::{ABSTAINED, AskReport, OUT_OF_RANGE, UNCALIBRATED, confidence, number, origin, token_of};
 use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};

@@ -3,8 +3,8 @@
 use crate::eval::analysis::Method;
 use crate::eval::sample::{EnsembleMember, Sample};
 use crate::io::record::Status;
+use crate::report::term::draw::pieces;
 use crate::report::term::sanitize::visible;
-use crate::report::term::tokens::pieces;
 use crate::uq::Link;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

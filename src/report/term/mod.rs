@@ -4,17 +4,15 @@ pub mod colour;
 pub mod draw;
 pub mod layout;
 pub mod sanitize;
-pub mod tokens;
 
 use crate::io::record::{Calibrated, Origin, Record};
 use crate::uq::scores::{RANKING, as_shown};
 use crate::uq::{Link, Scores};
 use colour::{Style, TermStyle, ramp};
-use draw::{Mark, marked_cells};
+use draw::{Mark, Piece, marked_cells, pieces};
 use layout::{TextTable, paint, wrap};
 use sanitize::{cut, one_line, quoted, visible};
 use std::ops::Range;
-use tokens::{Piece, pieces};
 
 /// A response and what the method made of it.
 #[derive(Clone, Copy, Debug)]
