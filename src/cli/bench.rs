@@ -18,7 +18,6 @@ use crate::report::term::layout::TextTable;
 use crate::units::count;
 use clap::Args;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///
@@ -61,7 +60,7 @@ fn shape(name: &str) -> Result<(String, Shape), String> {
     known.ok_or_else(|| format!("expected one of {}", shapes::names().join(", ")))
 }
 
-pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let folder = match &args.random_weights {
         None => args.model.folder()?,
         Some((name, shape)) => random_weights(name, shape, args.model.engine.threads)?,
@@ -87,11 +86,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         true => print_json(&report)?,
         false => print(&tables(&report, TermStyle::of_stdout()))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Speculative decoding on the first questions of a task.
-fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine) -> Result<ExitCode, Failure> {
+fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine) -> Result<(), Failure> {
     let options = TaskOptions { data: args.data.clone(), ..TaskOptions::default() };
     let mut prompts = Vec::new();
     for task in tasks::load(task, &options)? {
@@ -108,7 +107,7 @@ fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine)
         true => print_json(&found)?,
         false => print(&speculation_table(&found, TermStyle::of_stdout()))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn speculation_table(found: &Speculation, style: TermStyle) -> String {

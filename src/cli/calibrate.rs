@@ -12,7 +12,6 @@ use crate::eval::calibration::Calibration;
 use crate::eval::metrics::risk::RiskControl;
 use clap::Args;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
@@ -61,7 +60,7 @@ Examples:
   uqac calibrate runs/qwen --target-risk 0.1
   uqac calibrate --show Qwen/Qwen2.5-0.5B-Instruct";
 
-pub fn run(args: &CalibrateArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     if let Some(model) = args.show.as_ref().or(args.remove.as_ref()) {
         return manage(model, args);
     }
@@ -75,11 +74,11 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, Failure> {
     found.write(&path)?;
     show(&found, args.json)?;
     note(&format!("written to {}", path.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Shows or removes what there is for a model.
-fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, Failure> {
+fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     let folder = locate(model)?;
     let known =
         fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
@@ -94,7 +93,7 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, Failure> {
             show(&found, args.json)?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn show(found: &Calibration, json: bool) -> Result<(), CliError> {

@@ -14,7 +14,6 @@ use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
 use clap::Args;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Fit γ, the discount of the nearest ten positions, to a model's own responses
 ///
@@ -43,7 +42,7 @@ pub struct FitGammaArgs {
     model: ModelArgs,
 }
 
-pub fn run(args: &FitGammaArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: &FitGammaArgs) -> Result<(), Failure> {
     let mut samples: Vec<Sample> = Vec::new();
     for file in sample_files(&args.run)? {
         for_each_line(&file, |sample: Sample| samples.push(sample))?
@@ -66,7 +65,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, Failure> {
         write(path, &gamma("gamma", &files::name(&folder), &fit).standalone())?;
     }
     if args.json { print_json(&fit) } else { print(&table(&fit, samples.len())) }?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Adds every row of a response, every head.

@@ -14,7 +14,6 @@ use crate::report::term::sanitize::{quoted, visible};
 use crate::units;
 use clap::Args;
 use serde_json::{Value, json};
-use std::process::ExitCode;
 
 /// Show a model's shape, weights, tokenizer, chat template and memory
 #[derive(Args)]
@@ -38,7 +37,7 @@ pub struct InspectArgs {
     engine: EngineOptions,
 }
 
-pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let folder = locate(&args.model)?;
     let engine = load(&folder, args.engine)?;
     let longest = engine.spec().max_position_embeddings;
@@ -48,7 +47,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     }
     let facts = facts(&engine, &folder.display().to_string(), (context, args.batch));
     if args.json { print_json(&facts) } else { print(&tables(&facts, TermStyle::of_stdout())) }?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// All facts, in groups.

@@ -149,17 +149,18 @@ fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
     let Cli { messages, command } = Cli::parse_from(arguments);
     messages.apply();
     match command {
-        Command::Ask(args) => ask::run(&args),
-        Command::Score(args) => score::run(&args),
-        Command::Serve(args) => serve::run(&args),
-        Command::Eval(args) => eval::run(&args),
-        Command::Calibrate(args) => calibrate::run(&args),
-        Command::FitGamma(args) => fit_gamma::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Devices(args) => devices::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Report(args) => report::run(&args),
+        Command::Ask(args) => return ask::run(&args),
+        Command::Score(args) => return score::run(&args),
+        Command::Eval(args) => return eval::run(&args),
+        Command::Devices(args) => return devices::run(&args),
+        Command::Serve(args) => serve::run(&args)?,
+        Command::Calibrate(args) => calibrate::run(&args)?,
+        Command::FitGamma(args) => fit_gamma::run(&args)?,
+        Command::Inspect(args) => inspect::run(&args)?,
+        Command::Bench(args) => bench::run(&args)?,
+        Command::Report(args) => report::run(&args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A model's display name: the last part of a folder.

@@ -14,7 +14,6 @@ use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::escaped_json;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Tables and pictures of evaluations
 ///
@@ -57,7 +56,7 @@ enum Format {
     Html,
 }
 
-pub fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let (file, folder) = places(args);
     if let Some(file) = &file {
         refuse_existing(file, args.overwrite || folder.is_some(), &args.folders)?;
@@ -79,7 +78,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
         }
         None => print(&text)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// An existing file is replaced only with --overwrite, a run's own files never.

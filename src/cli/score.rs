@@ -112,7 +112,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     let mut ended = Ok(());
     let items = items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
     for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
-        let skipped = is_done(&mut done, &item);
+        let skipped = done.take(item.as_ref().map_or_else(|bad| &bad.id, |item| &item.id));
         if !skipped {
             let record = score_line(&mut engine, item, args, &request, &mut tally);
             output.append(&record)?;
@@ -153,13 +153,6 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     }
     let lines = Lines::open(&args.input)?.count();
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
-}
-
-fn is_done(done: &mut Done, item: &Result<Item, BadItem>) -> bool {
-    done.take(match item {
-        Ok(item) => &item.id,
-        Err(bad) => &bad.id,
-    })
 }
 
 /// One line of the input to one of the output. What is wrong with an item stays with it.

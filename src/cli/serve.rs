@@ -9,7 +9,6 @@ use crate::serve::{Settings, serve};
 use crate::units::count;
 use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::process::ExitCode;
 
 /// Serve OpenAI's API with a confidence for each answer
 ///
@@ -48,7 +47,7 @@ Examples:
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}], \"temperature\": 0}'
   UQAC_API_KEY=… uqac serve --host 0.0.0.0 --port 80 --max-batch 64";
 
-pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let parameters = args.method.parameters()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|source| CliError::Listen { address, source })?;
@@ -73,5 +72,5 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let request = Request { calibration: calibration.as_ref(), abstain, ..Request::of(&parameters) };
     serve(&mut engine, request, listener, settings, signals::stop_requested)?;
     note("stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -7,12 +7,11 @@ use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::{Table, meaning};
 use crate::report::term::sanitize::visible;
+use crate::uq::answer::pattern;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
-use regex::Regex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::sync::LazyLock;
 
 /// Tables that are open from the start.
 const OPEN_TABLES: usize = 2;
@@ -128,8 +127,7 @@ fn markup(text: impl Into<String>) -> Value {
 
 /// A table's text, with minus signs where there are hyphens before digits.
 fn with_minus(text: &str) -> String {
-    static HYPHEN: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(^|[ \[(])-([0-9])").expect("a pattern"));
-    HYPHEN.replace_all(text, "$1−$2").into_owned()
+    pattern!(r"(^|[ \[(])-([0-9])").replace_all(text, "$1−$2").into_owned()
 }
 
 /// Meaning of a column's head, for a tooltip, and whether more of it is better.
