@@ -3,8 +3,7 @@
 use pyo3::prelude::*;
 use std::ops::Range;
 use uqac::internals::html;
-use uqac::internals::term::AskReport;
-use uqac::internals::term::colour::TermStyle;
+use uqac::internals::term::{AskReport, TermStyle};
 use uqac::{Record, ResponseText, TracedSequence};
 
 /// A token as it is chosen, with what the response comes to so far: the running values of the scores of these names.

@@ -9,7 +9,7 @@ use crate::engine::EngineOptions;
 use crate::eval::analysis::{calibrate::calibrate, share};
 use crate::eval::assess::fingerprint;
 use crate::eval::calibration::Calibration;
-use crate::eval::metrics::risk::RiskControl;
+use crate::eval::metrics::RiskControl;
 use clap::Args;
 use std::path::PathBuf;
 

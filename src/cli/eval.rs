@@ -5,18 +5,17 @@ use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::engine::encode::EncodeError;
-use crate::engine::{BATCH_SIZE, Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
-use crate::eval::run::folder::{RunFolder, Shard};
+use crate::eval::run::folder::RunFolder;
 use crate::eval::run::manifest::EvalOptions;
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{Event, RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::brief, text::text};
-use crate::report::term::colour::TermStyle;
-use crate::report::term::sanitize::escaped_json;
+use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
 use crate::uq::answer::ENDS_OF_THOUGHT;
 use crate::uq::{ChainRule, Parameters};
@@ -40,15 +39,8 @@ pub struct EvalArgs {
     /// Folder with the benchmark files [default: the Hugging Face cache]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Only the first N items of each task
-    #[arg(short = 'n', long, value_name = "N")]
-    limit: Option<usize>,
-    /// Part I of N (from 1): every N-th item; the parts may share a folder
-    #[arg(long, value_name = "I/N")]
-    shard: Option<Shard>,
-    /// Responses generated at once: faster, more memory, same results
-    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value_t = BATCH_SIZE)]
-    batch_size: usize,
+    #[command(flatten)]
+    run: RunOptions,
     /// Max tokens of a response [default: as published for the task and the model: 1024, BBH 1536]
     #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX.into()))]
     max_tokens: Option<usize>,
@@ -127,7 +119,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let manifest = manifest(&model_name, &model_folder, &engine, options)?;
     let folder = RunFolder::open(&args.output, &manifest)?;
     signals::on_interrupt("interrupted; the same command resumes the run");
-    let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
+    let run = args.run;
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
@@ -139,7 +131,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let errors = progress.finish();
     if !settings.is_empty() {
         for task in &tasks {
-            let mut rows = Sweep::open(&folder, &task.name, args.shard, &manifest, &settings)?;
+            let mut rows = Sweep::open(&folder, &task.name, args.run.shard, &manifest, &settings)?;
             sweep(&mut rows, &mut engine, args, &model_folder)?;
         }
     }

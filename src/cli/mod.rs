@@ -20,7 +20,8 @@ use crate::backend::entropy::Gamma;
 use crate::engine::Engine;
 use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
-use crate::report::term::colour::TermStyle;
+use crate::files;
+use crate::report::term::TermStyle;
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use error::{Failure, is_broken_pipe};
 use say::{Level, detail, note, print, print_json, write};
@@ -165,11 +166,8 @@ fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
 
 /// A model's display name: the last part of a folder.
 fn model_name(named: &str, folder: &Path) -> String {
-    let name = match Path::new(named).is_dir() {
-        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
-        false => None,
-    };
-    name.unwrap_or_else(|| named.to_owned())
+    let folder = folder.canonicalize().ok().filter(|_| Path::new(named).is_dir());
+    folder.map_or_else(|| named.to_owned(), |folder| files::name(&folder))
 }
 
 /// The manifest of a run that starts now.

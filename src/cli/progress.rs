@@ -3,7 +3,7 @@
 use super::say::{Level, counted, note, says};
 use crate::eval::sample::Sample;
 use crate::io::record::Status;
-use crate::report::term::sanitize::one_line;
+use crate::report::term::one_line;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -70,15 +70,10 @@ impl Progress {
         }
     }
 
-    /// Items of this run: done, and left.
-    fn counts(&self) -> (u64, u64) {
-        let done = self.bar.position();
-        (done - self.skipped, self.bar.length().unwrap_or(done).saturating_sub(done))
-    }
-
     /// `, about 3 min left`, once it is known: the items that are worked on at once end together, the short ones first.
     fn left(&self) -> String {
-        let (here, left) = self.counts();
+        let done = self.bar.position();
+        let (here, left) = (done - self.skipped, self.bar.length().unwrap_or(done).saturating_sub(done));
         let seconds = left as f64 * self.seconds() / here as f64;
         let known = here > self.at_once as u64 && left > 0;
         let left = || format!(", about {} left", HumanDuration(Duration::from_secs_f64(seconds)));

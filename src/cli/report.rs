@@ -10,8 +10,7 @@ use crate::report::pictures::galleries;
 use crate::report::svg::Picture;
 use crate::report::tables::markup::{latex, markdown};
 use crate::report::tables::{build::tables, facts::csv, text::text};
-use crate::report::term::colour::TermStyle;
-use crate::report::term::sanitize::escaped_json;
+use crate::report::term::{TermStyle, escaped_json};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 

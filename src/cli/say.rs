@@ -1,7 +1,7 @@
 //! Output of the commands: results on standard output, everything else on standard error.
 
 use super::error::CliError;
-use crate::report::term::sanitize::visible;
+use crate::report::term::visible;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;

@@ -6,8 +6,7 @@ use super::svg::{
     reliability, risk_coverage,
 };
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
-use crate::eval::metrics::balanced::MeanSd;
-use crate::eval::metrics::{self, Confidence, Level, Metric, Ranking};
+use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
 use std::cmp::Ordering;
 
 /// Pictures that belong together.

@@ -13,10 +13,7 @@
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
-use crate::eval::metrics::calibrators::{Isotonic, Platt};
-use crate::eval::metrics::mt19937::Mt19937;
-use crate::eval::metrics::risk::RiskControl;
-use crate::eval::metrics::{Binning, Confidence, Ranking, auroc, brier, ece};
+use crate::eval::metrics::{Binning, Confidence, Isotonic, Mt19937, Platt, Ranking, RiskControl, auroc, brier, ece};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::uq::Reading;
 use crate::uq::scores::Group;

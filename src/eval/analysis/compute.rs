@@ -3,7 +3,7 @@
 use super::load::Run;
 use super::methods::{self, TASK_IDENTITY};
 use super::*;
-use crate::eval::metrics::balanced::MeanSd;
+use crate::eval::metrics::MeanSd;
 use crate::files;
 use std::collections::{BTreeMap, BTreeSet};
 

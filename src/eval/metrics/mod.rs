@@ -22,11 +22,14 @@ pub mod ranking;
 pub mod risk;
 pub mod selective;
 
-pub use balanced::{Balanced, Subsample, balanced_reliability, balanced_subsample};
+pub use balanced::{Balanced, MeanSd, Subsample, balanced_reliability, balanced_subsample};
 pub use bootstrap::{interval, resampled};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
+pub use calibrators::{Isotonic, Platt, log_odds};
 pub use discrimination::{auprc, auroc, length_controlled_auroc};
+pub use mt19937::Mt19937;
 pub use ranking::{Confidence, Level, Ranking};
+pub use risk::RiskControl;
 pub use selective::{CurvePoint, aurc, prr, risk_coverage};
 
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,9 @@
 
 use super::page::environment;
 use crate::io::record::Record;
-use crate::report::term::draw::{Mark, Piece};
-use crate::report::term::{ABSTAINED, AskReport, OUT_OF_RANGE, UNCALIBRATED, confidence, number, origin, token_of};
+use crate::report::term::{
+    ABSTAINED, AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of,
+};
 use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};
 use minijinja::{Error, Value, context};

@@ -3,8 +3,7 @@
 use crate::eval::analysis::Method;
 use crate::eval::sample::{EnsembleMember, Sample};
 use crate::io::record::Status;
-use crate::report::term::draw::pieces;
-use crate::report::term::sanitize::visible;
+use crate::report::term::{pieces, visible};
 use crate::uq::Link;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

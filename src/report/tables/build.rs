@@ -11,8 +11,7 @@ use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
-use crate::eval::metrics::Metric;
-use crate::eval::metrics::balanced::MeanSd;
+use crate::eval::metrics::{MeanSd, Metric};
 use crate::eval::sample::Similarity;
 
 /// Every table of a report, in its order; of those of one benchmark or over several, the ones that have rows.

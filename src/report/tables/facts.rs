@@ -2,9 +2,8 @@
 
 use crate::eval::analysis::holdout::{Answered, CalibrationErrors, Holdout, HoldoutMethod};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
-use crate::eval::metrics::Metric;
-use crate::eval::metrics::balanced::MeanSd;
-use crate::report::term::sanitize::one_line;
+use crate::eval::metrics::{MeanSd, Metric};
+use crate::report::term::one_line;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

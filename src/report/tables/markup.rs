@@ -1,7 +1,7 @@
 //! Tables in GitHub's Markdown, and for LaTeX with booktabs.
 
 use super::{Cell, Table};
-use crate::report::term::sanitize::one_line;
+use crate::report::term::one_line;
 
 /// How a language writes plain text, and the best of a column.
 struct Markup {

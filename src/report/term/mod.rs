@@ -1,17 +1,21 @@
 //! Output of `ask` under the answer: the confidence, the chain drawn on the response, and the numbers.
 
-pub mod colour;
-pub mod draw;
-pub mod layout;
+mod colour;
+mod draw;
+mod layout;
 pub mod sanitize;
+
+pub use colour::{Style, TermStyle};
+pub(super) use draw::{Mark, Piece, pieces};
+pub use layout::{TextTable, cells, paint, wrap};
+pub use sanitize::{escaped_json, one_line, quoted, visible};
 
 use crate::io::record::{Calibrated, Origin, Record};
 use crate::uq::scores::{RANKING, as_shown};
 use crate::uq::{Link, Scores};
-use colour::{Style, TermStyle, ramp};
-use draw::{Mark, Piece, marked_cells, pieces};
-use layout::{TextTable, paint, wrap};
-use sanitize::{cut, one_line, quoted, visible};
+use colour::ramp;
+use draw::marked_cells;
+use sanitize::cut;
 use std::ops::Range;
 
 /// A response and what the method made of it.

@@ -185,8 +185,6 @@ pub enum MethodError {
     Encode(#[from] EncodeError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("the method's findings cannot be serialized: {0}")]
-    Json(#[from] serde_json::Error),
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::eval::tasks::Question;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline::Answer;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Answers of samples drawn from the same prompt.
@@ -101,7 +102,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
             ("self_consistency_majority", found.majority.is_some().then_some(found.majority_weight)),
         ],
         metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
-        details: serde_json::to_value(&found)?,
+        details: json!(found),
         drawn: Some((texts, found.majority)),
     }))
 }
