@@ -27,12 +27,8 @@ pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     let mut taken: Vec<String> = Vec::new();
     for (run, task) in &benchmarks {
         let wanted = slug(&format!("{}_{}", run.name, task.task));
-        let mut prefix = wanted.clone() + "_";
-        let mut n = 1;
-        while taken.contains(&prefix) {
-            n += 1;
-            prefix = format!("{wanted}.{n}_");
-        }
+        let mut names = std::iter::once(format!("{wanted}_")).chain((2..).map(|n| format!("{wanted}.{n}_")));
+        let Some(prefix) = names.find(|name| !taken.contains(name)) else { continue };
         galleries.extend(of_benchmark(analysis, run, task, if benchmarks.len() > 1 { &prefix } else { "" }));
         taken.push(prefix);
     }

@@ -83,13 +83,8 @@ impl AskReport<'_> {
         let row = |label: &str, value: &str| {
             format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
         };
-        let dim = |text: &str| {
-            format!(
-                "{:HEADLINE$}  {}\n",
-                "",
-                style.paint(Style::DIM, &cut(text, style.width.saturating_sub(HEADLINE + 2)))
-            )
-        };
+        let room = style.width.saturating_sub(HEADLINE + 2);
+        let dim = |text: &str| format!("{:HEADLINE$}  {}\n", "", style.paint(Style::DIM, &cut(text, room)));
         let mut out = match &self.record.confidence {
             None => {
                 let rank = number(scores.ranking());
@@ -110,8 +105,7 @@ impl AskReport<'_> {
             out += &dim(ABSTAINED);
         }
         let answer = one_line(&self.answer_text());
-        let answer = cut(answer.trim(), style.width.saturating_sub(HEADLINE + 2));
-        row("answer", &style.paint(Style::BOLD, &answer)) + &out
+        row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out
     }
 
     /// The answer as it stands in the text.
