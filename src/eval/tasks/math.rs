@@ -1,7 +1,7 @@
 //! MATH: competition problems whose answer stands in the solution's `\boxed{…}`.
 
 use super::read::{Record, first_record, record, records};
-use super::source::{Files, matches};
+use super::source::matches;
 use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items};
 use crate::files;
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
@@ -9,18 +9,16 @@ use std::path::{Path, PathBuf};
 
 pub(super) const MATH: Benchmark = Benchmark {
     key: "math",
-    files: Files {
-        patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
-        shared_patterns: &["test", "test.jsonl"],
-        fits: |path| {
-            let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
-            let first = if path.is_dir() { folder() } else { first_record(path) };
-            first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
-        },
-        hub: &["HuggingFaceH4/MATH-500"],
-        how: "get MATH-500 with: python -m uqac.tasks math-500 -o math.jsonl (needs pip install datasets)\nthen give \
-              -t math.jsonl, or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
+    patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
+    shared_patterns: &["test", "test.jsonl"],
+    fits: |path| {
+        let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
+        let first = if path.is_dir() { folder() } else { first_record(path) };
+        first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
     },
+    hub: &["HuggingFaceH4/MATH-500"],
+    how: "get MATH-500 with: python -m uqac.tasks math-500 -o math.jsonl (needs pip install datasets)\nthen give \
+          -t math.jsonl, or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Boxed,
