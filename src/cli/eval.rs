@@ -187,7 +187,7 @@ fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: 
 
 /// Writes `results.json`, and prints the main numbers.
 fn report(args: &EvalArgs, folder: &RunFolder) -> Result<(), Failure> {
-    let folders = [folder.path().to_owned()];
+    let folders = [args.output.clone()];
     let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";

@@ -28,6 +28,7 @@ pub struct Reply {
     pub chat: bool,
     pub created: u64,
     pub model: String,
+    /// Closed once the client has disconnected.
     pub events: UnboundedSender<Event>,
 }
 
@@ -64,11 +65,6 @@ pub struct Usage {
 }
 
 impl Reply {
-    /// Whether the client disconnected.
-    pub fn is_closed(&self) -> bool {
-        self.events.is_closed()
-    }
-
     /// Sends an event; the client may have disconnected.
     pub fn send(&self, event: Event) {
         let _ = self.events.send(event);

@@ -110,7 +110,7 @@ impl Worker<'_, '_> {
     fn next_job(&mut self) -> Option<Job> {
         loop {
             let job = if self.batch.is_empty() { self.queue.blocking_recv() } else { self.queue.try_recv().ok() }?;
-            if !job.reply.is_closed() {
+            if !job.reply.events.is_closed() {
                 return Some(job);
             }
         }
@@ -309,7 +309,7 @@ impl Running {
 
     /// Whether the client disconnected or got an error.
     fn is_cancelled(&self) -> bool {
-        self.failed.get() || self.reply.is_closed()
+        self.failed.get() || self.reply.events.is_closed()
     }
 
     fn fail(&self, error: &ApiError) {

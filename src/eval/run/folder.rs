@@ -53,10 +53,6 @@ impl RunFolder {
         Ok(RunFolder(path.to_owned()))
     }
 
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
     /// The file of a task's samples, or of another kind of lines: `samples_bbh_word_sorting.shard-2-of-4.jsonl`.
     pub fn lines(&self, kind: &str, task: &str, shard: Option<Shard>) -> PathBuf {
         let shard = shard.map_or(String::new(), |s| format!(".shard-{}-of-{}", s.index, s.of));

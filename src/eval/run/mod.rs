@@ -21,7 +21,6 @@ use crate::model::chat::Conversation;
 use crate::units::count;
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
-use methods::Prompt;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -125,10 +124,10 @@ fn limits(task: &Task) -> Map<String, Value> {
 }
 
 /// An item's prompt as text and as tokens.
-fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<Prompt, EncodeError> {
+fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<(String, Vec<u32>), EncodeError> {
     let conversation = Conversation::Prompt(item.prompt.clone());
     let tokens = encode_prompt(engine, &conversation, options.chat_template)?;
     let template = engine.chat_template().filter(|_| options.chat_template);
     let text = template.map(|template| template.render(&conversation.to_messages(), true)).transpose()?;
-    Ok(Prompt { tokens, text: text.unwrap_or_else(|| item.prompt.clone()) })
+    Ok((text.unwrap_or_else(|| item.prompt.clone()), tokens))
 }

@@ -17,7 +17,8 @@ pub struct Items {
     items: BTreeMap<(String, usize), String>,
     bytes: usize,
     limit: usize,
-    left_out: usize,
+    /// Items left out for size.
+    pub(super) left_out: usize,
 }
 
 impl Items {
@@ -38,11 +39,6 @@ impl Items {
         }
         self.bytes = self.bytes - replaced + json.len();
         self.items.insert(key, json);
-    }
-
-    /// Items left out for size.
-    pub fn left_out(&self) -> usize {
-        self.left_out
     }
 
     /// A JSON array, a line an item.

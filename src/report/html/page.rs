@@ -108,7 +108,7 @@ impl Page {
             tables => Value::from(Serde(&self.tables)),
             open_tables => OPEN_TABLES,
             galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
-            left_out => self.runs.iter().map(|run| run.items.left_out()).sum::<usize>(),
+            left_out => self.runs.iter().map(|run| run.items.left_out).sum::<usize>(),
             items => markup(items.join(",\n")),
         })?;
         Ok(page)

@@ -59,7 +59,7 @@ pub(super) const SELF_CONSISTENCY: Method = Method {
 };
 
 fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
-    let Subject { task, item, options, prompt, .. } = subject;
+    let Subject { task, item, options, prompt_tokens, .. } = subject;
     let EvalOptions { samples, temperature, seed, stop_decided, .. } = **options;
     let first = drawn.len();
     let next = match stop_decided {
@@ -70,7 +70,7 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
     let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
     let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
     let draw = |sample| Draw {
-        prompt: prompt.tokens.clone(),
+        prompt: prompt_tokens.clone(),
         stream: stream(&task.name, item.doc_id, sample),
         generate: generate.clone(),
     };
