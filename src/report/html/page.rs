@@ -5,8 +5,8 @@ use crate::eval::analysis::Method;
 use crate::report::finding::Finding;
 use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
-use crate::report::tables::{Table, arrow};
-use crate::report::term::visible;
+use crate::report::tables::{Table, meaning};
+use crate::report::term::sanitize::visible;
 use crate::uq::answer::pattern;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
@@ -130,11 +130,17 @@ fn with_minus(text: &str) -> String {
     pattern!(r"(^|[ \[(])-([0-9])").replace_all(text, "$1−$2").into_owned()
 }
 
+/// Meaning of a column's head, for a tooltip, and whether more of it is better.
+fn head(name: &str) -> Value {
+    let (arrow, meaning) = meaning(name).unwrap_or_default();
+    context! { arrow, meaning }
+}
+
 /// Every other text is escaped, and what a terminal or a page would act upon made visible.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.add_filter("with_minus", with_minus);
-    environment.add_filter("arrow", arrow);
+    environment.add_filter("head", head);
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_formatter(|out, state, value| match value.as_str() {
         Some(text) if !value.is_safe() => Ok(out.write_str(&escape(text))?),

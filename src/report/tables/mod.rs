@@ -12,7 +12,7 @@ pub mod format;
 pub mod markup;
 pub mod text;
 
-pub use columns::arrow;
+pub use columns::meaning;
 
 use serde::Serialize;
 use std::borrow::Cow;
