@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Max bytes of a settings file: a config, an index, a manifest, options. Real ones are kilobytes, and the parsed tree is
 /// held in memory.
@@ -71,6 +71,18 @@ fn too_large(max: u64) -> io::Error {
 /// Like [`read`], for UTF-8 text.
 pub(crate) fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// The content of a folder, by name.
+pub(crate) fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut entries = folder.read_dir()?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    entries.sort();
+    Ok(entries)
+}
+
+/// The last part of a path as text.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Standard input as a file, at its current position.

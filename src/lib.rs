@@ -101,7 +101,7 @@ pub mod internals {
     pub use crate::bench::{MedianRange, checkpoint, machine, roofline, shapes};
     pub use crate::eval::metrics;
     pub use crate::eval::run::fingerprint::Fingerprint;
-    pub use crate::eval::run::methods::{self_consistency::SelfConsistency, verbalized::Verbalized};
+    pub use crate::eval::run::methods::self_consistency::SelfConsistency;
     pub use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
     pub use crate::eval::{analysis, assess, calibration, tasks};
     pub use crate::io::record::{Answer, Status};

@@ -12,10 +12,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use uqac::internals::Link;
 use uqac::internals::assess::{Request, assess, calibration, sequence};
 use uqac::{
     AnswerRecord, BadItem, Batch, Calibration, Conversation, Engine, FinishReason, GenerateOptions, Item, Message,
-    Outcome, Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, TracedSequence, encode_prompt,
+    Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, TracedSequence, encode_prompt,
 };
 
 /// A model and what is known of it.
@@ -160,7 +161,7 @@ pub fn ask(
     let mut batch = loaded.engine.batch(generate);
     let failed = |index, why: String| {
         let record = Record::error(Value::Null, parameters.reading, None, why);
-        reporter.send(Event::Response(index, Box::new(Response::failed(&record))));
+        reporter.send(Event::Response(index, Box::new(Response::failed(record))));
     };
     loop {
         while batch.unfinished() < options.batch_size.max(1) && !reporter.is_stopped() {
@@ -197,8 +198,8 @@ fn answer(
 ) -> Result<Response, String> {
     let finish_reason = batch.generation(ended).map_or(FinishReason::Interrupted, |generation| generation.finish);
     let mut traced = batch.take_traced(ended).ok_or("the response is gone")?.map_err(text)?;
-    let assessed = assess(&mut traced, request).map_err(text)?;
-    Response::new(&mut traced, assessed, Value::Null, request, |record, response, response_tokens| {
+    let record = assess(&mut traced, Value::Null, request).map_err(text)?;
+    Response::new(&mut traced, record, |record, response, response_tokens| {
         let question = question.shown();
         let record = AnswerRecord { record, question, response, finish_reason, response_tokens, tokens_per_second };
         serde_json::to_string(&record)
@@ -216,7 +217,7 @@ pub fn score(loaded: &mut Loaded, item: Result<Item, BadItem>, options: &Options
     };
     scored
         .map(|(response, ())| response)
-        .unwrap_or_else(|(prompt_len, why)| Response::failed(&Record::error(id, parameters.reading, prompt_len, why)))
+        .unwrap_or_else(|(prompt_len, why)| Response::failed(Record::error(id, parameters.reading, prompt_len, why)))
 }
 
 /// Scores an item; `more` is what else is wanted of its traced response.
@@ -225,7 +226,7 @@ fn score_item<T>(
     item: Item,
     options: &Options,
     parameters: &Parameters,
-    more: impl FnOnce(&mut TracedSequence, Option<&Outcome>) -> Result<T, String>,
+    more: impl FnOnce(&mut TracedSequence, &[Link]) -> Result<T, String>,
 ) -> Result<(Response, T), ItemError> {
     let unread = |why| (None, why);
     let calibration = loaded.calibration(&parameters.reading, options.abstain).map_err(unread)?;
@@ -237,10 +238,10 @@ fn score_item<T>(
     let Options { abstain, trace, .. } = *options;
     let request = Request { calibration: calibration.as_ref(), abstain, trace, ..Request::of(parameters) };
     let request = request.of_item(&item, answer);
-    let assessed = assess(&mut traced, &request).map_err(text).map_err(read)?;
-    let more = more(&mut traced, assessed.as_ref().ok().map(|assessed| &assessed.outcome)).map_err(read)?;
+    let record = assess(&mut traced, item.id.clone(), &request).map_err(text).map_err(read)?;
+    let more = more(&mut traced, &record.chain).map_err(read)?;
     let json = |record, _: &str, _| serde_json::to_string(&record);
-    let response = Response::new(&mut traced, assessed, item.id.clone(), &request, json).map_err(read)?;
+    let response = Response::new(&mut traced, record, json).map_err(read)?;
     Ok((response, more))
 }
 
@@ -253,7 +254,7 @@ pub fn trace(
     parameters: &Parameters,
 ) -> Result<Event, String> {
     let hidden = options.hidden;
-    let arrays = |traced: &mut TracedSequence, outcome: Option<&Outcome>| arrays(traced, outcome, rows, hidden);
+    let arrays = |traced: &mut TracedSequence, chain: &[Link]| arrays(traced, chain, rows, hidden);
     let (response, arrays) = score_item(loaded, item, options, parameters, arrays).map_err(|(_, why)| why)?;
     Ok(Event::Traced(Box::new(response), arrays))
 }
@@ -277,11 +278,10 @@ pub enum NamedRows {
 
 impl Rows {
     /// As positions, from `first` up to `end`.
-    fn positions(&self, outcome: Option<&Outcome>, first: usize, end: usize) -> Result<Vec<usize>, String> {
+    fn positions(&self, chain: &[Link], first: usize, end: usize) -> Result<Vec<usize>, String> {
         let rows = match self {
             Rows::Named(NamedRows::All) => (first..end).collect(),
             Rows::Named(NamedRows::Chain) => {
-                let chain = outcome.map_or(&[][..], |outcome| &outcome.chain);
                 chain.iter().filter_map(|link| (first + 1).checked_add_signed(link.row as isize)).collect()
             }
             Rows::At(rows) => rows.clone(),
@@ -296,13 +296,13 @@ impl Rows {
 /// The arrays of a trace; their names and shapes are in the docstring of `uqac.Trace`.
 fn arrays(
     traced: &mut TracedSequence,
-    outcome: Option<&Outcome>,
+    chain: &[Link],
     rows: &Rows,
     hidden: bool,
 ) -> Result<Vec<(&'static str, Array)>, String> {
     let (response, mut queries) = traced.parts();
     let (len, first) = (response.tokens.len(), response.prompt_len - 1);
-    let rows = rows.positions(outcome, first, len)?;
+    let rows = rows.positions(chain, first, len)?;
     let attention = matrix(&queries.attention_rows(&rows).map_err(text)?, len, 0.0);
     let (response, _) = traced.parts();
     let top = || response.steps.iter().flat_map(|step| &step.top);

@@ -3,7 +3,7 @@
 
 use crate::options::invalid;
 use pyo3::prelude::*;
-use uqac::internals::metrics::{self, Binning, Level, Metric, Ranking, Resampling};
+use uqac::internals::metrics::{self, Binning, Level, Metric, Ranking};
 
 fn levels(scores: &[f64], labels: &[bool]) -> PyResult<Vec<Level>> {
     Ok(ranking(scores, labels)?.levels())
@@ -39,9 +39,8 @@ pub fn bootstrap(
     seed: u32,
 ) -> PyResult<Option<(f64, f64)>> {
     let (metric, ranking) = (named(key)?, ranking(&scores, &labels)?);
-    let values = py.detach(|| {
-        Resampling { resamples, seed }.run(scores.len(), |counts| metric.of(&ranking.resampled(counts), true))
-    });
+    let of = |counts: &[u16]| metric.of(&ranking.resampled(counts), true);
+    let values = py.detach(|| metrics::resampled(scores.len(), (resamples, seed), of));
     Ok(metrics::interval(&values).map(|[low, high]| (low, high)))
 }
 

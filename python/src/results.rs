@@ -1,13 +1,10 @@
 //! The results of jobs: tokens and responses, as Python sees them.
 
 use pyo3::prelude::*;
-use serde_json::Value;
 use std::ops::Range;
-use uqac::internals::assess::{Finding, Request, abstained, record};
 use uqac::internals::html;
-use uqac::internals::term::AskReport;
-use uqac::internals::term::colour::TermStyle;
-use uqac::{Calibrated, Outcome, Record, ResponseText, TracedSequence};
+use uqac::internals::term::{AskReport, TermStyle};
+use uqac::{Record, ResponseText, TracedSequence};
 
 /// A token as it is chosen, with what the response comes to so far: the running values of the scores of these names.
 pub struct Token {
@@ -39,11 +36,8 @@ pub struct Response {
     /// ln p of each token of the response.
     #[pyo3(get)]
     logprobs: Vec<f64>,
-    prompt_len: usize,
     ranges: Vec<Range<usize>>,
-    outcome: Option<Outcome>,
-    confidence: Option<Calibrated>,
-    abstained: bool,
+    record: Record,
 }
 
 #[pymethods]
@@ -66,36 +60,28 @@ impl Response {
             ranges: &self.ranges,
             token_texts: &self.token_texts,
             logprobs: &self.logprobs,
-            prompt_len: self.prompt_len,
-            outcome: self.outcome.as_ref(),
-            confidence: self.confidence.as_ref(),
-            abstained: self.abstained,
+            record: &self.record,
             all_scores: true,
         }
     }
 
     /// An item that could not be scored.
-    pub fn failed(record: &Record) -> Response {
+    pub fn failed(record: Record) -> Response {
         Response {
-            json: serde_json::to_string(record).unwrap_or_default(),
+            json: serde_json::to_string(&record).unwrap_or_default(),
             text: String::new(),
             input_ids: Vec::new(),
             token_texts: Vec::new(),
             logprobs: Vec::new(),
-            prompt_len: 0,
             ranges: Vec::new(),
-            outcome: None,
-            confidence: None,
-            abstained: false,
+            record,
         }
     }
 
     /// A response that was assessed; `json` writes its record, given the text and how many tokens there are.
     pub fn new(
         traced: &mut TracedSequence,
-        assessed: Finding,
-        id: Value,
-        request: &Request,
+        record: Record,
         json: impl FnOnce(Record, &str, usize) -> serde_json::Result<String>,
     ) -> Result<Response, String> {
         let (response, _) = traced.parts();
@@ -105,22 +91,7 @@ impl Response {
         let engine = traced.engine();
         let ResponseText { text, ranges } =
             ResponseText::new(engine, &input_ids[prompt_len..]).map_err(|error| error.to_string())?;
-        let outcome = assessed.as_ref().ok().map(|assessed| assessed.outcome.clone());
-        let confidence = assessed.as_ref().ok().and_then(|assessed| assessed.confidence.clone());
-        let abstained = abstained(request, &assessed) == Some(true);
-        let record = record(id, request, prompt_len, assessed, engine);
-        let json = json(record, &text, input_ids.len() - prompt_len).map_err(|error| error.to_string())?;
-        Ok(Response {
-            json,
-            text,
-            input_ids,
-            token_texts,
-            logprobs,
-            prompt_len,
-            ranges,
-            outcome,
-            confidence,
-            abstained,
-        })
+        let json = json(record.clone(), &text, input_ids.len() - prompt_len).map_err(|error| error.to_string())?;
+        Ok(Response { json, text, input_ids, token_texts, logprobs, ranges, record })
     }
 }

@@ -1,22 +1,22 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{CalibrationArgs, EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
-use super::progress::Response;
-use super::{ABSTAINED, note, print};
+use super::progress::bar;
+use super::{ABSTAINED, note, print, print_json};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{FinishReason, GenerateOptions, TracedSequence};
-use crate::eval::assess::{Assessed, Request, abstained, assess, calibration, record};
+use crate::eval::assess::{Request, assess, calibration};
 use crate::eval::calibration::Calibration;
 use crate::io::record::AnswerRecord;
 use crate::model::chat::Conversation;
 use crate::model::chat::Message;
 use crate::model::tokenizer::{TextStream, Tokenizer};
-use crate::report::term::AskReport;
-use crate::report::term::colour::TermStyle;
+use crate::report::term::{AskReport, TermStyle, one_line};
 use crate::uq::Parameters;
 use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::Value;
 use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
@@ -83,7 +83,7 @@ fn probability(text: &str) -> Result<f32, String> {
     if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
 }
 
-pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let parameters = args.method.parameters()?;
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
@@ -107,7 +107,7 @@ fn answer(
     finish: FinishReason,
     tokens_per_second: Option<f64>,
     traced: &mut TracedSequence<'_>,
-) -> Result<ExitCode, CliError> {
+) -> Result<ExitCode, Failure> {
     let (response, _) = traced.parts();
     let prompt_len = response.prompt_len;
     let ids = response.tokens[prompt_len..].to_vec();
@@ -115,15 +115,12 @@ fn answer(
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
     let request = Request { calibration, abstain: args.calibration.abstain, ..Request::of(parameters) };
-    let assessed = assess(traced, &request)?;
-    let abstained = abstained(&request, &assessed) == Some(true);
-    let code = ExitCode::from(if abstained { ABSTAINED } else { 0 });
+    let record = assess(traced, Value::Null, &request)?;
+    let code = ExitCode::from(if record.abstained == Some(true) { ABSTAINED } else { 0 });
     if args.json {
-        let record = record(Value::Null, &request, prompt_len, assessed, traced.engine());
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
-        let json =
-            AnswerRecord { record, question, response, finish_reason: finish, response_tokens, tokens_per_second };
-        print(&format!("{}\n", serde_json::to_string(&json).map_err(|e| CliError::Stdout(e.into()))?))?;
+        let finish_reason = finish;
+        print_json(&AnswerRecord { record, question, response, finish_reason, response_tokens, tokens_per_second })?;
         return Ok(code);
     }
     let report = AskReport {
@@ -131,10 +128,7 @@ fn answer(
         ranges: &shown.ranges,
         token_texts: &token_texts,
         logprobs: &logprobs,
-        prompt_len,
-        outcome: assessed.as_ref().ok().map(|Assessed { outcome, .. }| outcome),
-        confidence: assessed.as_ref().ok().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
-        abstained,
+        record: &record,
         all_scores: args.scores,
     };
     print(&report.render(TermStyle::of_stdout()))?;
@@ -185,7 +179,7 @@ fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions 
 struct Stream<'t> {
     text: TextStream<&'t Tokenizer>,
     line: String,
-    progress: Response,
+    progress: ProgressBar,
     /// When the first and the last token came, and how many there were.
     times: Option<(Instant, Instant)>,
     tokens: usize,
@@ -193,7 +187,7 @@ struct Stream<'t> {
 
 impl<'t> Stream<'t> {
     fn new(tokenizer: &'t Tokenizer) -> Stream<'t> {
-        let (text, progress) = (tokenizer.stream(), Response::new());
+        let (text, progress) = (tokenizer.stream(), bar(None, "{spinner} {msg}"));
         Stream { text, line: String::new(), progress, times: None, tokens: 0 }
     }
 
@@ -208,7 +202,9 @@ impl<'t> Stream<'t> {
         if let Some(end) = self.line.trim_end().rfind('\n') {
             self.line.drain(..=end);
         }
-        self.progress.show(self.tokens, self.speed(), &self.line);
+        let speed = self.speed().map_or(String::new(), |speed| format!(" · {speed:.0} tokens/s"));
+        self.progress.set_message(format!("{} tokens{speed} · {}", self.tokens, one_line(self.line.trim())));
+        self.progress.tick();
         ControlFlow::Continue(())
     }
 
@@ -219,7 +215,7 @@ impl<'t> Stream<'t> {
     }
 
     fn finish(self) -> Option<f64> {
-        self.progress.finish();
+        self.progress.finish_and_clear();
         self.speed()
     }
 }

@@ -1,8 +1,8 @@
 //! `uqac bench`: the cost of the method on this machine.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{ModelArgs, load};
-use super::{note, print};
+use super::{note, print, print_json, write};
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::shapes::Shape;
@@ -13,12 +13,10 @@ use crate::engine::encode::encode_prompt;
 use crate::engine::{Engine, EngineOptions, GenerateOptions, Speculate};
 use crate::eval::tasks::{self, TaskOptions};
 use crate::model::chat::Conversation;
-use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::TextTable;
+use crate::report::term::{Style, TermStyle, TextTable};
 use crate::units::count;
 use clap::Args;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///
@@ -61,7 +59,7 @@ fn shape(name: &str) -> Result<(String, Shape), String> {
     known.ok_or_else(|| format!("expected one of {}", shapes::names().join(", ")))
 }
 
-pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let folder = match &args.random_weights {
         None => args.model.folder()?,
         Some((name, shape)) => random_weights(name, shape, args.model.engine.threads)?,
@@ -81,19 +79,17 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
     let settings = Settings { model, ..args.settings.clone() };
     let report = measure(&mut engine, &mut machine, &settings, &mut note)?;
     if let Some(path) = &args.picture {
-        let written = std::fs::write(path, report.picture().standalone());
-        written.map_err(|source| CliError::File { path: path.clone(), source })?;
+        write(path, &report.picture().standalone())?;
     }
-    let text = match args.json {
-        true => format!("{}\n", serde_json::to_string(&report)?),
-        false => tables(&report, TermStyle::of_stdout()),
-    };
-    print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    match args.json {
+        true => print_json(&report)?,
+        false => print(&tables(&report, TermStyle::of_stdout()))?,
+    }
+    Ok(())
 }
 
 /// Speculative decoding on the first questions of a task.
-fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine) -> Result<ExitCode, CliError> {
+fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine) -> Result<(), Failure> {
     let options = TaskOptions { data: args.data.clone(), ..TaskOptions::default() };
     let mut prompts = Vec::new();
     for task in tasks::load(task, &options)? {
@@ -106,11 +102,11 @@ fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine)
         }
     }
     let found = speculation::run(engine, model, &prompts, &mut note)?;
-    print(&match args.json {
-        true => format!("{}\n", serde_json::to_string(&found)?),
-        false => speculation_table(&found, TermStyle::of_stdout()),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    match args.json {
+        true => print_json(&found)?,
+        false => print(&speculation_table(&found, TermStyle::of_stdout()))?,
+    }
+    Ok(())
 }
 
 fn speculation_table(found: &Speculation, style: TermStyle) -> String {
@@ -134,12 +130,12 @@ fn speculation_table(found: &Speculation, style: TermStyle) -> String {
 }
 
 /// The folder of a shape's checkpoint, kept for the next run.
-fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, CliError> {
+fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, Failure> {
     // private: in a shared folder another user could have put links under a known name
     let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
     let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));
     note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
-    checkpoint::write(&folder, shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;
+    checkpoint::write(&folder, shape, threads).map_err(CliError::at(&folder))?;
     Ok(folder)
 }
 

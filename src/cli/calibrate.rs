@@ -1,18 +1,17 @@
 //! `uqac calibrate`: from graded runs to a confidence that is a probability.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{load, locate};
 use super::progress::work;
-use super::{note, print};
+use super::{note, print, print_json};
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
 use crate::eval::analysis::{calibrate::calibrate, share};
 use crate::eval::assess::fingerprint;
 use crate::eval::calibration::Calibration;
-use crate::eval::metrics::risk::RiskControl;
+use crate::eval::metrics::RiskControl;
 use clap::Args;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
@@ -61,7 +60,7 @@ Examples:
   uqac calibrate runs/qwen --target-risk 0.1
   uqac calibrate --show Qwen/Qwen2.5-0.5B-Instruct";
 
-pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     if let Some(model) = args.show.as_ref().or(args.remove.as_ref()) {
         return manage(model, args);
     }
@@ -75,11 +74,11 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
     found.write(&path)?;
     show(&found, args.json)?;
     note(&format!("written to {}", path.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Shows or removes what there is for a model.
-fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
+fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     let folder = locate(model)?;
     let known =
         fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
@@ -94,11 +93,11 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
             show(&found, args.json)?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn show(found: &Calibration, json: bool) -> Result<(), CliError> {
-    print(&if json { serde_json::to_string(found)? + "\n" } else { text(found) })
+    if json { print_json(found) } else { print(&text(found)) }
 }
 
 fn text(found: &Calibration) -> String {

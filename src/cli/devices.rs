@@ -1,12 +1,10 @@
 //! `uqac devices`: devices, and the self-test of their kernels.
 
-use super::error::CliError;
-use super::print;
+use super::error::Failure;
+use super::{print, print_json};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
-use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::TextTable;
-use crate::report::term::sanitize::visible;
+use crate::report::term::{Style, TermStyle, TextTable, visible};
 use crate::units;
 use clap::Args;
 use serde::Serialize;
@@ -26,13 +24,12 @@ pub struct DevicesArgs {
     json: bool,
 }
 
-pub fn run(args: &DevicesArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &DevicesArgs) -> Result<ExitCode, Failure> {
     if args.check {
         return check(args.json);
     }
-    let devices = devices();
-    let text = if args.json { format!("{devices}\n") } else { lines(&devices) };
-    print(&text)?;
+    let (devices, text) = devices();
+    if args.json { print_json(&devices) } else { print(&text) }?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -59,15 +56,12 @@ impl Checked {
     }
 }
 
-fn check(as_json: bool) -> Result<ExitCode, CliError> {
-    let (found, why) = match cuda::devices() {
-        Ok(devices) => (devices, None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
+fn check(as_json: bool) -> Result<ExitCode, Failure> {
+    let (found, why) = cuda_devices();
     let checked: Vec<Checked> = found.iter().map(|found| checked(&found.info)).collect();
     let ok = !checked.is_empty() && checked.iter().all(Checked::ok);
     if as_json {
-        print(&format!("{}\n", json!({"checked": checked, "cuda_error": why, "ok": ok})))?;
+        print_json(&json!({"checked": checked, "cuda_error": why, "ok": ok}))?;
     } else {
         let style = TermStyle::of_stdout();
         let mut text: String = checked.iter().map(|checked| table(checked, style)).collect();
@@ -77,6 +71,11 @@ fn check(as_json: bool) -> Result<ExitCode, CliError> {
         print(&text)?;
     }
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The CUDA devices, or why there are none.
+fn cuda_devices() -> (Vec<cuda::FoundDevice>, Option<String>) {
+    cuda::devices().map_or_else(|error| (Vec::new(), Some(error.to_string())), |devices| (devices, None))
 }
 
 fn checked(info: &cuda::DeviceInfo) -> Checked {
@@ -103,61 +102,36 @@ fn table(checked: &Checked, style: TermStyle) -> String {
     format!("{table}{error}{} ({name}): {passed} of {} kernels are right\n", checked.device, checked.kernels.len())
 }
 
-/// The CPU, the CUDA devices (and why there are no more), and the reference.
-fn devices() -> Value {
+/// The CPU, the CUDA devices (and why there are no more), and the reference; as JSON, and a line each.
+fn devices() -> (Value, String) {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let sets: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
-    let cpu = json!({"device": "cpu", "name": Isa::detect().name(), "threads": threads, "instruction_sets": sets});
-    let mut list = vec![cpu];
-    let mut cuda_error = None;
-    match cuda::devices() {
-        Ok(devices) => list.extend(devices.into_iter().map(|cuda::FoundDevice { info, kernels }| {
-            json!({
-                "device": format!("cuda:{}", info.ordinal),
-                "name": info.name,
-                "compute_capability": format!("{}.{}", info.capability.0, info.capability.1),
-                "multiprocessors": info.multiprocessors,
-                "free": info.free,
-                "memory": info.total,
-                "kernels": kernels.as_ref().ok(),
-                "error": kernels.err().map(|error| error.to_string()),
-            })
-        })),
-        Err(error) => cuda_error = Some(error.to_string()),
+    let (chosen, sets) = (Isa::detect().name(), Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>());
+    let mut list = vec![json!({"device": "cpu", "name": chosen, "threads": threads, "instruction_sets": sets})];
+    let others = sets.into_iter().filter(|set| *set != chosen).collect::<Vec<_>>().join(", ");
+    let choice = if others.is_empty() { String::new() } else { format!(" (UQAC_SIMD chooses {others} instead)") };
+    let mut text = format!("cpu     {chosen}, {threads} threads{choice}\n");
+    let (found, cuda_error) = cuda_devices();
+    for cuda::FoundDevice { info, kernels } in found {
+        let (device, name) = (format!("cuda:{}", info.ordinal), info.name);
+        let capability = format!("{}.{}", info.capability.0, info.capability.1);
+        let memory = format!("{} free of {}", units::bytes(info.free), units::bytes(info.total));
+        let state = kernels.as_ref().map_or_else(|error| format!("cannot be used: {error}"), String::clone);
+        text += &format!("{device:<7} {name}, compute capability {capability}, {memory}, {state}\n");
+        list.push(json!({
+            "device": device,
+            "name": name,
+            "compute_capability": capability,
+            "multiprocessors": info.multiprocessors,
+            "free": info.free,
+            "memory": info.total,
+            "kernels": kernels.as_ref().ok(),
+            "error": kernels.err().map(|error| error.to_string()),
+        }));
     }
-    list.push(json!({"device": "reference", "name": "scalar", "threads": 1}));
-    json!({"devices": list, "cuda_error": cuda_error})
-}
-
-fn lines(devices: &Value) -> String {
-    let mut text = String::new();
-    for device in devices["devices"].as_array().into_iter().flatten() {
-        let word = |key: &str| device[key].as_str().unwrap_or_default();
-        let bytes = |key: &str| units::bytes(device[key].as_u64().unwrap_or(0) as usize);
-        let line = match device.get("threads") {
-            _ if word("device") == "reference" => continue, // printed last
-            Some(threads) => {
-                let sets = device["instruction_sets"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let others: Vec<&str> = sets.filter(|set| *set != word("name")).collect();
-                let others = others.join(", ");
-                let choice =
-                    if others.is_empty() { String::new() } else { format!(" (UQAC_SIMD chooses {others} instead)") };
-                format!("cpu     {}, {threads} threads{choice}", word("name"))
-            }
-            None => {
-                let capability = word("compute_capability");
-                let memory = format!("{} free of {}", bytes("free"), bytes("memory"));
-                let state = device["kernels"]
-                    .as_str()
-                    .map_or_else(|| format!("cannot be used: {}", word("error")), str::to_owned);
-                format!("{:<7} {}, compute capability {capability}, {memory}, {state}", word("device"), word("name"))
-            }
-        };
-        text += &format!("{}\n", visible(&line));
-    }
-    if let Some(error) = devices["cuda_error"].as_str() {
-        text += &format!("cuda    none: {}\n", visible(error));
+    if let Some(error) = &cuda_error {
+        text += &format!("cuda    none: {error}\n");
     }
     text += "reference  scalar, one thread: slow, for checking; auto never takes it\n";
-    text
+    list.push(json!({"device": "reference", "name": "scalar", "threads": 1}));
+    (json!({"devices": list, "cuda_error": cuda_error}), visible(&text).into_owned())
 }

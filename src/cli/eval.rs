@@ -1,22 +1,21 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::engine::encode::EncodeError;
-use crate::engine::{BATCH_SIZE, Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
-use crate::eval::run::folder::{RunFolder, Shard};
-use crate::eval::run::manifest::{EvalOptions, Manifest};
+use crate::eval::run::folder::RunFolder;
+use crate::eval::run::manifest::EvalOptions;
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
-use crate::eval::run::sweep::{Setting, Sweep, settings};
+use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{Event, RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::brief, text::text};
-use crate::report::term::colour::TermStyle;
-use crate::report::term::sanitize::escaped_json;
+use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
 use crate::uq::answer::ENDS_OF_THOUGHT;
 use crate::uq::{ChainRule, Parameters};
@@ -40,15 +39,8 @@ pub struct EvalArgs {
     /// Folder with the benchmark files [default: the Hugging Face cache]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Only the first N items of each task
-    #[arg(short = 'n', long, value_name = "N")]
-    limit: Option<usize>,
-    /// Part I of N (from 1): every N-th item; the parts may share a folder
-    #[arg(long, value_name = "I/N")]
-    shard: Option<Shard>,
-    /// Responses generated at once: faster, more memory, same results
-    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value_t = BATCH_SIZE)]
-    batch_size: usize,
+    #[command(flatten)]
+    run: RunOptions,
     /// Max tokens of a response [default: as published for the task and the model: 1024, BBH 1536]
     #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX.into()))]
     max_tokens: Option<usize>,
@@ -111,7 +103,7 @@ impl EvalArgs {
     }
 }
 
-pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     // errors of the command line come before the model is loaded
     let settings = settings(&args.sweep, args.options.draws)?;
     let parameters = args.method.parameters()?;
@@ -127,7 +119,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let manifest = manifest(&model_name, &model_folder, &engine, options)?;
     let folder = RunFolder::open(&args.output, &manifest)?;
     signals::on_interrupt("interrupted; the same command resumes the run");
-    let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
+    let run = args.run;
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
@@ -137,13 +129,17 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
         })?;
     }
     let errors = progress.finish();
-    let eval = Eval { args, model_folder: &model_folder, manifest: &manifest, folder: &folder };
-    eval.sweep(&tasks, &settings, &mut engine)?;
-    eval.report()?;
+    if !settings.is_empty() {
+        for task in &tasks {
+            let mut rows = Sweep::open(&folder, &task.name, args.run.shard, &manifest, &settings)?;
+            sweep(&mut rows, &mut engine, args, &model_folder)?;
+        }
+    }
+    report(args, &folder)?;
     Ok(ExitCode::from(if errors > 0 { SOME_FAILED } else { 0 }))
 }
 
-fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, CliError> {
+fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, Failure> {
     let options = TaskOptions {
         data: args.data.clone(),
         max_tokens: args.max_tokens,
@@ -165,57 +161,43 @@ fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, CliErr
 }
 
 /// Turns need a chat template.
-fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError> {
+fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), Failure> {
     if options.chat_template {
         return engine.chat_template().map(|_| ()).ok_or(EncodeError::NoChatTemplate.into());
     }
     let method = own_passes(&options.methods).find(|method| method.needs_chat_template);
-    method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key)))
+    method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key).into()))
 }
 
-/// A run with all its responses.
-struct Eval<'a> {
-    args: &'a EvalArgs,
-    model_folder: &'a Path,
-    manifest: &'a Manifest,
-    folder: &'a RunFolder,
+/// Fills in a sweep's rows; an engine with other caches is loaded where the settings ask for one.
+fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: &Path) -> Result<(), Failure> {
+    let mut progress = Progress::new(None, 1);
+    for (k, v) in sweep.caches() {
+        let mut advance = || progress.advance(false);
+        if (k, v) == engine.cache_types() {
+            sweep.run(engine, &mut advance)?;
+        } else {
+            let options = EngineOptions { k_cache: Some(k), v_cache: Some(v), ..args.model.options() };
+            sweep.run(&mut Engine::load(model_folder, options)?, &mut advance)?;
+        }
+    }
+    progress.finish();
+    Ok(())
 }
 
-impl Eval<'_> {
-    fn sweep(&self, tasks: &[Task], settings: &[Setting], engine: &mut Engine) -> Result<(), CliError> {
-        if settings.is_empty() {
-            return Ok(());
-        }
-        for task in tasks {
-            let mut sweep = Sweep::open(self.folder, &task.name, self.args.shard, self.manifest, settings)?;
-            let mut progress = Progress::new(None);
-            for (k, v) in sweep.caches() {
-                let mut advance = || progress.advance(false);
-                if (k, v) == engine.cache_types() {
-                    sweep.run(engine, &mut advance)?;
-                } else {
-                    let options = EngineOptions { k_cache: Some(k), v_cache: Some(v), ..self.args.model.options() };
-                    sweep.run(&mut Engine::load(self.model_folder, options)?, &mut advance)?;
-                }
-            }
-            progress.finish();
-        }
-        Ok(())
+/// Writes `results.json`, and prints the main numbers.
+fn report(args: &EvalArgs, folder: &RunFolder) -> Result<(), Failure> {
+    let folders = [args.output.clone()];
+    let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
+    let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
+    let json = escaped_json(&json) + "\n";
+    folder.replace("results.json", &json)?;
+    if args.json {
+        return Ok(print(&json)?);
     }
-
-    /// `results.json`, and the main numbers.
-    fn report(&self) -> Result<(), CliError> {
-        let folders = [self.folder.path().to_owned()];
-        let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
-        let json = escaped_json(&serde_json::to_string_pretty(&results_json(&analysis))?) + "\n";
-        self.folder.replace("results.json", &json)?;
-        if self.args.json {
-            return print(&json);
-        }
-        let table = text(&[brief(&analysis)], TermStyle::of_stdout());
-        print(&format!(
-            "{table}\nAll tables: uqac report {0}\nA page: uqac report {0} --format html -o report\n",
-            self.args.output.display()
-        ))
-    }
+    let table = text(&[brief(&analysis)], TermStyle::of_stdout());
+    Ok(print(&format!(
+        "{table}\nAll tables: uqac report {0}\nA page: uqac report {0} --format html -o report\n",
+        args.output.display()
+    ))?)
 }

@@ -1,19 +1,19 @@
 //! `uqac fit-gamma`: what γ would be by a model's own attention.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::ModelArgs;
 use super::progress::Progress;
-use super::{note, print};
+use super::{note, print, print_json, write};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
-use crate::eval::analysis::{for_each_sample, sample_files};
+use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;
+use crate::files;
 use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
 use clap::Args;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Fit γ, the discount of the nearest ten positions, to a model's own responses
 ///
@@ -42,17 +42,19 @@ pub struct FitGammaArgs {
     model: ModelArgs,
 }
 
-pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &FitGammaArgs) -> Result<(), Failure> {
     let mut samples: Vec<Sample> = Vec::new();
     for file in sample_files(&args.run)? {
-        for_each_sample(&file, |sample| samples.push(sample))?.iter().for_each(|what| note(&format!("note: {what}")));
+        for_each_line(&file, |sample: Sample| samples.push(sample))?
+            .iter()
+            .for_each(|what| note(&format!("note: {what}")));
     }
     samples.truncate(args.limit);
     let folder = args.model.folder()?;
     let options = EngineOptions { device: DeviceChoice::Cpu, gamma: Gamma::PUBLISHED, ..args.model.options() };
     let mut engine = Engine::load(&folder, options)?;
     let mut attention = AttentionByDistance::default();
-    let mut progress = Progress::new(Some(samples.len() as u64));
+    let mut progress = Progress::new(Some(samples.len() as u64), 1);
     for sample in &samples {
         measure(&mut engine, sample, &mut attention)?;
         progress.advance(false);
@@ -60,20 +62,14 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     progress.finish();
     let fit = attention.fit(args.nearest.into()).ok_or(CliError::NoResponses(args.run.clone()))?;
     if let Some(path) = &args.picture {
-        let of = folder.file_name().map_or_else(String::new, |name| name.display().to_string());
-        let written = std::fs::write(path, gamma("gamma", &of, &fit).standalone());
-        written.map_err(|source| CliError::File { path: path.clone(), source })?;
+        write(path, &gamma("gamma", &files::name(&folder), &fit).standalone())?;
     }
-    if args.json {
-        print(&format!("{}\n", serde_json::to_string(&fit).map_err(|e| CliError::Stdout(e.into()))?))?;
-    } else {
-        print(&table(&fit, samples.len()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    if args.json { print_json(&fit) } else { print(&table(&fit, samples.len())) }?;
+    Ok(())
 }
 
 /// Adds every row of a response, every head.
-fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), CliError> {
+fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), Failure> {
     let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
     if tokens.len() == prompt_len {
         return Ok(());

@@ -1,20 +1,17 @@
 //! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
-use super::error::CliError;
+use super::error::Failure;
 use super::options::{load, locate};
-use super::{note, print};
+use super::{note, print, print_json};
 use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
 use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
-use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::TextTable;
-use crate::report::term::sanitize::{quoted, visible};
+use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use crate::units;
 use clap::Args;
 use serde_json::{Value, json};
-use std::process::ExitCode;
 
 /// Show a model's shape, weights, tokenizer, chat template and memory
 #[derive(Args)]
@@ -38,7 +35,7 @@ pub struct InspectArgs {
     engine: EngineOptions,
 }
 
-pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let folder = locate(&args.model)?;
     let engine = load(&folder, args.engine)?;
     let longest = engine.spec().max_position_embeddings;
@@ -47,12 +44,8 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
         note(&format!("warning: --context {context} is beyond the model's context of {longest} tokens"));
     }
     let facts = facts(&engine, &folder.display().to_string(), (context, args.batch));
-    if args.json {
-        print(&format!("{facts}\n"))?;
-    } else {
-        print(&tables(&facts, TermStyle::of_stdout()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    if args.json { print_json(&facts) } else { print(&tables(&facts, TermStyle::of_stdout())) }?;
+    Ok(())
 }
 
 /// All facts, in groups.
@@ -266,14 +259,10 @@ fn plain(value: &Value) -> String {
 
 /// An integer, its digits in groups of three from six digits on.
 fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    if digits.len() < 6 {
-        return digits;
+    fn groups(n: u64) -> String {
+        if n < 1000 { n.to_string() } else { format!("{} {:03}", groups(n / 1000), n % 1000) }
     }
-    let head = digits.len() % 3;
-    let (head, tail) = digits.split_at(head);
-    let groups = tail.as_bytes().chunks(3).map(|group| group.iter().map(|b| char::from(*b)).collect::<String>());
-    std::iter::once(head.to_owned()).filter(|head| !head.is_empty()).chain(groups).collect::<Vec<_>>().join(" ")
+    if n < 100_000 { n.to_string() } else { groups(n) }
 }
 
 /// At most seven significant digits, which is what an f32 has.

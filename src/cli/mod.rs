@@ -20,10 +20,11 @@ use crate::backend::entropy::Gamma;
 use crate::engine::Engine;
 use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
-use crate::report::term::colour::TermStyle;
+use crate::files;
+use crate::report::term::TermStyle;
 use clap::{Args, ColorChoice, Parser, Subcommand};
-use error::CliError;
-use say::{Level, detail, note, print};
+use error::{Failure, is_broken_pipe};
+use say::{Level, detail, note, print, print_json, write};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -134,7 +135,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     match run(ARGUMENTS.get_or_init(|| arguments).clone()) {
         Ok(code) => code,
         // The reader of the output may close it early.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             say::error(&format!("error: {error}"));
             ExitCode::from(FAILED)
@@ -145,30 +146,28 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
 /// The arguments of this process, for the manifest.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-fn run(arguments: Vec<OsString>) -> Result<ExitCode, CliError> {
+fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
     let Cli { messages, command } = Cli::parse_from(arguments);
     messages.apply();
     match command {
-        Command::Ask(args) => ask::run(&args),
-        Command::Score(args) => score::run(&args),
-        Command::Serve(args) => serve::run(&args),
-        Command::Eval(args) => eval::run(&args),
-        Command::Calibrate(args) => calibrate::run(&args),
-        Command::FitGamma(args) => fit_gamma::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Devices(args) => devices::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Report(args) => report::run(&args),
+        Command::Ask(args) => return ask::run(&args),
+        Command::Score(args) => return score::run(&args),
+        Command::Eval(args) => return eval::run(&args),
+        Command::Devices(args) => return devices::run(&args),
+        Command::Serve(args) => serve::run(&args)?,
+        Command::Calibrate(args) => calibrate::run(&args)?,
+        Command::FitGamma(args) => fit_gamma::run(&args)?,
+        Command::Inspect(args) => inspect::run(&args)?,
+        Command::Bench(args) => bench::run(&args)?,
+        Command::Report(args) => report::run(&args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A model's display name: the last part of a folder.
 fn model_name(named: &str, folder: &Path) -> String {
-    let name = match Path::new(named).is_dir() {
-        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
-        false => None,
-    };
-    name.unwrap_or_else(|| named.to_owned())
+    let folder = folder.canonicalize().ok().filter(|_| Path::new(named).is_dir());
+    folder.map_or_else(|| named.to_owned(), |folder| files::name(&folder))
 }
 
 /// The manifest of a run that starts now.
@@ -177,7 +176,7 @@ fn manifest<Options>(
     folder: &Path,
     engine: &Engine,
     options: Options,
-) -> Result<Manifest<Options>, CliError> {
+) -> Result<Manifest<Options>, Failure> {
     let (k_cache, v_cache) = engine.cache_types();
     Ok(Manifest {
         format: FORMAT,

@@ -1,7 +1,7 @@
 //! Options shared by commands. Each is declared once: an engine's in [`EngineOptions`], a run's in
 //! [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the others here.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::{detail, note, progress, signals};
 use crate::backend::entropy::Gamma;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
@@ -60,12 +60,12 @@ impl ModelArgs {
     }
 
     /// The folder of the named model.
-    pub fn folder(&self) -> Result<PathBuf, CliError> {
+    pub fn folder(&self) -> Result<PathBuf, Failure> {
         locate(&self.named().ok_or(CliError::NoModel)?)
     }
 
     /// The named model, or else the built-in one, and its folder.
-    pub fn or_embedded(&self) -> Result<(String, PathBuf), CliError> {
+    pub fn or_embedded(&self) -> Result<(String, PathBuf), Failure> {
         let name = self.named().unwrap_or_else(|| {
             note("note: no --model given; using abacus (2.5 million parameters, arithmetic word problems)");
             demo::NAME.to_owned()
@@ -78,7 +78,7 @@ impl ModelArgs {
         EngineOptions { gamma: self.gamma.unwrap_or(Gamma::PUBLISHED), ..self.engine }
     }
 
-    pub fn load(&self, folder: &Path) -> Result<Engine, CliError> {
+    pub fn load(&self, folder: &Path) -> Result<Engine, Failure> {
         let mut engine = load(folder, self.options())?;
         if !self.template_arg.is_empty() && engine.chat_template().is_none() {
             note("warning: the model has no chat template; --template-arg has no effect");
@@ -89,16 +89,22 @@ impl ModelArgs {
 }
 
 /// The folder of a model; one that is unpacked, a GGUF file or abacus, takes a while the first time.
-pub fn locate(name: &str) -> Result<PathBuf, CliError> {
+pub fn locate(name: &str) -> Result<PathBuf, Failure> {
     Ok(progress::work("preparing the model's files", || locate_model(name))?)
 }
 
 /// Loads a model, with its progress and notes.
-pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, CliError> {
-    let upload = progress::Upload::new();
+pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
+    let upload = progress::bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left");
     signals::on_truncation(folder);
     let begun = Instant::now();
-    let engine = Engine::load_with(folder, options, &mut |done, total| upload.show(done, total))?;
+    let engine = Engine::load_with(folder, options, &mut |done, total| {
+        upload.set_length(total as u64);
+        upload.set_position(done as u64);
+        if done >= total {
+            upload.finish_and_clear();
+        }
+    })?;
     let (k_cache, v_cache) = engine.cache_types();
     detail(&format!(
         "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
@@ -158,7 +164,7 @@ enum TracePart {
 
 impl MethodArgs {
     /// The published parameters under this reading.
-    pub fn parameters(&self) -> Result<Parameters, CliError> {
+    pub fn parameters(&self) -> Result<Parameters, Failure> {
         let reading = Reading::new(self.profile, self.rules.iter().map(|rule| (&rule.name, &rule.value)))?;
         let [wide_trace, head_trace, layer_trace] =
             [TracePart::Wide, TracePart::Heads, TracePart::Layers].map(|part| self.trace.contains(&part));

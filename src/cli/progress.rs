@@ -3,7 +3,7 @@
 use super::say::{Level, counted, note, says};
 use crate::eval::sample::Sample;
 use crate::io::record::Status;
-use crate::report::term::sanitize::one_line;
+use crate::report::term::one_line;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// A bar, hidden without a terminal or under --quiet.
-fn bar(total: Option<u64>, template: &str) -> ProgressBar {
+pub fn bar(total: Option<u64>, template: &str) -> ProgressBar {
     let shown = std::io::stderr().is_terminal() && says(Level::Normal);
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(total, target);
@@ -34,12 +34,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `total` items, if known.
-    pub fn new(total: Option<u64>) -> Progress {
-        Progress::at_once(total, 1)
-    }
-
-    fn at_once(total: Option<u64>, at_once: usize) -> Progress {
+    /// `total` items, if known, of which `at_once` are worked on at a time.
+    pub fn new(total: Option<u64>, at_once: usize) -> Progress {
         let template = match total {
             Some(_) => "{bar:16} {pos}/{len} items{msg}, {elapsed}",
             None => "{spinner} {pos} items{msg}, {elapsed}",
@@ -53,17 +49,16 @@ impl Progress {
 
     /// Counts an item; `skipped`: done by an earlier run.
     pub fn advance(&mut self, skipped: bool) {
-        self.advance_with(skipped, |_| String::new());
+        self.count(skipped);
+        self.show(|_| String::new());
     }
 
-    /// The same with a description of the run so far.
-    fn advance_with(&mut self, skipped: bool, status: impl FnOnce(&Progress) -> String) {
+    fn count(&mut self, skipped: bool) {
         self.bar.inc(1);
         self.skipped += u64::from(skipped);
-        self.show(status);
     }
 
-    /// The same without another item.
+    /// Shows how far the run is, with a description of it.
     fn show(&mut self, status: impl FnOnce(&Progress) -> String) {
         if !self.bar.is_hidden() {
             self.bar.set_message(self.left() + &status(self));
@@ -75,15 +70,10 @@ impl Progress {
         }
     }
 
-    /// Items of this run: done, and left.
-    fn counts(&self) -> (u64, u64) {
-        let done = self.bar.position();
-        (done - self.skipped, self.bar.length().unwrap_or(done).saturating_sub(done))
-    }
-
     /// `, about 3 min left`, once it is known: the items that are worked on at once end together, the short ones first.
     fn left(&self) -> String {
-        let (here, left) = self.counts();
+        let done = self.bar.position();
+        let (here, left) = (done - self.skipped, self.bar.length().unwrap_or(done).saturating_sub(done));
         let seconds = left as f64 * self.seconds() / here as f64;
         let known = here > self.at_once as u64 && left > 0;
         let left = || format!(", about {} left", HumanDuration(Duration::from_secs_f64(seconds)));
@@ -123,31 +113,6 @@ pub fn work<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
         drop(end);
         done
     })
-}
-
-/// A response while it is written.
-pub struct Response(ProgressBar);
-
-impl Response {
-    pub fn new() -> Response {
-        Response(bar(None, "{spinner} {msg}"))
-    }
-
-    /// Whether there is no terminal to show it in.
-    pub fn is_hidden(&self) -> bool {
-        self.0.is_hidden()
-    }
-
-    /// Tokens so far, tokens per second, and the text's last line, as much of it as fits.
-    pub fn show(&self, tokens: usize, speed: Option<f64>, line: &str) {
-        let speed = speed.map_or(String::new(), |speed| format!(" · {speed:.0} tokens/s"));
-        self.0.set_message(format!("{tokens} tokens{speed} · {}", one_line(line.trim())));
-        self.0.tick();
-    }
-
-    pub fn finish(&self) {
-        self.0.finish_and_clear();
-    }
 }
 
 /// The errors of a run; all are in the output.
@@ -199,7 +164,7 @@ struct Counts {
 impl EvalProgress {
     /// `at_once` responses of `total` are generated at a time.
     pub fn new(total: usize, at_once: usize) -> EvalProgress {
-        EvalProgress { progress: Progress::at_once(Some(total as u64), at_once), counts: Counts::default() }
+        EvalProgress { progress: Progress::new(Some(total as u64), at_once), counts: Counts::default() }
     }
 
     /// The next task.
@@ -217,7 +182,8 @@ impl EvalProgress {
         if uq.status == Status::Error {
             counts.errors.add(&format!("{} {}", sample.task, sample.doc_id), uq.error.as_deref());
         }
-        self.progress.advance_with(earlier, |progress| counts.status(progress));
+        self.progress.count(earlier);
+        self.progress.show(|progress| counts.status(progress));
     }
 
     /// A token of one of the responses in flight.
@@ -253,31 +219,13 @@ impl Counts {
     }
 }
 
-/// Weights on their way to a device.
-pub struct Upload(ProgressBar);
-
-impl Upload {
-    pub fn new() -> Upload {
-        Upload(bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left"))
-    }
-
-    /// Shows `done` of `total` copied bytes.
-    pub fn show(&self, done: usize, total: usize) {
-        self.0.set_length(total as u64);
-        self.0.set_position(done as u64);
-        if done >= total {
-            self.0.finish_and_clear();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_time_left_is_said_once_it_is_known() {
-        let mut progress = Progress::at_once(Some(9), 3);
+        let mut progress = Progress::new(Some(9), 3);
         let mut after = |skipped| {
             progress.advance(skipped);
             progress.left()

@@ -1,19 +1,18 @@
 //! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::progress::{ANALYSIS, work};
-use super::{note, print};
+use super::{note, print, write};
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::files;
 use crate::report::html;
 use crate::report::pictures::galleries;
 use crate::report::svg::Picture;
-use crate::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
-use crate::report::term::colour::TermStyle;
-use crate::report::term::sanitize::escaped_json;
+use crate::report::tables::markup::{latex, markdown};
+use crate::report::tables::{build::tables, facts::csv, text::text};
+use crate::report::term::{TermStyle, escaped_json};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Tables and pictures of evaluations
 ///
@@ -56,7 +55,7 @@ enum Format {
     Html,
 }
 
-pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let (file, folder) = places(args);
     if let Some(file) = &file {
         refuse_existing(file, args.overwrite || folder.is_some(), &args.folders)?;
@@ -73,12 +72,12 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     let text = written(&analysis, args)?;
     match file {
         Some(file) => {
-            let made = folder.map_or(Ok(()), std::fs::create_dir_all);
-            made.and_then(|()| std::fs::write(&file, text)).map_err(|source| CliError::File { path: file, source })?;
+            folder.map_or(Ok(()), std::fs::create_dir_all).map_err(CliError::at(&file))?;
+            write(&file, &text)?;
         }
         None => print(&text)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// An existing file is replaced only with --overwrite, a run's own files never.
@@ -108,7 +107,7 @@ fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
     }
 }
 
-fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
+fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, Failure> {
     /// Columns of a text table in a file.
     const FILE_WIDTH: usize = 120;
     let style = match args.output {
@@ -119,23 +118,18 @@ fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
         Format::Table => text(&tables(analysis), style),
         Format::Markdown => markdown(&tables(analysis)),
         Format::Latex => latex(&tables(analysis)),
-        Format::Csv => csv(analysis)?,
+        Format::Csv => csv(analysis).map_err(CliError::Csv)?,
         Format::Html => html::render(analysis)?,
-        Format::Json => escaped_json(&serde_json::to_string_pretty(analysis)?) + "\n",
+        Format::Json => escaped_json(&serde_json::to_string_pretty(analysis).map_err(CliError::Json)?) + "\n",
     })
 }
 
 /// Writes every picture to the folder.
 fn draw(analysis: &Analysis, folder: &Path) -> Result<(), CliError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| CliError::File { path, source }
-    };
-    std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    std::fs::create_dir_all(folder).map_err(CliError::at(folder))?;
     let pictures: Vec<Picture> = galleries(analysis).into_iter().flat_map(|gallery| gallery.pictures).collect();
     for picture in &pictures {
-        let file = folder.join(format!("{}.svg", picture.name));
-        std::fs::write(&file, picture.standalone()).map_err(failed(&file))?;
+        write(&folder.join(format!("{}.svg", picture.name)), &picture.standalone())?;
     }
     note(&format!("{} pictures in {}", pictures.len(), folder.display()));
     Ok(())

@@ -1,8 +1,10 @@
 //! Output of the commands: results on standard output, everything else on standard error.
 
 use super::error::CliError;
-use crate::report::term::sanitize::visible;
+use crate::report::term::visible;
+use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Amount of output besides results.
@@ -51,6 +53,16 @@ pub fn error(line: &str) {
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
+}
+
+/// Writes a value to standard output, as a line of JSON.
+pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    print(&(serde_json::to_string(value).map_err(CliError::Json)? + "\n"))
+}
+
+/// Writes a file.
+pub fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(path, text).map_err(CliError::at(path))
 }
 
 /// `1 error`, `2 errors`

@@ -1,13 +1,13 @@
 //! `uqac score`: confidences of existing responses.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
 use crate::engine::encode::MAX_BYTES_PER_TOKEN;
-use crate::eval::assess::{Request, assess, calibration, record, sequence};
+use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
 use crate::files;
@@ -62,7 +62,7 @@ Examples:
   uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl --resume
   zcat responses.jsonl.gz | uqac score -m abacus -i - -o - | jq .scores.p";
 
-pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     refuse_same_file(&args.input, &args.output)?;
     let existing = match (args.resume, args.overwrite) {
         (true, _) => Existing::Resume,
@@ -72,10 +72,9 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
     let parameters = args.method.parameters()?;
-    let file = |source| CliError::File { path: args.input.clone(), source };
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
-    let (whole, start) = Input::of(&args.input, start).map_err(file)?.unzip();
+    let (whole, start) = Input::of(&args.input, start).map_err(CliError::at(&args.input))?.unzip();
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
@@ -107,19 +106,13 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
         sidecar::write(&args.output, &manifest)?;
         signals::on_interrupt("interrupted; the same command with --resume goes on from here");
     }
-    let mut tally = Tally::new(&done);
-    let mut progress = Progress::new(total);
+    let mut tally = Tally { earlier: done.len(), earlier_errors: done.error, ..Tally::default() };
+    let mut progress = Progress::new(total, 1);
     let items = items(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
-    for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
-        let item = match item {
-            Ok(item) => item,
-            Err(error) => {
-                ended = Err(error);
-                break;
-            }
-        };
-        let skipped = is_done(&mut done, &item);
+    let items = items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
+    for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
+        let skipped = done.take(item.as_ref().map_or_else(|bad| &bad.id, |item| &item.id));
         if !skipped {
             let record = score_line(&mut engine, item, args, &request, &mut tally);
             output.append(&record)?;
@@ -154,19 +147,12 @@ fn line_limit(engine: &Engine) -> u64 {
 }
 
 /// Number of items; unknown where the input can be read only once.
-fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
+fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     if !args.input.is_file() {
         return Ok(None);
     }
     let lines = Lines::open(&args.input)?.count();
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
-}
-
-fn is_done(done: &mut Done, item: &Result<Item, BadItem>) -> bool {
-    done.take(match item {
-        Ok(item) => &item.id,
-        Err(bad) => &bad.id,
-    })
 }
 
 /// One line of the input to one of the output. What is wrong with an item stays with it.
@@ -191,17 +177,15 @@ fn score_line(
     let request = common.clone().of_item(&item, answer);
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
-        .and_then(|mut traced| assess(&mut traced, &request));
-    match assessed {
-        Ok(assessed) => record(item.id.clone(), &request, prompt_len, assessed, engine),
-        Err(error) => {
-            let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
-            Record { weights: engine.options().weights, ..record }
-        }
-    }
+        .and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
+    assessed.unwrap_or_else(|error| {
+        let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
+        Record { weights: engine.options().weights, ..record }
+    })
 }
 
 /// Counts for the summary.
+#[derive(Default)]
 struct Tally {
     ok: usize,
     no_answer: usize,
@@ -214,11 +198,6 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(done: &Done) -> Tally {
-        let (earlier, earlier_errors) = (done.len(), done.error);
-        Tally { ok: 0, no_answer: 0, errors: Errors::default(), earlier, earlier_errors, tokens: 0 }
-    }
-
     fn count(&mut self, record: &Record) {
         match record.status {
             Status::Ok => self.ok += 1,

@@ -1,15 +1,13 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
-use super::error::CliError;
+use super::error::{CliError, Failure};
 use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::say::{Level, says};
 use super::{model_name, note, signals};
 use crate::eval::assess::{Request, calibration};
 use crate::serve::{Settings, serve};
-use crate::units::count;
 use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::process::ExitCode;
 
 /// Serve OpenAI's API with a confidence for each answer
 ///
@@ -24,15 +22,8 @@ pub struct ServeArgs {
     /// Port to listen on; 0: any free port
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// API key that clients must send [default: $UQAC_API_KEY, which the process list does not show]
-    #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
-    /// Maximum number of concurrent responses
-    #[arg(long, value_name = "N", default_value = "16", value_parser = count(1..=1024))]
-    max_batch: usize,
-    /// Maximum number of waiting requests; further ones get status 429
-    #[arg(long, value_name = "N", default_value = "256", value_parser = count(1..=65536))]
-    queue: usize,
+    #[command(flatten)]
+    settings: Settings,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -48,7 +39,7 @@ Examples:
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}], \"temperature\": 0}'
   UQAC_API_KEY=… uqac serve --host 0.0.0.0 --port 80 --max-batch 64";
 
-pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
+pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let parameters = args.method.parameters()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|source| CliError::Listen { address, source })?;
@@ -57,21 +48,17 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let mut engine = args.model.load(&folder)?;
     let abstain = args.calibration.abstain;
     let calibration = calibration(&folder, &engine, None, &parameters.reading, abstain)?;
-    let api_key = args.api_key.clone().or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
+    let settings = args.settings.clone();
+    let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {
         note("note: no --api-key: anyone who can reach this address can use the server");
     }
-    let settings = Settings {
-        model: model_name(&named, &folder),
-        api_key,
-        max_batch: args.max_batch,
-        max_queue: args.queue,
-        log: says(Level::Normal),
-    };
+    let (model, log) = (model_name(&named, &folder), says(Level::Normal));
+    let settings = Settings { model, api_key, log, ..settings };
     note(&format!("{} on {}: http://{address}", settings.model, engine.device()));
     signals::stop_on_request();
     let request = Request { calibration: calibration.as_ref(), abstain, ..Request::of(&parameters) };
     serve(&mut engine, request, listener, settings, signals::stop_requested)?;
     note("stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

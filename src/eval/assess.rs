@@ -8,11 +8,11 @@ use crate::engine::encode::{EncodeError, ResponseText, encode};
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::eval::grading::correct;
 use crate::io::item::{Content, Item};
-use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
+use crate::io::record::{Record, RowTrace, top_entries};
 use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerRule, Finder, Grader};
 use crate::uq::rules::{FirstRow, Rules};
-use crate::uq::{Link, Outcome, Parameters, Reading, Scores, pipeline};
+use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -105,49 +105,38 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Results.
-#[derive(Clone)]
-pub struct Assessed {
-    pub answer_text: String,
-    pub outcome: Outcome,
-    /// With a calibration.
-    pub confidence: Option<Calibrated>,
-    /// Whether it is the right answer, where that is known.
-    pub correct: Option<bool>,
-    pub trace: Option<Vec<RowTrace>>,
-}
-
-/// Results of a response without a final answer: the scores that need none.
-#[derive(Clone)]
-pub struct Unanswered {
-    pub scores: Scores,
-    /// With a target.
-    pub correct: Option<bool>,
-}
-
-/// Results of a response.
-pub type Finding = Result<Assessed, Unanswered>;
-
-/// [`pipeline::assess`], and a description of the chain's rows.
-pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Finding, EngineError> {
-    let parameters = request.parameters;
-    let assessed = pipeline::assess(traced, request.finder, request.answer.clone(), parameters)?;
-    let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else {
-        let scores = Scores::of_response(&traced.parts().0, parameters.rules());
-        let (tokens, prompt_len) = traced.tokens();
-        let correct = match request.target {
-            Some((target, grader @ Grader::Contains)) => {
-                let text = ResponseText::new(traced.engine(), &tokens[prompt_len..])?.text;
-                Some(correct(&text, target, grader))
-            }
-            other => other.map(|_| false),
-        };
-        return Ok(Err(Unanswered { scores, correct }));
+/// The record of a response: [`pipeline::assess`], and what the request asks for beside it.
+///
+/// # Errors
+/// The engine's.
+pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>) -> Result<Record, EngineError> {
+    let (parameters, reading) = (request.parameters, request.parameters.reading);
+    let prompt_len = traced.tokens().1;
+    let record = match pipeline::assess(traced, request.finder, request.answer.clone(), parameters)? {
+        Some(pipeline::Assessed { answer, outcome, .. }) => {
+            let correct = request.target.map(|(target, grader)| correct(&answer.text, target, grader));
+            let trace =
+                if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
+            let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
+            Record { correct, trace, confidence, ..Record::ok(id, reading, prompt_len, answer.text, outcome) }
+        }
+        // the scores that need no answer
+        None => {
+            let scores = Some(Scores::of_response(&traced.parts().0, parameters.rules()));
+            let correct = match request.target {
+                Some((target, grader @ Grader::Contains)) => {
+                    let text = ResponseText::new(traced.engine(), &traced.tokens().0[prompt_len..])?.text;
+                    Some(correct(&text, target, grader))
+                }
+                other => other.map(|_| false),
+            };
+            Record { scores, correct, ..Record::no_answer(id, reading, prompt_len) }
+        }
     };
-    let correct = request.target.map(|(target, grader)| correct(&answer.text, target, grader));
-    let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
-    let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
-    Ok(Ok(Assessed { answer_text: answer.text, outcome, confidence, correct, trace }))
+    // without an answer there is nothing to give
+    let certified = record.confidence.as_ref().is_some_and(|confidence| confidence.certified);
+    let abstained = request.abstain.then_some(!certified);
+    Ok(Record { abstained, weights: traced.engine().options().weights, ..record })
 }
 
 /// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
@@ -170,24 +159,4 @@ fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Res
         })
     };
     relative.iter().zip(&rows).zip(&weights).map(describe).collect()
-}
-
-/// Whether the answer is withheld; `None` where none ever is. Without an answer there is nothing to give.
-pub fn abstained(request: &Request<'_>, found: &Finding) -> Option<bool> {
-    let confidence = found.as_ref().ok().and_then(|assessed| assessed.confidence.as_ref());
-    request.abstain.then(|| !confidence.is_some_and(|confidence| confidence.certified))
-}
-
-/// An item's line of output.
-pub fn record(id: Value, request: &Request<'_>, prompt_len: usize, found: Finding, engine: &Engine) -> Record {
-    let (reading, abstained) = (request.parameters.reading, abstained(request, &found));
-    let record = match found {
-        Ok(Assessed { answer_text, outcome, confidence, correct, trace }) => {
-            Record { confidence, correct, trace, ..Record::ok(id, reading, prompt_len, answer_text, outcome) }
-        }
-        Err(Unanswered { scores, correct }) => {
-            Record { scores: Some(scores), correct, ..Record::no_answer(id, reading, prompt_len) }
-        }
-    };
-    Record { abstained, weights: engine.options().weights, ..record }
 }

@@ -155,7 +155,7 @@ pub enum CalibrationError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{}: not a calibration: {why}; make it again with `uqac calibrate`, or remove it", path.display())]
-    Invalid { path: PathBuf, why: String },
+    Invalid { path: PathBuf, why: serde_json::Error },
     #[error("{}: fitted on {there} answers, more than these {items}; use --replace to take this one all the same", path.display())]
     Larger { path: PathBuf, there: usize, items: usize },
     #[error("--abstain: {}; run `uqac calibrate RUN --target-risk R`", if *calibrated { "the model's calibration has no certified threshold" } else { "the model has no calibration" })]
@@ -220,12 +220,16 @@ impl Calibration {
 
     /// A file; `None` if it is not there or of another format.
     fn read(path: &Path) -> Result<Option<Self>, CalibrationError> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => {
-                Calibration::parse(&text).map_err(|why| CalibrationError::Invalid { path: path.to_owned(), why })
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(CalibrationError::Io { path: path.to_owned(), source }),
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(CalibrationError::Io { path: path.to_owned(), source }),
+        };
+        let invalid = |error| CalibrationError::Invalid { path: path.to_owned(), why: error };
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(invalid)?;
+        match value["format"].as_u64().is_some_and(|format| format != u64::from(FORMAT)) {
+            true => Ok(None),
+            false => serde_json::from_value(value).map(Some).map_err(invalid),
         }
     }
 
@@ -233,15 +237,6 @@ impl Calibration {
     /// model's hashes.
     pub fn may_exist(folder: &Path) -> bool {
         folder.join(FILE).is_file() || cache::folder().is_some_and(|folder| folder.join(CACHED).is_dir())
-    }
-
-    /// A file's text; `None` of another format.
-    fn parse(text: &str) -> Result<Option<Calibration>, String> {
-        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if value["format"].as_u64().is_some_and(|format| format != u64::from(FORMAT)) {
-            return Ok(None);
-        }
-        serde_json::from_value(value).map(Some).map_err(|error| error.to_string())
     }
 
     /// Writes it to a file.

@@ -2,12 +2,11 @@
 
 use super::finding::CONTROLS;
 use super::svg::{
-    Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy,
-    ece_auroc, forest, reliability, risk_coverage,
+    Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
+    reliability, risk_coverage,
 };
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
-use crate::eval::metrics::balanced::MeanSd;
-use crate::eval::metrics::{self, BalancedBin, Confidence, Level, Metric, Ranking};
+use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
 use std::cmp::Ordering;
 
 /// Pictures that belong together.
@@ -28,12 +27,8 @@ pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     let mut taken: Vec<String> = Vec::new();
     for (run, task) in &benchmarks {
         let wanted = slug(&format!("{}_{}", run.name, task.task));
-        let mut prefix = wanted.clone() + "_";
-        let mut n = 1;
-        while taken.contains(&prefix) {
-            n += 1;
-            prefix = format!("{wanted}.{n}_");
-        }
+        let mut names = std::iter::once(format!("{wanted}_")).chain((2..).map(|n| format!("{wanted}.{n}_")));
+        let Some(prefix) = names.find(|name| !taken.contains(name)) else { continue };
         galleries.extend(of_benchmark(analysis, run, task, if benchmarks.len() > 1 { &prefix } else { "" }));
         taken.push(prefix);
     }
@@ -143,7 +138,7 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
 fn quantity(label: &str, unit_interval: bool, numbers: impl Iterator<Item = (f64, bool)>) -> Quantity {
     let (correct, incorrect): (Vec<_>, Vec<_>) = numbers.partition(|(_, correct)| *correct);
     let [correct, incorrect] = [correct, incorrect].map(|group| group.into_iter().map(|(x, _)| x).collect());
-    Quantity { label: label.to_owned(), unit_interval, numbers: ByCorrectness { correct, incorrect } }
+    Quantity { label: label.to_owned(), unit_interval, correct, incorrect }
 }
 
 /// The answered items that have a grade, and a score of the method.
@@ -157,36 +152,34 @@ fn levels(task: &TaskAnalysis, method: &Method) -> Vec<Level> {
 
 fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Reliability {
     let (binning, levels) = (run.ece().binning(), levels(task, method));
-    let mean = |mean: f64| MeanSd { mean, sd: f64::NAN };
-    let bin = |metrics::Bin { low, high, items, confidence, accuracy }| {
-        let (confidence, accuracy) = (confidence.map(mean), accuracy.map(mean));
-        BalancedBin { low, high, items: items.into(), confidence, accuracy }
-    };
-    let bins: Vec<BalancedBin> = metrics::reliability(&levels, binning).into_iter().map(bin).collect();
     let (items, right) = levels.iter().fold((0, 0), |(items, right), l| (items + l.items, right + l.correct));
-    diagram(&bins, metrics::ece(&levels, binning), f64::from(right) / f64::from(items))
+    let bins = metrics::reliability(&levels, binning);
+    diagram(&[bins], metrics::ece(&levels, binning), f64::from(right) / f64::from(items))
 }
 
 /// Over the paper's subsamples; `None` where there are none.
 fn balanced_reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Option<Reliability> {
     let balanced = task.method(&method.key)?.balanced.as_ref()?;
     let (scores, labels): (Vec<Confidence>, Vec<bool>) = scored(task, method).unzip();
-    let bins = metrics::balanced_reliability(&scores, &labels, run.ece().binning());
-    Some(diagram(&bins, balanced.get(run.ece()).map(|ece| ece.mean), 0.5))
+    let each = metrics::balanced_reliability(&scores, &labels, run.ece().binning());
+    Some(diagram(&each, balanced.get(run.ece()).map(|ece| ece.mean), 0.5))
 }
 
-fn diagram(bins: &[BalancedBin], ece: Option<f64>, accuracy: f64) -> Reliability {
-    let mean = |value: Option<MeanSd>| value.map_or(f64::NAN, |value| value.mean);
-    let bin = |bin: &BalancedBin| Bin {
-        interval: (bin.low, bin.high),
-        items: bin.items.round() as usize,
-        confidence: mean(bin.confidence),
-        accuracy: mean(bin.accuracy),
-        sd: bin.accuracy.map_or(f64::NAN, |value| value.sd),
-    };
-    let weighted: f64 = bins.iter().filter_map(|bin| Some(bin.items * bin.confidence?.mean)).sum();
-    let items: f64 = bins.iter().map(|bin| bin.items).sum();
-    let bins = bins.iter().map(bin).collect();
+/// The mean of diagrams, with the spread of several.
+fn diagram(each: &[Vec<metrics::Bin>], ece: Option<f64>, accuracy: f64) -> Reliability {
+    let nothing = MeanSd { mean: f64::NAN, sd: f64::NAN };
+    let (mut bins, mut items, mut weighted) = (Vec::new(), 0.0, 0.0);
+    for i in 0..each.first().map_or(0, Vec::len) {
+        let over = |value: fn(&metrics::Bin) -> Option<f64>| {
+            MeanSd::of(&each.iter().filter_map(|bins| value(&bins[i])).collect::<Vec<_>>()).unwrap_or(nothing)
+        };
+        let (count, confidence) = (over(|bin| Some(bin.items.into())).mean, over(|bin| bin.confidence).mean);
+        let MeanSd { mean: accuracy, sd } = over(|bin| bin.accuracy);
+        let (interval, sd) = ((each[0][i].low, each[0][i].high), if each.len() > 1 { sd } else { f64::NAN });
+        bins.push(Bin { interval, items: count.round() as usize, confidence, accuracy, sd });
+        items += count;
+        weighted += if count > 0.0 { count * confidence } else { 0.0 };
+    }
     Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 

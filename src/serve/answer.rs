@@ -28,6 +28,7 @@ pub struct Reply {
     pub chat: bool,
     pub created: u64,
     pub model: String,
+    /// Closed once the client has disconnected.
     pub events: UnboundedSender<Event>,
 }
 
@@ -51,8 +52,8 @@ pub struct Choice {
     pub text: String,
     /// `None` without logprobs.
     pub tokens: Option<Vec<TokenInfo>>,
-    /// Of a whole choice and of a stream's last part, which has no text.
-    pub finish: Option<&'static str>,
+    /// Of a whole choice and of a stream's last part, which has no text. `unsure`, only with `stop_below`, is not OpenAI's.
+    pub finish: Option<FinishReason>,
     pub uqac: Option<Value>,
 }
 
@@ -64,11 +65,6 @@ pub struct Usage {
 }
 
 impl Reply {
-    /// Whether the client disconnected.
-    pub fn is_closed(&self) -> bool {
-        self.events.is_closed()
-    }
-
     /// Sends an event; the client may have disconnected.
     pub fn send(&self, event: Event) {
         let _ = self.events.send(event);
@@ -164,16 +160,6 @@ impl Reply {
 fn text_of(bytes: &[u8]) -> String {
     let escaped = || bytes.iter().fold(String::from("bytes:"), |text, byte| text + &format!("\\x{byte:02x}"));
     std::str::from_utf8(bytes).map_or_else(|_| escaped(), str::to_owned)
-}
-
-/// `finish_reason` in JSON.
-pub fn finish_name(finish: FinishReason) -> &'static str {
-    match finish {
-        FinishReason::Stop => "stop",
-        // not one of OpenAI's; only with `stop_below`
-        FinishReason::Unsure => "unsure",
-        FinishReason::Length | FinishReason::Interrupted => "length",
-    }
 }
 
 /// The `uqac` object: the [`Record`] reduced to the requested fields, with P first. `at_end`: the running confidence after the

@@ -20,6 +20,7 @@ mod worker;
 
 use crate::engine::Engine;
 use crate::eval::assess;
+use crate::units::count;
 use answer::Reply;
 use error::ApiError;
 use metrics::Metrics;
@@ -31,17 +32,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
-#[derive(Clone, Debug)]
+/// Settings of a server; also options of the command line.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Settings {
     /// The model's name in requests and answers.
+    #[arg(skip)]
     pub model: String,
-    /// Key required by `/v1/…` and `/metrics`, if any.
+    /// API key that clients must send [default: $UQAC_API_KEY, which the process list does not show]
+    #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
-    /// Maximum number of concurrently generated responses.
+    /// Maximum number of concurrent responses
+    #[arg(long, value_name = "N", default_value = "16", value_parser = count(1..=1024))]
     pub max_batch: usize,
-    /// Maximum number of queued requests.
-    pub max_queue: usize,
+    /// Maximum number of waiting requests; further ones get status 429
+    #[arg(long, value_name = "N", default_value = "256", value_parser = count(1..=65536))]
+    pub queue: usize,
     /// Whether each request is logged to standard error.
+    #[arg(skip)]
     pub log: bool,
 }
 
@@ -78,7 +85,7 @@ impl Shared {
 
     fn submit(&self, job: Job) -> Result<(), ApiError> {
         self.queue.upgrade().ok_or_else(ApiError::stopping)?.try_send(job).map_err(|_| {
-            let message = format!("the queue is full: {} requests are waiting", self.settings.max_queue);
+            let message = format!("the queue is full: {} requests are waiting", self.settings.queue);
             let error = ApiError::new(429, Some("queue_full"), message);
             ApiError { retry_after: Some(self.metrics.retry_after()), ..error }
         })
@@ -98,7 +105,7 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let address = listener.local_addr().unwrap_or(([0, 0, 0, 0], 0).into());
     let failed = |source| ServeError { address, source };
-    let (sender, queue) = mpsc::channel(settings.max_queue.max(1));
+    let (sender, queue) = mpsc::channel(settings.queue.max(1));
     let shared = Arc::new(Shared {
         queue: sender.downgrade(),
         metrics: Metrics::default(),

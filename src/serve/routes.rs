@@ -95,8 +95,8 @@ fn description(shared: &Shared) -> Value {
 
 /// A route to the engine; `parse` takes the body.
 fn engine(parse: fn(&Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
-    post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, JsonBody(body): JsonBody| async move {
-        let task = parse(&body)?;
+    post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, request: Request| async move {
+        let task = parse(&json_body(request).await?)?;
         submit(access, task).await
     })
 }
@@ -134,21 +134,15 @@ async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
 }
 
 /// A JSON body. Pages of other sites cannot send its content type without CORS.
-struct JsonBody(Value);
-
-impl FromRequest<Arc<Shared>> for JsonBody {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, ApiError> {
-        match timeout(BODY_TIMEOUT, Json::from_request(request, shared)).await {
-            Ok(Ok(Json(body))) => Ok(JsonBody(body)),
-            Ok(Err(rejection)) => {
-                let status = rejection.status();
-                let code = (status == StatusCode::PAYLOAD_TOO_LARGE).then_some("request_too_large");
-                Err(ApiError::new(status.as_u16(), code, rejection.body_text()))
-            }
-            Err(_) => Err(ApiError::new(408, None, "timeout while reading the body")),
+async fn json_body(request: Request) -> Result<Value, ApiError> {
+    match timeout(BODY_TIMEOUT, Json::from_request(request, &())).await {
+        Ok(Ok(Json(body))) => Ok(body),
+        Ok(Err(rejection)) => {
+            let status = rejection.status();
+            let code = (status == StatusCode::PAYLOAD_TOO_LARGE).then_some("request_too_large");
+            Err(ApiError::new(status.as_u16(), code, rejection.body_text()))
         }
+        Err(_) => Err(ApiError::new(408, None, "timeout while reading the body")),
     }
 }
 

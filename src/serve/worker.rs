@@ -1,6 +1,6 @@
 //! The engine's thread: requests join its batch and leave it with their confidences.
 
-use super::answer::{Choice, Event, Reply, TokenInfo, Usage, finish_name, uqac};
+use super::answer::{Choice, Event, Reply, TokenInfo, Usage, uqac};
 use super::error::ApiError;
 use super::request::{Generate, Prompt, Task};
 use super::text::{Streamed, cut, token_info};
@@ -8,7 +8,7 @@ use super::{Job, Shared};
 use crate::backend::Step;
 use crate::engine::encode::{ResponseText, encode_prompt, encode_prompt_with};
 use crate::engine::{Batch, Engine, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
-use crate::eval::assess::{self, assess, record, sequence};
+use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
 use crate::model::chat::Conversation;
@@ -110,7 +110,7 @@ impl Worker<'_, '_> {
     fn next_job(&mut self) -> Option<Job> {
         loop {
             let job = if self.batch.is_empty() { self.queue.blocking_recv() } else { self.queue.try_recv().ok() }?;
-            if !job.reply.is_closed() {
+            if !job.reply.events.is_closed() {
                 return Some(job);
             }
         }
@@ -214,7 +214,7 @@ impl Worker<'_, '_> {
         }
         if generate.max_tokens == 0 {
             let (text, tokens) = (prompt.text.clone(), generate.logprobs.map(|_| echoed));
-            job.finish(Choice { index, text, tokens, finish: Some("length"), uqac: None }, 0);
+            job.finish(Choice { index, text, tokens, finish: Some(FinishReason::Length), uqac: None }, 0);
             return Ok(());
         }
         let engine = batch.engine();
@@ -251,7 +251,7 @@ impl Worker<'_, '_> {
         let Worker { batch, common, .. } = self;
         let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
-        let (prompt_len, finish, response) = (*prompt_len, finish_name(*finish), &tokens[*prompt_len..]);
+        let response = &tokens[*prompt_len..];
         let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
         let shown = cut(&text, &generate.stop);
         let kept = match (shown == text.len(), generate.chat) {
@@ -267,7 +267,7 @@ impl Worker<'_, '_> {
         }
         let whole = format!("{}{}", prompt.text, &text[..shown]);
         let tokens = generate.logprobs.map(|_| logprobs);
-        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(finish), uqac: None };
+        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(*finish), uqac: None };
         if let Some(options) = &generate.uqac {
             let offsets = (0..response.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end]));
             let logprobs = steps.iter().take(response.len()).map(|step| step.logprob).collect();
@@ -275,8 +275,7 @@ impl Worker<'_, '_> {
             let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
             let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
             let request = assess::Request { trace: options.explain, ..common.clone() };
-            let assessed = assess(&mut traced, &request)?;
-            let record = record(serde_json::Value::Null, &request, prompt_len, assessed, traced.engine());
+            let record = assess(&mut traced, serde_json::Value::Null, &request)?;
             let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
             choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
         }
@@ -293,8 +292,7 @@ impl Worker<'_, '_> {
         let ticket = batch.add(&tokens, prompt_len, parameters.head_selection())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
         let request = assess::Request { trace: explain, ..(*common).clone().of_item(&item, answer) };
-        let assessed = assess(&mut traced, &request)?;
-        let record = record(item.id.clone(), &request, prompt_len, assessed, traced.engine());
+        let record = assess(&mut traced, item.id.clone(), &request)?;
         serde_json::to_string(&record).map_err(|error| ApiError::internal(error.to_string()))
     }
 }
@@ -311,7 +309,7 @@ impl Running {
 
     /// Whether the client disconnected or got an error.
     fn is_cancelled(&self) -> bool {
-        self.failed.get() || self.reply.is_closed()
+        self.failed.get() || self.reply.events.is_closed()
     }
 
     fn fail(&self, error: &ApiError) {

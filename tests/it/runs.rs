@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uqac::FinishReason;
 use uqac::internals::SelfConsistency;
-use uqac::internals::Verbalized;
 use uqac::internals::metrics::mt19937::Mt19937;
 use uqac::internals::{Answer, Status};
 use uqac::internals::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
@@ -271,7 +270,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
     })
     .unwrap();
     let confidence = scores.get("verbalized").copied().flatten();
-    let said = serde_json::to_value(Verbalized { response: "I am fairly sure: 90 %".to_owned(), confidence }).unwrap();
+    let said = json!({"response": "I am fairly sure: 90 %", "confidence": confidence});
     Uq {
         status: Status::Ok,
         answer: Some(Answer { text: problem.said.to_string(), tokens: end - 1..end }),

@@ -3,8 +3,8 @@
 use roxmltree::{Document, Node};
 use uqac::eval::analysis::Estimate;
 use uqac::report::svg::{
-    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy,
-    ece_auroc, forest, gamma, overhead, reliability, risk_coverage, theme,
+    Bar, Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
+    gamma, overhead, reliability, risk_coverage, theme,
 };
 use uqac::uq::gamma::GammaFit;
 
@@ -51,7 +51,7 @@ fn curve(method: &str, seed: u64, items: usize) -> Curve {
 }
 
 fn quantity(label: &str, unit_interval: bool, correct: Vec<f64>, incorrect: Vec<f64>) -> Quantity {
-    Quantity { label: label.to_owned(), unit_interval, numbers: ByCorrectness { correct, incorrect } }
+    Quantity { label: label.to_owned(), unit_interval, correct, incorrect }
 }
 
 fn fit(attention: Vec<f64>) -> GammaFit {

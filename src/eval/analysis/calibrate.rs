@@ -13,14 +13,11 @@
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
-use crate::eval::metrics::calibrators::{Isotonic, Platt};
-use crate::eval::metrics::mt19937::Mt19937;
-use crate::eval::metrics::risk::RiskControl;
-use crate::eval::metrics::{Binning, Confidence, Ranking, auroc, brier, ece};
+use crate::eval::metrics::{Binning, Confidence, Isotonic, Mt19937, Platt, Ranking, RiskControl, auroc, brier, ece};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::uq::Reading;
 use crate::uq::scores::Group;
-use serde_json::Value;
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -94,8 +91,8 @@ pub fn calibrate(
     let name = |run: &load::Run| run.folders.first().map_or(String::new(), |folder| folder.display().to_string());
     let of = |run: &load::Run| -> Result<(Fingerprint, Reading), CalibrateError> {
         let missing = |what| CalibrateError::Manifest { name: name(run), what };
-        let model = parsed(&run.manifest["model"]).ok_or_else(|| missing("hashes of the model"))?;
-        Ok((model, parsed(&run.manifest["options"]).ok_or_else(|| missing("profile"))?))
+        let model = Fingerprint::deserialize(&run.manifest["model"]).map_err(|_| missing("hashes of the model"))?;
+        Ok((model, Reading::deserialize(&run.manifest["options"]).map_err(|_| missing("profile"))?))
     };
     let Some((first, others)) = runs.split_first() else {
         return Err(CalibrateError::TooFew { items: 0, correct: 0 });
@@ -141,10 +138,6 @@ pub fn calibrate(
         held_out,
         replaces: false,
     })
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_value(value.clone()).ok()
 }
 
 impl Answers {

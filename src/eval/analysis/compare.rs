@@ -1,7 +1,7 @@
 //! Methods on the items of a task: each on what it has scores of, and beside one of them on the items that both have.
 
 use super::*;
-use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controlled_auroc};
+use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controlled_auroc, resampled};
 
 /// The value of each of [`Metric::ALL`].
 pub(super) type Row = [Option<f64>; Metric::ALL.len()];
@@ -10,8 +10,7 @@ pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 /// with how often each item counts.
 pub(super) fn estimates(data: Data, statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync) -> Vec<Option<Estimate>> {
     let Data { items, options, .. } = data;
-    let resampling = Resampling { resamples: options.resamples, seed: options.seed };
-    let resampled = resampling.run(items.len(), &statistics);
+    let resampled = resampled(items.len(), (options.resamples, options.seed), &statistics);
     let estimate = |(i, value): (usize, Option<f64>)| {
         let values: Vec<Option<f64>> = resampled.iter().map(|row| row[i]).collect();
         value.map(|value| Estimate { value, interval: interval(&values) })

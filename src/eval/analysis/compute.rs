@@ -3,7 +3,8 @@
 use super::load::Run;
 use super::methods::{self, TASK_IDENTITY};
 use super::*;
-use crate::eval::metrics::balanced::MeanSd;
+use crate::eval::metrics::MeanSd;
+use crate::files;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn analysis(mut runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
@@ -64,21 +65,17 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
 fn names_of(runs: &[Run]) -> Vec<String> {
     let with = |what: fn(&Run) -> String| runs.iter().map(move |run| format!("{} ({})", model_name(run), what(run)));
     let short: Vec<String> = runs.iter().map(model_name).collect();
-    let longer: Vec<String> = with(folder_name).collect();
+    let longer: Vec<String> = with(|run| files::name(&run.folders[0])).collect();
     let path: Vec<String> = with(|run| run.folders[0].display().to_string()).collect();
     let is_unique = |names: &[String], i: usize| names.iter().filter(|name| **name == names[i]).count() == 1;
     let name = |i: usize| [&short, &longer].into_iter().find(|names| is_unique(names, i)).unwrap_or(&path)[i].clone();
     (0..runs.len()).map(name).collect()
 }
 
-fn folder_name(run: &Run) -> String {
-    run.folders[0].file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
 fn model_name(run: &Run) -> String {
     let model = &run.manifest["model"];
     let names = [model["name"].as_str(), model.as_str()].into_iter().flatten().map(str::to_owned);
-    names.chain([folder_name(run)]).find(|name| !name.is_empty()).unwrap_or_else(|| "run".to_owned())
+    names.chain([files::name(&run.folders[0])]).find(|name| !name.is_empty()).unwrap_or_else(|| "run".to_owned())
 }
 
 fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOptions) -> RunAnalysis {
@@ -98,7 +95,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             controls: controls::controls(data),
             sweep: sweep::settings(data),
             early: early::curves(data),
-            overhead: overhead::stages(&items),
+            overhead: summary::stages(&items),
             holdout: holdout::holdout(data, binning),
             items,
         }

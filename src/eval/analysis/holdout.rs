@@ -3,10 +3,7 @@
 
 use super::summary::wilson;
 use super::{Data, Item, Method};
-use crate::eval::metrics::calibrators::{Isotonic, Platt, log_odds};
-use crate::eval::metrics::mt19937::Mt19937;
-use crate::eval::metrics::risk::RiskControl;
-use crate::eval::metrics::{Binning, Confidence, Ranking, brier, ece};
+use crate::eval::metrics::{Binning, Confidence, Isotonic, Mt19937, Platt, Ranking, RiskControl, brier, ece, log_odds};
 use serde::Serialize;
 
 /// A task's items cut in two at random.

@@ -5,13 +5,12 @@ use crate::eval::metrics::Confidence;
 use crate::eval::run::manifest::comparable;
 use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
-use crate::files;
+use crate::files::{self, entries, name};
 use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
 use crate::uq::answer::pattern;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +19,9 @@ use thiserror::Error;
 /// Run folders cannot be read.
 #[derive(Debug, Error)]
 pub enum AnalysisError {
-    #[error("{}: not a run folder (no manifest.json); expected a folder written by `uqac eval --output`{}", folder.display(), hint(inside))]
-    NotARun { folder: PathBuf, inside: Vec<PathBuf> },
+    #[error("{}: not a run folder (no manifest.json); expected a folder written by `uqac eval --output`{}", folder.display(),
+        inside.as_ref().map_or(String::new(), |run| format!("; there are runs in it, such as {}", run.display())))]
+    NotARun { folder: PathBuf, inside: Option<PathBuf> },
     #[error("{}: no such folder; expected one written by `uqac eval --output`", .0.display())]
     NoFolder(PathBuf),
     #[error("{}: expected a run's manifest, a JSON object: {why}", file.display())]
@@ -36,13 +36,6 @@ pub enum AnalysisError {
     Io { file: PathBuf, source: io::Error },
     #[error(transparent)]
     Read(#[from] ReadError),
-}
-
-fn hint(inside: &[PathBuf]) -> String {
-    match inside.first() {
-        Some(first) => format!("; there are runs in it, such as {}", first.display()),
-        None => String::new(),
-    }
 }
 
 /// The analysis' fields of a [`Sample`].
@@ -249,7 +242,7 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
 /// The items of a sample file, with what a sweep has added in `sweep_` of the same name; and what was wrong with them.
 fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
     let mut items: Vec<Item> = Vec::new();
-    let mut notes = for_each_sample(file, |sample| items.push(sample.into()))?;
+    let mut notes = for_each_line(file, |sample: Sample| items.push(sample.into()))?;
     let swept = file.with_file_name(name(file).replacen("samples_", "sweep_", 1));
     if swept.is_file() {
         let place: HashMap<usize, usize> = items.iter().enumerate().map(|(i, item)| (item.doc_id, i)).collect();
@@ -269,23 +262,15 @@ pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
     Ok(files)
 }
 
-/// Content of a folder, by name.
-fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = folder.read_dir()?.map(|entry| Ok(entry?.path()));
-    entries.collect::<io::Result<BTreeSet<_>>>().map(|entries| entries.into_iter().collect())
-}
-
-fn name(file: &Path) -> Cow<'_, str> {
-    file.file_name().unwrap_or_default().to_string_lossy()
-}
-
 fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
     let file = folder.join("manifest.json");
     let text = match files::read_to_string(&file, files::MAX_SETTINGS) {
         Ok(text) => text,
         // a folder without one, or something that is no folder
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Err(AnalysisError::NotARun { folder: folder.to_owned(), inside: runs_inside(folder) });
+            let inside =
+                entries(folder).unwrap_or_default().into_iter().find(|path| path.join("manifest.json").is_file());
+            return Err(AnalysisError::NotARun { folder: folder.to_owned(), inside });
         }
         Err(source) => return Err(AnalysisError::Io { file, source }),
     };
@@ -297,12 +282,6 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
     }
 }
 
-/// Run folders directly in a folder.
-fn runs_inside(folder: &Path) -> Vec<PathBuf> {
-    let entries = entries(folder).unwrap_or_default().into_iter();
-    entries.filter(|path| path.join("manifest.json").is_file()).collect()
-}
-
 /// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4). It may have been compressed since.
 fn shard_of(file: &Path) -> Option<(usize, usize)> {
     let name = name(file);
@@ -310,14 +289,9 @@ fn shard_of(file: &Path) -> Option<(usize, usize)> {
     Some((found[1].parse().ok()?, found[2].parse().ok()?))
 }
 
-/// Hands over every sample of a file in its order; returns what was wrong with it. A half-written last line (of a run that
-/// died) and damaged lines are left out; a file in which no line is a sample is an error.
-pub fn for_each_sample(file: &Path, each: impl FnMut(Sample)) -> Result<Vec<String>, AnalysisError> {
-    for_each_line(file, each)
-}
-
-/// The same for another kind of lines.
-fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
+/// Hands over every line of a file in its order, a sample or a row of a sweep; returns what was wrong with it. A half-written
+/// last line (of a run that died) and damaged lines are left out; a file in which no line can be read is an error.
+pub fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
     let name = name(file);
     let (mut lines, mut good) = (Lines::open(file)?, 0);
     let (mut notes, mut bad): (Vec<String>, Vec<(u64, String)>) = (Vec::new(), Vec::new());

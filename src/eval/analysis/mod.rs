@@ -19,18 +19,17 @@ pub mod early;
 pub mod holdout;
 pub mod load;
 pub mod methods;
-mod overhead;
 mod summary;
 mod sweep;
 
-pub use load::{AnalysisError, Item, for_each_sample, sample_files};
+pub use load::{AnalysisError, Item, for_each_line, sample_files};
 pub use methods::{Group, Method};
 
 use controls::Control;
 use early::EarlyStopping;
 use holdout::Holdout;
 
-use super::metrics::{Balanced, Metric, Resampling};
+use super::metrics::{Balanced, Metric};
 use super::sample::Similarity;
 use crate::units::count;
 use clap::Parser;

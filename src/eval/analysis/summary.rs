@@ -1,11 +1,12 @@
-//! A task's items counted.
+//! A task's items counted, and the costs of the stages that they went through.
 
-use super::{Item, Summary, Votes};
+use super::{Item, Stage, Summary, Votes};
 use crate::eval::run::methods::self_consistency::SelfConsistency;
 use crate::eval::sample::Similarity;
 use crate::io::record::Status;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
@@ -79,6 +80,31 @@ fn mean_similarity(items: &[Item]) -> Option<Similarity> {
     let found: Vec<Similarity> = items.iter().filter_map(|item| item.uq.similarity).collect();
     let mean = |value: fn(&Similarity) -> f64| found.iter().map(value).sum::<f64>() / found.len() as f64;
     (!found.is_empty()).then(|| Similarity { chain: mean(|s| s.chain), response: mean(|s| s.response) })
+}
+
+/// The stage that writes the response, which a model without a confidence needs, too.
+const GENERATE: &str = "generate";
+
+/// Seconds by stage: `generate` first, then the most expensive.
+pub(super) fn stages(items: &[Item]) -> Vec<Stage> {
+    let seconds_of = |item: &Item, name: &str| item.uq.seconds.get(name).copied().filter(|seconds| seconds.is_finite());
+    let stage = |name: &str| {
+        let through: Vec<&Item> = items.iter().filter(|item| seconds_of(item, name).is_some()).collect();
+        let sum = |name: &str| through.iter().filter_map(|item| seconds_of(item, name)).sum::<f64>();
+        let (seconds, generate) = (sum(name), sum(GENERATE));
+        Stage {
+            stage: name.to_owned(),
+            items: through.len(),
+            seconds,
+            seconds_per_item: seconds / through.len().max(1) as f64,
+            relative_to_generate: (generate > 0.0).then(|| seconds / generate),
+        }
+    };
+    let names: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.seconds.keys().map(String::as_str)).collect();
+    let mut stages: Vec<Stage> = names.into_iter().map(stage).collect();
+    let later = |stage: &Stage| stage.stage != GENERATE;
+    stages.sort_by(|a, b| later(a).cmp(&later(b)).then(b.seconds.total_cmp(&a.seconds)));
+    stages
 }
 
 #[cfg(test)]

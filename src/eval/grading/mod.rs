@@ -31,18 +31,15 @@ use vocabulary::half_of_day;
 #[must_use]
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
     let (answer, target) = (&*ascii_digits(answer), &*ascii_digits(target));
+    // one is a time before noon and the other one after: units do not count, these do
+    let half_days_differ = || half_of_day(answer).zip(half_of_day(target)).is_some_and(|(a, b)| a != b);
     match grader {
-        Grader::Number | Grader::Math if half_days_differ(answer, target) => false,
+        Grader::Number | Grader::Math if half_days_differ() => false,
         Grader::Number => number::equal(answer, target),
         Grader::Math => math::equal(answer, target),
         Grader::Choice | Grader::Exact => normal_form(answer, grader) == normal_form(target, grader),
         Grader::Contains => exact(answer) == exact(target) || contains(answer, target),
     }
-}
-
-/// Whether one is a time before noon and the other one after: units do not count, these do.
-fn half_days_differ(answer: &str, target: &str) -> bool {
-    half_of_day(answer).zip(half_of_day(target)).is_some_and(|(a, b)| a != b)
 }
 
 /// A form of the answer that equal answers share: votes of self-consistency are counted by it.

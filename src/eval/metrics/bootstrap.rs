@@ -3,30 +3,25 @@
 use super::mt19937::Mt19937;
 use rayon::prelude::*;
 
-/// Options of resampling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resampling {
-    pub resamples: usize,
-    pub seed: u32,
-}
-
-impl Resampling {
-    /// Draws `items` of `items` with replacement, `resamples` times, and returns the values of `evaluate`, in
-    /// order. `evaluate` is called with how often each item was drawn; what is to be compared must be evaluated on the
-    /// same draw. Each resample has its own stream, so the result does not depend on the number of threads.
-    pub fn run<T: Send>(&self, items: usize, evaluate: impl Fn(&[u16]) -> T + Sync) -> Vec<T> {
-        let one = |counts: &mut Vec<u16>, resample: usize| {
-            counts.fill(0);
-            let mut random = Mt19937::new(self.seed ^ (resample as u32 + 1).wrapping_mul(0x9E37_79B9));
-            for _ in 0..items {
-                let drawn = &mut counts[random.up_to(items as u32 - 1) as usize];
-                *drawn = drawn.saturating_add(1);
-            }
-            evaluate(counts)
-        };
-        let resamples = if items == 0 { 0 } else { self.resamples };
-        (0..resamples).into_par_iter().map_init(|| vec![0; items], one).collect()
-    }
+/// Draws `items` of `items` with replacement, `resamples` times, and returns the values of `evaluate`, in
+/// order. `evaluate` is called with how often each item was drawn; what is to be compared must be evaluated on the
+/// same draw. Each resample has its own stream, so the result does not depend on the number of threads.
+pub fn resampled<T: Send>(
+    items: usize,
+    (resamples, seed): (usize, u32),
+    evaluate: impl Fn(&[u16]) -> T + Sync,
+) -> Vec<T> {
+    let one = |counts: &mut Vec<u16>, resample: usize| {
+        counts.fill(0);
+        let mut random = Mt19937::new(seed ^ (resample as u32 + 1).wrapping_mul(0x9E37_79B9));
+        for _ in 0..items {
+            let drawn = &mut counts[random.up_to(items as u32 - 1) as usize];
+            *drawn = drawn.saturating_add(1);
+        }
+        evaluate(counts)
+    };
+    let resamples = if items == 0 { 0 } else { resamples };
+    (0..resamples).into_par_iter().map_init(|| vec![0; items], one).collect()
 }
 
 /// The percentile interval that holds 95 % of the values: quantiles 0.025 and 0.975, interpolated linearly. `None`
@@ -56,15 +51,14 @@ mod tests {
 
     #[test]
     fn draws_are_repeatable_whole_and_differ() {
-        let resampling = Resampling { resamples: 7, seed: 3 };
-        let draws = resampling.run(50, <[u16]>::to_vec);
+        let draws = resampled(50, (7, 3), <[u16]>::to_vec);
         assert_eq!(draws.len(), 7);
         assert!(draws.iter().all(|counts| counts.iter().map(|&n| u32::from(n)).sum::<u32>() == 50));
-        assert_eq!(draws, resampling.run(50, <[u16]>::to_vec));
+        assert_eq!(draws, resampled(50, (7, 3), <[u16]>::to_vec));
         assert!((1..7).all(|i| draws[i] != draws[0]));
-        let other = Resampling { seed: 4, ..resampling }.run(50, <[u16]>::to_vec);
+        let other = resampled(50, (7, 4), <[u16]>::to_vec);
         assert!(other.iter().all(|counts| !draws.contains(counts)));
-        assert!(resampling.run(0, |_| ()).is_empty());
+        assert!(resampled(0, (7, 3), |_| ()).is_empty());
     }
 
     #[test]
@@ -83,7 +77,7 @@ mod tests {
         let items: Vec<f64> = (0..n).map(|i| (i as f64 + 0.5) / n as f64).collect();
         let mean =
             |counts: &[u16]| Some(items.iter().zip(counts).map(|(x, c)| x * f64::from(*c)).sum::<f64>() / n as f64);
-        let [low, high] = interval(&Resampling { resamples: 1000, seed: 0 }.run(n, mean)).unwrap();
+        let [low, high] = interval(&resampled(n, (1000, 0), mean)).unwrap();
         let expected = 2.0 * 1.96 / (12.0 * n as f64).sqrt();
         // a quantile at 2.5 % from 1000 values has a standard error of about 4 % of the width
         assert!(((high - low) / expected - 1.0).abs() < 0.15, "{low} {high}");

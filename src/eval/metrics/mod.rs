@@ -16,19 +16,20 @@ pub mod balanced;
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrators;
-pub mod correlation;
 pub mod discrimination;
 pub mod mt19937;
 pub mod ranking;
 pub mod risk;
 pub mod selective;
 
-pub use balanced::{Balanced, BalancedBin, Subsample, balanced_reliability, balanced_subsample};
-pub use bootstrap::{Resampling, interval};
+pub use balanced::{Balanced, MeanSd, Subsample, balanced_reliability, balanced_subsample};
+pub use bootstrap::{interval, resampled};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
-pub use correlation::pearson;
+pub use calibrators::{Isotonic, Platt, log_odds};
 pub use discrimination::{auprc, auroc, length_controlled_auroc};
+pub use mt19937::Mt19937;
 pub use ranking::{Confidence, Level, Ranking};
+pub use risk::RiskControl;
 pub use selective::{CurvePoint, aurc, prr, risk_coverage};
 
 use serde::{Deserialize, Serialize};
@@ -56,17 +57,17 @@ impl Metric {
     pub const ALL: [Metric; 7] =
         [Metric::Auroc, Metric::Ece, Metric::EceRight, Metric::Brier, Metric::Auprc, Metric::Aurc, Metric::Prr];
 
-    /// Its name for programs, its name for people, whether more of it is better, whether it takes the score for a probability
-    /// (the others only rank by it), and its value.
-    fn row(self) -> (&'static str, &'static str, bool, bool, Compute) {
+    /// Its name for programs, its name for people, whether it takes the score for a probability (the others only rank
+    /// by it), and its value.
+    fn row(self) -> (&'static str, &'static str, bool, Compute) {
         match self {
-            Metric::Auroc => ("auroc", "AUROC", true, false, auroc),
-            Metric::Ece => ("ece", "ECE", false, true, |levels| ece(levels, Binning::Left)),
-            Metric::EceRight => ("ece_right", "ECE", false, true, |levels| ece(levels, Binning::Right)),
-            Metric::Brier => ("brier", "Brier", false, true, brier),
-            Metric::Auprc => ("auprc", "AUPRC", true, false, auprc),
-            Metric::Aurc => ("aurc", "AURC", false, false, aurc),
-            Metric::Prr => ("prr", "PRR", true, false, prr),
+            Metric::Auroc => ("auroc", "AUROC", false, auroc),
+            Metric::Ece => ("ece", "ECE", true, |levels| ece(levels, Binning::Left)),
+            Metric::EceRight => ("ece_right", "ECE", true, |levels| ece(levels, Binning::Right)),
+            Metric::Brier => ("brier", "Brier", true, brier),
+            Metric::Auprc => ("auprc", "AUPRC", false, auprc),
+            Metric::Aurc => ("aurc", "AURC", false, aurc),
+            Metric::Prr => ("prr", "PRR", false, prr),
         }
     }
 
@@ -80,11 +81,6 @@ impl Metric {
         self.row().1
     }
 
-    /// Whether more of it is better.
-    pub fn higher_is_better(self) -> bool {
-        self.row().2
-    }
-
     /// The bins of this calibration error; of other metrics the authors' code's.
     pub fn binning(self) -> Binning {
         if self == Metric::EceRight { Binning::Right } else { Binning::Left }
@@ -92,7 +88,7 @@ impl Metric {
 
     /// The metric of these labels; `None` of scores that are no probabilities (`probability` false) where it needs them.
     pub fn of(self, levels: &[Level], probability: bool) -> Option<f64> {
-        let (_, _, _, needs_probability, value) = self.row();
+        let (_, _, needs_probability, value) = self.row();
         if needs_probability && !probability { None } else { value(levels) }
     }
 }

@@ -46,7 +46,7 @@ pub fn assess(
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, *finish);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
-    sample.arguments.push((prompt.text.clone(), arguments(task, options, None)));
+    sample.arguments.push((prompt.clone(), arguments(task, options, None)));
     sample.resps.push(vec![text.clone()]);
     sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
     (sample.uq.status, sample.uq.answer) = (Status::NoAnswer, answer.clone());
@@ -59,7 +59,7 @@ pub fn assess(
         sample.uq.scores.extend(found.scores.into_iter().map(|(key, score)| (key.to_owned(), score)));
         sample.metrics.extend(found.metrics.into_iter().map(|(key, value)| (key.to_owned(), value)));
         if let Some((texts, answer)) = found.drawn {
-            sample.arguments.push((prompt.text.clone(), arguments(task, options, Some(options.temperature))));
+            sample.arguments.push((prompt.clone(), arguments(task, options, Some(options.temperature))));
             sample.resps.push(texts);
             sample.filtered_resps.push(answer);
         }

@@ -103,12 +103,12 @@ impl<'t> Run<'t, '_, '_, '_> {
         let (task, options) = (self.task, self.options);
         let begun = Instant::now();
         let engine = self.batch.engine();
-        let prompt = prompt(engine, question, options)?;
-        let subject = Subject { task, item: question, options, prompt, reading: None };
+        let (prompt, prompt_tokens) = prompt(engine, question, options)?;
+        let subject = Subject { task, item: question, options, prompt, prompt_tokens, reading: None };
         let draws = |method: &'static Method| Ok((method, (method.samples)(engine, &subject, &[])?));
         let draws = own_passes(&options.methods).map(draws).collect::<Result<Vec<_>, MethodError>>()?;
-        let prompt = &subject.prompt.tokens;
-        let own = self.batch.start(prompt, question.doc_id as u64, &mut |_| ControlFlow::Continue(()))?;
+        let own =
+            self.batch.start(&subject.prompt_tokens, question.doc_id as u64, &mut |_| ControlFlow::Continue(()))?;
         self.seconds.insert(own, begun.elapsed().as_secs_f64());
         self.owners.insert(own, (own, None));
         let mut item = Item { subject, methods: Vec::new(), error: None };

@@ -6,18 +6,9 @@ use super::methods::MethodError;
 use crate::engine::TracedSequence;
 use crate::eval::sample::SweepPoint;
 use crate::uq::{ChainRule, Outcome, Parameters, chain, control, pipeline};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// Drawn for every response; those without draws once.
-const CONTROLS: [ChainRule; 6] = [
-    ChainRule::Random,
-    ChainRule::RandomDigits,
-    ChainRule::DigitsMatched,
-    ChainRule::RandomContent,
-    ChainRule::Similarity,
-    ChainRule::None,
-];
 
 /// The scores that a chain decides without an ensemble, and their logarithms.
 const SCORES: [&str; 4] = ["p_attn", "p_sim", "attn_logprob", "sim_logprob"];
@@ -47,7 +38,7 @@ pub fn controls(
         return Ok(points);
     }
     let (response, mut queries) = traced.parts();
-    for rule in CONTROLS {
+    for &rule in ChainRule::value_variants().iter().filter(|rule| **rule != ChainRule::Attention) {
         let draws = if rule.is_random() { options.draws as u64 } else { 1 };
         for index in 0..draws {
             // no alternative is above this τ: no ensemble

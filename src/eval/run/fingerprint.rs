@@ -88,14 +88,9 @@ pub(crate) fn digits(hash: impl AsRef<[u8]>) -> String {
 }
 
 fn weights(folder: &Path) -> Result<String, (PathBuf, io::Error)> {
-    let entries = std::fs::read_dir(folder).map_err(|error| (folder.to_owned(), error))?;
-    let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
-        .collect();
-    files.sort();
+    let entries = files::entries(folder).map_err(|error| (folder.to_owned(), error))?;
     let mut hash = Sha256::new();
-    for path in files {
+    for path in entries.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")) {
         sample(&path, &mut hash).map_err(|error| (path, error))?;
     }
     Ok(digits(hash.finalize()))

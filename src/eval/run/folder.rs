@@ -30,9 +30,7 @@ pub enum FolderError {
 
 /// A folder that a run writes to.
 #[derive(Debug)]
-pub struct RunFolder {
-    path: PathBuf,
-}
+pub struct RunFolder(PathBuf);
 
 impl RunFolder {
     /// Makes the folder and its manifest, or checks that an earlier run's is the same.
@@ -52,23 +50,19 @@ impl RunFolder {
             })?;
         }
         check(path, &read_manifest(file)?, manifest)?;
-        Ok(RunFolder { path: path.to_owned() })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(RunFolder(path.to_owned()))
     }
 
     /// The file of a task's samples, or of another kind of lines: `samples_bbh_word_sorting.shard-2-of-4.jsonl`.
     pub fn lines(&self, kind: &str, task: &str, shard: Option<Shard>) -> PathBuf {
         let shard = shard.map_or(String::new(), |s| format!(".shard-{}-of-{}", s.index, s.of));
         let task = task.replace(|c: char| !(c.is_alphanumeric() || "-.".contains(c)), "_");
-        self.path.join(format!("{kind}_{task}{shard}.jsonl"))
+        self.0.join(format!("{kind}_{task}{shard}.jsonl"))
     }
 
     /// Writes a whole file at once: readers see the old one or the new one.
     pub fn replace(&self, name: &str, text: &str) -> Result<(), FolderError> {
-        let path = self.path.join(name);
+        let path = self.0.join(name);
         cache::write(&path, text.as_bytes()).map_err(|source| FolderError::Io { path, source })
     }
 }

@@ -14,13 +14,13 @@ pub mod sidecar;
 pub mod sweep;
 
 use crate::engine::encode::{EncodeError, encode_prompt};
-use crate::engine::{Engine, EngineError};
+use crate::engine::{BATCH_SIZE, Engine, EngineError};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
 use crate::model::chat::Conversation;
+use crate::units::count;
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
-use methods::Prompt;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -39,14 +39,18 @@ pub enum RunError {
     Sweep(#[from] SweepError),
 }
 
-/// Options of a run that change no result.
-#[derive(Clone, Copy)]
+/// Options of a run that change no result; also those of the command line.
+#[derive(Clone, Copy, clap::Args)]
 pub struct RunOptions {
-    /// Responses generated at once.
-    pub batch_size: usize,
-    /// Only the first n items of each task.
+    /// Only the first N items of each task
+    #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Part I of N (from 1): every N-th item; the parts may share a folder
+    #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
+    /// Responses generated at once: faster, more memory, same results
+    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value_t = BATCH_SIZE)]
+    pub batch_size: usize,
 }
 
 impl RunOptions {
@@ -120,10 +124,10 @@ fn limits(task: &Task) -> Map<String, Value> {
 }
 
 /// An item's prompt as text and as tokens.
-fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<Prompt, EncodeError> {
+fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<(String, Vec<u32>), EncodeError> {
     let conversation = Conversation::Prompt(item.prompt.clone());
     let tokens = encode_prompt(engine, &conversation, options.chat_template)?;
     let template = engine.chat_template().filter(|_| options.chat_template);
     let text = template.map(|template| template.render(&conversation.to_messages(), true)).transpose()?;
-    Ok(Prompt { tokens, text: text.unwrap_or_else(|| item.prompt.clone()) })
+    Ok((text.unwrap_or_else(|| item.prompt.clone()), tokens))
 }

@@ -1,20 +1,17 @@
 //! Abacus: sums in many steps, the test set of the small model that comes with this program.
 
 use super::read::{Record, first_record, records};
-use super::source::Files;
 use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items};
 use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
 pub(super) const ABACUS: Benchmark = Benchmark {
     key: "abacus",
-    files: Files {
-        patterns: &["models/abacus/test.jsonl", "abacus/test.jsonl", "abacus*.jsonl"],
-        shared_patterns: &["test.jsonl"],
-        fits: |path| first_record(path).is_some_and(|record| record.value.get("template").is_some()),
-        hub: &[],
-        how: "it comes with this program",
-    },
+    patterns: &["models/abacus/test.jsonl", "abacus/test.jsonl", "abacus*.jsonl"],
+    shared_patterns: &["test.jsonl"],
+    fits: |path| first_record(path).is_some_and(|record| record.value.get("template").is_some()),
+    hub: &[],
+    how: "it comes with this program",
     embedded: Some(|| Ok(demo::folder()?.join(demo::TEST_SET))),
     subtasks: None,
     rule: AnswerRule::Number,

@@ -1,22 +1,21 @@
 //! BIG-Bench Hard: 27 kinds of puzzles, each with three worked examples.
 
 use super::read::{Record, examples, text};
-use super::source::{Files, file_name, matches};
+use super::source::matches;
 use super::{Benchmark, Grader, Question, TaskError, items};
+use crate::files;
 use crate::uq::answer::{AnswerRule, pattern};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
 
 pub(super) const BBH: Benchmark = Benchmark {
     key: "bbh",
-    files: Files {
-        patterns: &["bbh/bbh", "bbh", "big-bench-hard/bbh"],
-        shared_patterns: &["."],
-        fits: |path| prompt_folder(path).is_some(),
-        hub: &[],
-        how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\nthen give --data BIG-Bench-Hard; \
-              or, without the worked examples: python -m uqac.tasks bbh:NAME -o bbh.jsonl, then -t bbh.jsonl",
-    },
+    patterns: &["bbh/bbh", "bbh", "big-bench-hard/bbh"],
+    shared_patterns: &["."],
+    fits: |path| prompt_folder(path).is_some(),
+    hub: &[],
+    how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\nthen give --data BIG-Bench-Hard; \
+          or, without the worked examples: python -m uqac.tasks bbh:NAME -o bbh.jsonl, then -t bbh.jsonl",
     embedded: None,
     subtasks: Some(subtasks),
     rule: AnswerRule::Boxed,
@@ -36,7 +35,7 @@ fn subtasks(path: &Path) -> Vec<(String, PathBuf)> {
 
 /// The subtask whose questions are in a file: its name without the ending.
 fn subtask(file: &Path) -> String {
-    file_name(file).trim_end_matches(".json").to_owned()
+    files::name(file).trim_end_matches(".json").to_owned()
 }
 
 fn item(doc_id: usize, record: Record, examples: &str) -> Result<Question, TaskError> {
@@ -71,7 +70,7 @@ fn read_prompt(questions: &Path) -> Result<String, TaskError> {
     let path = path.ok_or_else(|| TaskError::Missing {
         task: format!("bbh:{subtask}"),
         looked: vec![format!("cot-prompts/{subtask}.txt beside {}", questions.display())],
-        how: BBH.files.how.to_owned(),
+        how: BBH.how.to_owned(),
     })?;
     let text = text(&path)?;
     // The publisher's warning against training on the data ends with a line of dashes.

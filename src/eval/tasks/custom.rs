@@ -1,8 +1,8 @@
 //! Own questions: a JSONL file with a grader for each.
 
 use super::read::{Record, records};
-use super::source::file_name;
 use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
+use crate::files;
 use crate::uq::answer::{AnswerPattern, AnswerRule};
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError
     let first = items.first().map(|item: &Question| item.grader);
     let one = first.filter(|grader| items.iter().all(|item| item.grader == *grader));
     let rule = one.map_or(AnswerRule::Auto, Grader::rule);
-    let name = file_name(path);
+    let name = files::name(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     Ok(Task {
         name: name.strip_suffix(".jsonl").unwrap_or(name).to_owned(),

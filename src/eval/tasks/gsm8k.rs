@@ -1,22 +1,19 @@
 //! GSM8K: grade-school word problems whose answer is a number.
 
 use super::read::{Record, first_record, records};
-use super::source::Files;
 use super::{Benchmark, BoxedInstruction, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, TaskOptions, asked, items};
 use crate::uq::answer::AnswerRule;
 
 pub(super) const GSM8K: Benchmark = Benchmark {
     key: "gsm8k",
-    files: Files {
-        patterns: &["gsm8k/test.jsonl", "gsm8k/*test*.jsonl", "gsm8k*test*.jsonl", "gsm8k*.jsonl"],
-        shared_patterns: &["grade_school_math/data/test.jsonl", "main/test.jsonl", "data/test.jsonl", "test.jsonl"],
-        fits: |path| {
-            let answer = first_record(path).and_then(|record| record.text("answer").ok());
-            answer.is_some_and(|answer| answer.contains("####"))
-        },
-        hub: &["openai/gsm8k"],
-        how: "get it with: python -m uqac.tasks gsm8k -o gsm8k.jsonl (needs pip install datasets)\nthen give -t gsm8k.jsonl",
+    patterns: &["gsm8k/test.jsonl", "gsm8k/*test*.jsonl", "gsm8k*test*.jsonl", "gsm8k*.jsonl"],
+    shared_patterns: &["grade_school_math/data/test.jsonl", "main/test.jsonl", "data/test.jsonl", "test.jsonl"],
+    fits: |path| {
+        let answer = first_record(path).and_then(|record| record.text("answer").ok());
+        answer.is_some_and(|answer| answer.contains("####"))
     },
+    hub: &["openai/gsm8k"],
+    how: "get it with: python -m uqac.tasks gsm8k -o gsm8k.jsonl (needs pip install datasets)\nthen give -t gsm8k.jsonl",
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Number,

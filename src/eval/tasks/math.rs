@@ -1,25 +1,24 @@
 //! MATH: competition problems whose answer stands in the solution's `\boxed{…}`.
 
 use super::read::{Record, first_record, record, records};
-use super::source::{Files, entries, file_name, matches};
+use super::source::matches;
 use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items};
+use crate::files;
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};
 
 pub(super) const MATH: Benchmark = Benchmark {
     key: "math",
-    files: Files {
-        patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
-        shared_patterns: &["test", "test.jsonl"],
-        fits: |path| {
-            let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
-            let first = if path.is_dir() { folder() } else { first_record(path) };
-            first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
-        },
-        hub: &["HuggingFaceH4/MATH-500"],
-        how: "get MATH-500 with: python -m uqac.tasks math-500 -o math.jsonl (needs pip install datasets)\nthen give \
-              -t math.jsonl, or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
+    patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
+    shared_patterns: &["test", "test.jsonl"],
+    fits: |path| {
+        let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
+        let first = if path.is_dir() { folder() } else { first_record(path) };
+        first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
     },
+    hub: &["HuggingFaceH4/MATH-500"],
+    how: "get MATH-500 with: python -m uqac.tasks math-500 -o math.jsonl (needs pip install datasets)\nthen give \
+          -t math.jsonl, or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Boxed,
@@ -33,11 +32,12 @@ pub(super) const MATH: Benchmark = Benchmark {
 
 /// The problems of a folder, by subject, then by number.
 fn folder_records(folder: &Path) -> impl Iterator<Item = Result<Record, TaskError>> {
-    let mut files: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
-    let number = |path: &PathBuf| file_name(path).trim_end_matches(".json").parse::<u64>().unwrap_or(u64::MAX);
-    files.sort_by_cached_key(|path| (path.parent().map(Path::to_path_buf), number(path), path.clone()));
-    files.into_iter().map(|path| record(&path))
+    let entries = |folder: &Path| files::entries(folder).unwrap_or_default();
+    let mut found: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let number = |path: &PathBuf| files::name(path).trim_end_matches(".json").parse::<u64>().unwrap_or(u64::MAX);
+    found.sort_by_cached_key(|path| (path.parent().map(Path::to_path_buf), number(path), path.clone()));
+    found.into_iter().map(|path| record(&path))
 }
 
 fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question, TaskError> {

@@ -31,7 +31,6 @@ mod source;
 pub use crate::uq::answer::Grader;
 use read::Record;
 pub use shots::PLACEHOLDER;
-use source::Files;
 
 /// Every benchmark that has a name.
 static BENCHMARKS: &[Benchmark] = &[gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
@@ -43,7 +42,16 @@ type Subtasks = fn(&Path) -> Vec<(String, PathBuf)>;
 struct Benchmark {
     /// Its name in `--tasks`.
     key: &'static str,
-    files: Files,
+    /// Paths below a folder of data, the preferred first. `*` stands for any part of a name; case does not count.
+    patterns: &'static [&'static str],
+    /// Further paths, which another benchmark may have too: used if `fits`.
+    shared_patterns: &'static [&'static str],
+    /// Whether a file or folder looks like this benchmark.
+    fits: fn(&Path) -> bool,
+    /// Datasets of the Hugging Face hub that hold such files.
+    hub: &'static [&'static str],
+    /// Advice without them: the command that gets them.
+    how: &'static str,
     /// Its files, if they come with the program.
     embedded: Option<fn() -> Result<PathBuf, TaskError>>,
     /// Its subtasks in a file or folder that was found, by name.
@@ -65,7 +73,7 @@ pub const DEFAULT_MAX_TOKENS: usize = 1024;
 impl Benchmark {
     /// The benchmark's tasks: one, or each of its subtasks, or that of this name.
     fn load(&self, subtask: Option<&str>, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
-        let path = match (self.files.find(self.key, options), self.embedded) {
+        let path = match (self.find(options), self.embedded) {
             (Err(TaskError::Missing { .. }), Some(embedded)) => embedded()?,
             (found, _) => found?,
         };

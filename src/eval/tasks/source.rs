@@ -1,32 +1,18 @@
 //! Search for a benchmark's files on this machine.
 
-use super::{TaskError, TaskOptions};
+use super::{Benchmark, TaskError, TaskOptions};
+use crate::files::{entries, name};
 use crate::model::hub::dataset_snapshots;
 use std::path::{Path, PathBuf};
 
-/// Names of a benchmark's files, and the command that gets them.
-pub(super) struct Files {
-    /// Paths below a folder of data, the preferred first. `*` stands for any part of a name; case does not count.
-    pub patterns: &'static [&'static str],
-    /// Further paths, which another benchmark may have too: used if `fits`.
-    pub shared_patterns: &'static [&'static str],
-    /// Whether a file or folder looks like this benchmark.
-    pub fits: fn(&Path) -> bool,
-    /// Datasets of the Hugging Face hub that hold such files.
-    pub hub: &'static [&'static str],
-    /// Advice without them.
-    pub how: &'static str,
-}
-
-impl Files {
+impl Benchmark {
     /// The benchmark's file or folder: what is given itself, in the folder given, or in the hub cache.
-    /// `task` names it in errors.
-    pub fn find(&self, task: &'static str, options: &TaskOptions) -> Result<PathBuf, TaskError> {
+    pub(super) fn find(&self, options: &TaskOptions) -> Result<PathBuf, TaskError> {
         let snapshots = self.hub.iter().flat_map(|name| dataset_snapshots(name)).collect();
-        self.find_in(task, options.data.as_deref(), snapshots)
+        self.find_in(options.data.as_deref(), snapshots)
     }
 
-    fn find_in(&self, task: &'static str, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
+    fn find_in(&self, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
         if let Some(path) = data {
             let metadata = std::fs::metadata(path);
             if metadata.map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?.is_file() {
@@ -42,13 +28,13 @@ impl Files {
             match found.len() {
                 0 => {}
                 1 => return Ok(found.remove(0)),
-                _ => return Err(TaskError::Ambiguous { task, found }),
+                _ => return Err(TaskError::Ambiguous { task: self.key, found }),
             }
         }
-        Err(self.missing(task, data, &snapshots))
+        Err(self.missing(data, &snapshots))
     }
 
-    fn missing(&self, task: &str, data: Option<&Path>, snapshots: &[PathBuf]) -> TaskError {
+    fn missing(&self, data: Option<&Path>, snapshots: &[PathBuf]) -> TaskError {
         let below = |folder: &Path| {
             let patterns = self.patterns.iter().chain(self.shared_patterns);
             patterns.map(|pattern| folder.join(pattern).display().to_string()).collect::<Vec<_>>()
@@ -62,7 +48,7 @@ impl Files {
             let note = if parquet { " (has Parquet files, which are not read)" } else { "" };
             looked.push(format!("{}{note}", snapshot.display()));
         }
-        TaskError::Missing { task: task.to_owned(), looked, how: self.how.to_owned() }
+        TaskError::Missing { task: self.key.to_owned(), looked, how: self.how.to_owned() }
     }
 }
 
@@ -76,21 +62,13 @@ pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
             let plain = if part.ends_with(".jsonl") { name.strip_suffix(".gz").unwrap_or(&name) } else { &name };
             name_matches(plain, part) && !(part.contains('*') && name.contains("train"))
         };
-        found = found.iter().flat_map(|folder| entries(folder)).filter(|path| fits(&file_name(path))).collect();
+        found = found
+            .iter()
+            .flat_map(|folder| entries(folder).unwrap_or_default())
+            .filter(|path| fits(&name(path)))
+            .collect();
     }
     found
-}
-
-/// A folder's entries, sorted by name; none if it cannot be read.
-pub(super) fn entries(folder: &Path) -> Vec<PathBuf> {
-    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
-pub(super) fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Whether a name is the pattern with something in the place of each `*`.
@@ -104,12 +82,14 @@ fn name_matches(name: &str, pattern: &str) -> bool {
 mod tests {
     use super::*;
 
-    const FILES: Files = Files {
+    const QUIZ: Benchmark = Benchmark {
+        key: "quiz",
         patterns: &["quiz/test.jsonl", "quiz*.jsonl"],
         shared_patterns: &["test.jsonl"],
         fits: |path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("quiz")),
         hub: &["org/quiz"],
         how: "buy it",
+        ..super::super::gsm8k::GSM8K
     };
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -136,7 +116,7 @@ mod tests {
     fn files_are_found_in_order() {
         let found = |files: &[(&str, &str)]| {
             let folder = folder(files);
-            let path = FILES.find_in("quiz", Some(folder.path()), Vec::new());
+            let path = QUIZ.find_in(Some(folder.path()), Vec::new());
             path.map(|path| path.strip_prefix(folder.path()).unwrap().display().to_string())
         };
         assert_eq!(found(&[("quiz/test.jsonl", ""), ("quiz_test.jsonl", "")]).unwrap(), "quiz/test.jsonl");
@@ -152,12 +132,12 @@ mod tests {
     fn the_cache_comes_after_the_folder() {
         let (empty, full) = (folder(&[("a.parquet", "")]), folder(&[("quiz.jsonl", "")]));
         let snapshots = vec![empty.path().to_path_buf(), full.path().to_path_buf()];
-        assert_eq!(FILES.find_in("quiz", Some(empty.path()), snapshots).unwrap(), full.path().join("quiz.jsonl"));
-        let message = FILES.find_in("quiz", None, vec![empty.path().to_path_buf()]).unwrap_err().to_string();
+        assert_eq!(QUIZ.find_in(Some(empty.path()), snapshots).unwrap(), full.path().join("quiz.jsonl"));
+        let message = QUIZ.find_in(None, vec![empty.path().to_path_buf()]).unwrap_err().to_string();
         assert!(message.contains("Parquet") && message.ends_with("\nbuy it"), "{message}");
         let file = full.path().join("quiz.jsonl");
-        assert_eq!(FILES.find_in("quiz", Some(&file), Vec::new()).unwrap(), file);
-        let gone = FILES.find_in("quiz", Some(&full.path().join("gone")), Vec::new()).unwrap_err();
+        assert_eq!(QUIZ.find_in(Some(&file), Vec::new()).unwrap(), file);
+        let gone = QUIZ.find_in(Some(&full.path().join("gone")), Vec::new()).unwrap_err();
         assert!(matches!(gone, TaskError::Read { .. }), "{gone}");
     }
 }

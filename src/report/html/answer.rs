@@ -1,9 +1,10 @@
 //! One answer with its chain drawn on the response, for a notebook or as a page of its own: `answer.html`, without a script.
 
 use super::page::environment;
-use crate::report::term::draw::Mark;
-use crate::report::term::tokens::Piece;
-use crate::report::term::{ABSTAINED, AskReport, OUT_OF_RANGE, UNCALIBRATED, confidence, number, origin, token_of};
+use crate::io::record::Record;
+use crate::report::term::{
+    ABSTAINED, AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of,
+};
 use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};
 use minijinja::{Error, Value, context};
@@ -14,19 +15,20 @@ use minijinja::{Error, Value, context};
 /// # Errors
 /// The template's own, of which none depends on the data.
 pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
-    let (label, shown, mut notes) = match report.confidence {
+    let Record { answer, scores, confidence: calibrated, .. } = report.record;
+    let (label, shown, mut notes) = match calibrated {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
-            let score = |of: fn(&Scores) -> f64| number(report.outcome.map_or(f64::NAN, |outcome| of(&outcome.scores)));
+            let score = |of: fn(&Scores) -> f64| number(scores.as_ref().map_or(f64::NAN, of));
             let ranking = format!("rank by {RANKING}: {}", score(Scores::ranking));
             ("UQAC P", score(Scores::p), vec![ranking, UNCALIBRATED.to_owned()])
         }
     };
-    let out_of_range = report.confidence.is_some_and(|found| found.out_of_range);
+    let out_of_range = calibrated.as_ref().is_some_and(|found| found.out_of_range);
     notes.extend(out_of_range.then(|| OUT_OF_RANGE.to_owned()));
-    notes.extend(report.abstained.then(|| ABSTAINED.to_owned()));
-    let scores = report.outcome.into_iter().flat_map(|outcome| {
-        let shown = as_shown().iter().filter_map(|score| Some((score, outcome.scores.get(score.key)?)));
+    notes.extend(report.abstained().then(|| ABSTAINED.to_owned()));
+    let scores = scores.iter().flat_map(|scores| {
+        let shown = as_shown().iter().filter_map(|score| Some((score, scores.get(score.key)?)));
         shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
     });
     environment().render_str(
@@ -36,8 +38,8 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
             label,
             shown,
             notes,
-            answer => report.outcome.map(|_| report.answer_text().trim().to_owned()),
-            value => report.confidence.filter(|_| !out_of_range).map(|found| found.value),
+            answer => answer.as_ref().map(|_| report.answer_text().trim().to_owned()),
+            value => calibrated.as_ref().filter(|_| !out_of_range).map(|found| found.value),
             segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),
             scores => scores.collect::<Value>(),
         },
@@ -47,8 +49,7 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
 /// A piece of the response: its text, and of a token what it is to the answer and what is known of it.
 fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece) -> Value {
     let title = token.map(|j| {
-        let chain = report.outcome.map_or(&[][..], |outcome| &outcome.chain);
-        let link = chain.iter().find(|link| token_of(link.row) == Some(j));
+        let link = report.record.chain.iter().find(|link| token_of(link.row) == Some(j));
         let similarity = link.map_or(String::new(), |link| format!(", similarity {}", number(link.similarity)));
         format!("p {}{similarity}", number(report.p(Some(j))))
     });
@@ -58,6 +59,7 @@ fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uq::Profile;
     use std::slice::from_ref;
 
     #[test]
@@ -68,10 +70,7 @@ mod tests {
             ranges: from_ref(&range),
             token_texts: from_ref(&token_text),
             logprobs: &[0.25_f64.ln()],
-            prompt_len: 1,
-            outcome: None,
-            confidence: None,
-            abstained: false,
+            record: &Record::no_answer(serde_json::Value::Null, Profile::Corrected, 1),
             all_scores: true,
         };
         let (part, page) = (answer(&report, false).unwrap(), answer(&report, true).unwrap());

@@ -3,8 +3,7 @@
 use crate::eval::analysis::Method;
 use crate::eval::sample::{EnsembleMember, Sample};
 use crate::io::record::Status;
-use crate::report::term::sanitize::visible;
-use crate::report::term::tokens::pieces;
+use crate::report::term::{pieces, visible};
 use crate::uq::Link;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,7 +17,8 @@ pub struct Items {
     items: BTreeMap<(String, usize), String>,
     bytes: usize,
     limit: usize,
-    left_out: usize,
+    /// Items left out for size.
+    pub(super) left_out: usize,
 }
 
 impl Items {
@@ -39,11 +39,6 @@ impl Items {
         }
         self.bytes = self.bytes - replaced + json.len();
         self.items.insert(key, json);
-    }
-
-    /// Items left out for size.
-    pub fn left_out(&self) -> usize {
-        self.left_out
     }
 
     /// A JSON array, a line an item.

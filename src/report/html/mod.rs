@@ -3,7 +3,7 @@
 //! ```text
 //! finding, tables, pictures ─────────────┐
 //! samples ─ items as JSON (data) ────────┼─ page.html in frame.html (page) ─ report.html
-//! page.css, {dom,view,arcs,tex,items}.js ┘
+//! page.css, {dom,view,arcs,items}.js ────┘
 //! ```
 //!
 //! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes
@@ -21,7 +21,8 @@ pub use page::{Document, Page, Run};
 use super::finding::findings;
 use super::pictures::galleries;
 use super::tables::build::tables;
-use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_sample, sample_files};
+use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_line, sample_files};
+use crate::eval::sample::Sample;
 
 /// Bytes of items that a page holds at most: what a browser still opens at once.
 const ITEMS_LIMIT: usize = 30 << 20;
@@ -65,7 +66,7 @@ fn runs_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<R
     let benchmark = |task: &str| task.split(':').next().unwrap_or_default().to_owned();
     for folder in &run.folders {
         for file in sample_files(folder)? {
-            for_each_sample(&file, |sample| {
+            for_each_line(&file, |sample: Sample| {
                 let of_sample = benchmark(&sample.task);
                 if let Some(run) = runs.iter_mut().find(|run| benchmark(&run.task) == of_sample) {
                     run.items.add(&sample, &analysis.methods);

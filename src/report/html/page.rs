@@ -7,12 +7,11 @@ use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::{Table, meaning};
 use crate::report::term::sanitize::visible;
+use crate::uq::answer::pattern;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
-use regex::Regex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::sync::LazyLock;
 
 /// Tables that are open from the start.
 const OPEN_TABLES: usize = 2;
@@ -97,7 +96,7 @@ impl Page {
             title: &self.title,
             body: include_str!("page.html"),
             style: &theme::style_sheet(),
-            script: concat!(include_str!("tex.js"), include_str!("items.js")),
+            script: include_str!("items.js"),
             connects: false,
             head: json!({
                 "methods": self.methods.iter().map(method).collect::<Vec<_>>(),
@@ -109,7 +108,7 @@ impl Page {
             tables => Value::from(Serde(&self.tables)),
             open_tables => OPEN_TABLES,
             galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
-            left_out => self.runs.iter().map(|run| run.items.left_out()).sum::<usize>(),
+            left_out => self.runs.iter().map(|run| run.items.left_out).sum::<usize>(),
             items => markup(items.join(",\n")),
         })?;
         Ok(page)
@@ -128,8 +127,7 @@ fn markup(text: impl Into<String>) -> Value {
 
 /// A table's text, with minus signs where there are hyphens before digits.
 fn with_minus(text: &str) -> String {
-    static HYPHEN: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(^|[ \[(])-([0-9])").expect("a pattern"));
-    HYPHEN.replace_all(text, "$1−$2").into_owned()
+    pattern!(r"(^|[ \[(])-([0-9])").replace_all(text, "$1−$2").into_owned()
 }
 
 /// Meaning of a column's head, for a tooltip, and whether more of it is better.

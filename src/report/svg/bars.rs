@@ -84,19 +84,13 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
 
 /// Numbers of items, by whether their answers are right. What is not finite is counted and left out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ByCorrectness {
-    pub correct: Vec<f64>,
-    pub incorrect: Vec<f64>,
-}
-
-/// The numbers' name, and the axis'.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Quantity {
-    /// With its unit: `tokens`.
+    /// The numbers' name with its unit, and the axis': `tokens`.
     pub label: String,
     /// The numbers lie in `[0, 1]`.
     pub unit_interval: bool,
-    pub numbers: ByCorrectness,
+    pub correct: Vec<f64>,
+    pub incorrect: Vec<f64>,
 }
 
 const BINS: usize = 24;
@@ -107,11 +101,11 @@ pub fn by_correctness(name: &str, title: &str, of: &str, quantities: &[Quantity]
     const CORRECT: Look = Look::Area("s0");
     const INCORRECT: Look = Look::Hatched;
     const MEDIANS: [Look; 2] = [Look::Line("ink", 2.0, "4 3"), Look::Line("s1", 2.0, "4 3")];
-    let (right, wrong) = quantities.first().map_or((0, 0), |q| (q.numbers.correct.len(), q.numbers.incorrect.len()));
+    let (right, wrong) = quantities.first().map_or((0, 0), |q| (q.correct.len(), q.incorrect.len()));
     let subtitle = format!("{of} · {right} correct, {wrong} incorrect");
     let mut drawing = Drawing::new(name, title, &subtitle);
     let mut description = subtitle + ".";
-    for Quantity { label, unit_interval, numbers: ByCorrectness { correct, incorrect } } in quantities {
+    for Quantity { label, unit_interval, correct, incorrect } in quantities {
         let x = match unit_interval {
             true => Axis::unit(label),
             false => Axis::around(label, correct.iter().chain(incorrect).copied()),

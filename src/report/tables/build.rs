@@ -11,8 +11,7 @@ use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
-use crate::eval::metrics::Metric;
-use crate::eval::metrics::balanced::MeanSd;
+use crate::eval::metrics::{MeanSd, Metric};
 use crate::eval::sample::Similarity;
 
 /// Every table of a report, in its order; of those of one benchmark or over several, the ones that have rows.
@@ -296,17 +295,15 @@ impl<'a> Scope<'a> {
             Column::new("By a coin", Percent, |point: &Of| Some(point.accuracy_by_chance)),
             Column::new("AUROC of the rest [95 %]", Interval, |point: &Of| point.auroc),
         ];
+        let EarlyStopping { measure, window, items, points, .. } = early;
+        let against = self.analysis.name_of(&self.analysis.options.against);
         let notes = vec![format!(
-            "Effect of --stop-below with --running {} --window {} on {} items: a response ends without an answer when its \
-             running confidence falls below the threshold. By a coin: accuracy if equally many responses ended at random. \
-             AUROC: of {}, over the other responses.",
-            early.measure,
-            early.window,
-            early.items,
-            self.analysis.name_of(&self.analysis.options.against)
+            "Effect of --stop-below with --running {measure} --window {window} on {items} items: a response ends without an \
+             answer when its running confidence falls below the threshold. By a coin: accuracy if equally many responses \
+             ended at random. AUROC: of {against}, over the other responses."
         )];
-        let rows = early.points.iter().map(|point| (Decimals.show(point.threshold), point)).collect();
-        let title = self.title(&format!("stopping early ({})", early.measure));
+        let rows = points.iter().map(|point| (Decimals.show(point.threshold), point)).collect();
+        let title = self.title(&format!("stopping early ({measure})"));
         Some(table(title, "Threshold", &columns, vec![(None, rows)], notes))
     }
 

@@ -1,21 +1,18 @@
 //! An evaluation's numbers as tables.
 //!
 //! ```text
-//! Analysis ─ facts: every number with its keys ─┬─ csv: one row per number
-//!                                               └─ build: tables as columns over facts ─ text, markdown, latex, page
+//! Analysis ─ facts: every number with its keys ─┬─ CSV: one row per number
+//!                                               └─ build: tables as columns over facts ─ text, Markdown, LaTeX, page
 //! ```
 
 pub mod build;
 mod columns;
-pub mod csv;
 pub mod facts;
 pub mod format;
-mod heads;
-pub mod latex;
-pub mod markdown;
+pub mod markup;
 pub mod text;
 
-pub use heads::meaning;
+pub use columns::meaning;
 
 use serde::Serialize;
 use std::borrow::Cow;

@@ -1,9 +1,7 @@
 //! Tables for a terminal.
 
 use super::{Cell, Table};
-use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::{TextTable, cells, paint, wrap};
-use crate::report::term::sanitize::{one_line, visible};
+use crate::report::term::{Style, TermStyle, TextTable, cells, one_line, paint, visible, wrap};
 
 /// Every table. Columns that do not fit side by side follow in further blocks, each after the first column. The best of a
 /// column has a star and is bold.

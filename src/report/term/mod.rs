@@ -1,20 +1,22 @@
 //! Output of `ask` under the answer: the confidence, the chain drawn on the response, and the numbers.
 
-pub mod colour;
-pub mod draw;
-pub mod layout;
+mod colour;
+mod draw;
+mod layout;
 pub mod sanitize;
-pub mod tokens;
 
-use crate::io::record::{Calibrated, Origin};
+pub use colour::{Style, TermStyle};
+pub(super) use draw::{Mark, Piece, pieces};
+pub use layout::{TextTable, cells, paint, wrap};
+pub use sanitize::{escaped_json, one_line, quoted, visible};
+
+use crate::io::record::{Calibrated, Origin, Record};
 use crate::uq::scores::{RANKING, as_shown};
-use crate::uq::{Link, Outcome, Scores};
-use colour::{Style, TermStyle, ramp};
-use draw::{Mark, marked_cells};
-use layout::{TextTable, paint, wrap};
-use sanitize::{cut, one_line, quoted, visible};
+use crate::uq::{Link, Scores};
+use colour::ramp;
+use draw::marked_cells;
+use sanitize::cut;
 use std::ops::Range;
-use tokens::{Piece, pieces};
 
 /// A response and what the method made of it.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +30,7 @@ pub struct AskReport<'a> {
     pub token_texts: &'a [String],
     /// ln p of each response token.
     pub logprobs: &'a [f64],
-    /// Position of the first response token.
-    pub prompt_len: usize,
-    /// `None` where no final answer was found.
-    pub outcome: Option<&'a Outcome>,
-    /// With a calibration of the model.
-    pub confidence: Option<&'a Calibrated>,
-    /// Whether the answer is withheld.
-    pub abstained: bool,
+    pub record: &'a Record,
     /// Whether the chain's table and every score are shown.
     pub all_scores: bool,
 }
@@ -68,39 +63,32 @@ pub(super) fn origin(calibrated: &Calibrated) -> String {
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
     pub fn render(&self, style: TermStyle) -> String {
-        let Some(outcome) = self.outcome else {
-            let abstained = if self.abstained { format!("{ABSTAINED}\n") } else { String::new() };
+        let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
+            let abstained = if self.abstained() { format!("{ABSTAINED}\n") } else { String::new() };
             let text = visible(self.text.trim_end());
             return format!(
                 "{text}\n\nNo final answer was found in the response, so there is no confidence.\n{abstained}"
             );
         };
-        let mut parts = vec![self.headline(outcome, style), self.drawing(style)];
+        let mut parts = vec![self.headline(scores, style), self.drawing(style)];
         if self.all_scores {
-            parts.push(self.chain_table(outcome, style));
+            parts.push(self.chain_table(style));
         }
-        parts.push(scores_table(&outcome.scores, self.all_scores, style));
+        parts.push(scores_table(scores, self.all_scores, style));
         parts.join("\n")
     }
 
     /// The confidence with what it rests on, or P with what it is not; a bar only of a confidence that is known to hold here.
-    fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
+    fn headline(&self, scores: &Scores, style: TermStyle) -> String {
         let row = |label: &str, value: &str| {
             format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
         };
-        let dim = |text: &str| {
-            format!(
-                "{:HEADLINE$}  {}\n",
-                "",
-                style.paint(Style::DIM, &cut(text, style.width.saturating_sub(HEADLINE + 2)))
-            )
-        };
-        let mut out = match self.confidence {
+        let room = style.width.saturating_sub(HEADLINE + 2);
+        let dim = |text: &str| format!("{:HEADLINE$}  {}\n", "", style.paint(Style::DIM, &cut(text, room)));
+        let mut out = match &self.record.confidence {
             None => {
-                let rank = number(outcome.scores.ranking());
-                row("UQAC P", &number(outcome.scores.p()))
-                    + &row("rank by", &format!("{rank}  {RANKING}"))
-                    + &dim(UNCALIBRATED)
+                let rank = number(scores.ranking());
+                row("UQAC P", &number(scores.p())) + &row("rank by", &format!("{rank}  {RANKING}")) + &dim(UNCALIBRATED)
             }
             Some(found) if found.out_of_range => {
                 row("confidence", &confidence(found.value)) + &dim(OUT_OF_RANGE) + &dim(&origin(found))
@@ -113,12 +101,11 @@ impl AskReport<'_> {
                 row("confidence", &number) + &dim(&origin(found))
             }
         };
-        if self.abstained {
+        if self.abstained() {
             out += &dim(ABSTAINED);
         }
         let answer = one_line(&self.answer_text());
-        let answer = cut(answer.trim(), style.width.saturating_sub(HEADLINE + 2));
-        row("answer", &style.paint(Style::BOLD, &answer)) + &out
+        row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out
     }
 
     /// The answer as it stands in the text.
@@ -127,10 +114,9 @@ impl AskReport<'_> {
         answer.map(|(_, piece)| piece.text).collect()
     }
 
-    /// Indices of the answer's tokens in the response.
-    pub(super) fn answer_tokens(&self, outcome: &Outcome) -> Range<usize> {
-        let Range { start, end } = outcome.answer;
-        start.saturating_sub(self.prompt_len)..end.saturating_sub(self.prompt_len)
+    /// Whether the answer is withheld.
+    pub(super) fn abstained(&self) -> bool {
+        self.record.abstained == Some(true)
     }
 
     /// Probability of a response token; NaN where there is none.
@@ -144,19 +130,21 @@ impl AskReport<'_> {
         let shares = |j: usize, k: usize| self.ranges.get(k).is_some_and(|range| range.start < self.ranges[j].end);
         let mark = |j: usize| {
             let sharing = (j..).take_while(|k| *k == j || shares(j, *k));
-            sharing.filter_map(|k| self.mark(self.outcome?, k)).max()
+            sharing.filter_map(|k| self.mark(k)).max()
         };
         let pieces = pieces(self.text, self.ranges.iter().map(|range| [range.start, range.end]));
         pieces.into_iter().map(|piece| (piece.token.and_then(mark), piece)).collect()
     }
 
     /// Role of a response token for the answer, if any.
-    fn mark(&self, outcome: &Outcome, token: usize) -> Option<Mark> {
+    fn mark(&self, token: usize) -> Option<Mark> {
+        let Record { prompt_len, answer, kept, chain, .. } = self.record;
         let is = |row: i64| token_of(row) == Some(token);
+        let position = prompt_len.unwrap_or_default() + token;
         match () {
-            () if self.answer_tokens(outcome).contains(&token) => Some(Mark::Answer),
-            () if outcome.kept.iter().any(|row| is(*row)) => Some(Mark::Kept),
-            () if outcome.chain.iter().any(|link| is(link.row)) => Some(Mark::Chain),
+            () if answer.as_ref().is_some_and(|answer| answer.tokens.contains(&position)) => Some(Mark::Answer),
+            () if kept.iter().any(|row| is(*row)) => Some(Mark::Kept),
+            () if chain.iter().any(|link| is(link.row)) => Some(Mark::Chain),
             () => None,
         }
     }
@@ -174,16 +162,17 @@ impl AskReport<'_> {
         out
     }
 
-    fn chain_table(&self, outcome: &Outcome, style: TermStyle) -> String {
+    fn chain_table(&self, style: TermStyle) -> String {
+        let chain = &self.record.chain;
         let header = ["row", "token", "p", "similarity", "reached from", "kept"];
         let mut table = TextTable::new("rlrrll", header);
-        let role = |link: &Link| match token_of(link.row).and_then(|token| self.mark(outcome, token)) {
+        let role = |link: &Link| match token_of(link.row).and_then(|token| self.mark(token)) {
             Some(Mark::Answer) => "answer",
             Some(Mark::Kept) => "✓",
             _ => "",
         };
-        let whole = outcome.chain.len() <= MAX_LINKS;
-        let shown: Vec<&Link> = outcome.chain.iter().filter(|link| whole || !role(link).is_empty()).collect();
+        let whole = chain.len() <= MAX_LINKS;
+        let shown: Vec<&Link> = chain.iter().filter(|link| whole || !role(link).is_empty()).collect();
         for link in &shown {
             let p = self.p(token_of(link.row));
             let plain = |text: String| (text, Style::PLAIN);
@@ -197,7 +186,7 @@ impl AskReport<'_> {
                 plain(role(link).to_owned()),
             ]);
         }
-        let left_out = outcome.chain.len() - shown.len();
+        let left_out = chain.len() - shown.len();
         let more = if left_out == 0 { String::new() } else { format!("  and {left_out} that were not kept\n") };
         table.render(style) + &style.paint(Style::DIM, &more)
     }
@@ -259,8 +248,10 @@ fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::record::Answer;
     use crate::report::term::sanitize::text_width;
-    use crate::uq::Member;
+    use crate::uq::{Member, Outcome, Profile};
+    use serde_json::Value;
 
     const PLAIN: TermStyle = TermStyle { colour: false, width: 60 };
     const COLOUR: TermStyle = TermStyle { colour: true, width: 60 };
@@ -270,7 +261,7 @@ mod tests {
         ranges: Vec<Range<usize>>,
         tokens: Vec<String>,
         logprobs: Vec<f64>,
-        outcome: Outcome,
+        record: Record,
     }
 
     fn scores(p: f64) -> Scores {
@@ -300,9 +291,10 @@ mod tests {
         ];
         let ensemble = vec![Member { position: None, token: None, log_answer: -0.1, log_chain: -0.2 }];
         let outcome = Outcome { answer: 10 + n - 1..10 + n, chain, kept: vec![2], ensemble, scores: scores(p) };
+        let record = Record::ok(Value::Null, Profile::Corrected, 10, String::new(), outcome);
         let tokens = tokens.iter().map(|t| t.to_string()).collect();
         let logprobs = (0..n).map(|i| if i == 0 { 0.4f64.ln() } else { 0.97f64.ln() }).collect();
-        Sample { text, ranges, tokens, logprobs, outcome }
+        Sample { text, ranges, tokens, logprobs, record }
     }
 
     fn report(sample: &Sample) -> AskReport<'_> {
@@ -311,10 +303,7 @@ mod tests {
             ranges: &sample.ranges,
             token_texts: &sample.tokens,
             logprobs: &sample.logprobs,
-            prompt_len: 10,
-            outcome: Some(&sample.outcome),
-            confidence: None,
-            abstained: false,
+            record: &sample.record,
             all_scores: true,
         }
     }
@@ -362,8 +351,9 @@ rank by     0.500  g4
     fn a_calibrated_confidence_says_what_it_rests_on() {
         let sample = sample(&TOKENS, 0.87);
         let wide = TermStyle { colour: false, width: 100 };
-        let shown = |found: &Calibrated, abstained| {
-            AskReport { confidence: Some(found), abstained, ..report(&sample) }.render(wide)
+        let shown = |found: Calibrated, abstained| {
+            let record = Record { confidence: Some(found), abstained, ..sample.record.clone() };
+            AskReport { record: &record, ..report(&sample) }.render(wide)
         };
         let expected = "\
 answer      48
@@ -371,21 +361,23 @@ confidence  0.42  █████████████░░░░░░░�
             from response_prob, calibrated on 400 answers of gsm8k (ECE 0.031 on others)
 
 ";
-        let rendered = shown(&calibrated(0.42, false), false);
+        let rendered = shown(calibrated(0.42, false), Some(false));
         assert!(rendered.starts_with(expected), "{rendered}");
         // no bar of a number that may not hold
         let expected =
             format!("answer      48\nconfidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
-        let rendered = shown(&calibrated(0.94, true), true);
+        let rendered = shown(calibrated(0.94, true), Some(true));
         assert!(rendered.starts_with(&expected) && rendered.contains(ABSTAINED), "{rendered}");
-        let none = AskReport { outcome: None, abstained: true, ..report(&sample) }.render(wide);
+        let record = Record { abstained: Some(true), ..Record::no_answer(Value::Null, Profile::Corrected, 10) };
+        let none = AskReport { record: &record, ..report(&sample) }.render(wide);
         assert!(none.contains(ABSTAINED), "{none}");
     }
 
     #[test]
     fn with_colour() {
-        let (sample, found) = (sample(&TOKENS, 0.87), calibrated(0.87, false));
-        let rendered = AskReport { confidence: Some(&found), ..report(&sample) }.render(COLOUR);
+        let sample = sample(&TOKENS, 0.87);
+        let record = Record { confidence: Some(calibrated(0.87, false)), ..sample.record.clone() };
+        let rendered = AskReport { record: &record, ..report(&sample) }.render(COLOUR);
         assert!(rendered.contains("\x1b[1;38;5;136m0.87\x1b[0m"), "{rendered:?}");
         // of what is no probability no colour that praises it
         assert!(report(&sample).render(COLOUR).contains("\n\x1b[1mUQAC P    \x1b[0m  0.870\n"));
@@ -453,7 +445,7 @@ confidence  0.42  █████████████░░░░░░░�
         let lines: Vec<String> = (0..100).map(|i| format!("line {i}\n")).chain(["48".to_owned()]).collect();
         let mut sample = sample(&lines.iter().map(String::as_str).collect::<Vec<_>>(), 0.5);
         let link = |row| Link { row, score: 1.0, similarity: 0.1, from: Some(99) };
-        sample.outcome.chain.extend((40..80).map(link));
+        sample.record.chain.extend((40..80).map(link));
         let rendered = report(&sample).render(PLAIN);
         assert!(rendered.contains("  and 41 that were not kept\n"), "{rendered}");
         assert!(rendered.contains("\n  line 40\n  ‹line 41\n"), "{rendered}");
@@ -462,15 +454,16 @@ confidence  0.42  █████████████░░░░░░░�
     #[test]
     fn what_does_not_fit_together_is_no_panic() {
         let mut sample = sample(&TOKENS, f64::NAN);
-        sample.outcome.answer = 3..400;
-        sample.outcome.kept = vec![i64::MIN, i64::MAX, -7, 5000];
-        sample.outcome.chain.push(Link { row: 9999, score: 0.0, similarity: f64::NAN, from: Some(i64::MAX) });
+        sample.record.answer = Some(Answer { text: String::new(), tokens: 3..400 });
+        sample.record.kept = vec![i64::MIN, i64::MAX, -7, 5000];
+        sample.record.chain.push(Link { row: 9999, score: 0.0, similarity: f64::NAN, from: Some(i64::MAX) });
         sample.ranges[3] = 4000..4100;
         sample.logprobs.truncate(2);
         for style in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
             report(&sample).render(style);
         }
-        let none = AskReport { outcome: None, ..report(&sample) };
+        let record = Record::no_answer(Value::Null, Profile::Corrected, 10);
+        let none = AskReport { record: &record, ..report(&sample) };
         assert!(none.render(PLAIN).contains("no confidence"));
     }
 }

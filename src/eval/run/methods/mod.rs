@@ -70,14 +70,6 @@ const METHOD: Method = Method {
     run: |_, _, _| Ok(None),
 };
 
-/// An item's prompt.
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    /// As the chat template renders it.
-    pub text: String,
-    pub tokens: Vec<u32>,
-}
-
 /// A response that was read: why it ended, its text, and the answer that it gives.
 pub struct Reading {
     pub finish: FinishReason,
@@ -100,7 +92,9 @@ pub struct Subject<'t> {
     pub task: &'t Task,
     pub item: &'t Question,
     pub options: &'t EvalOptions,
-    pub prompt: Prompt,
+    /// As the chat template renders it.
+    pub prompt: String,
+    pub prompt_tokens: Vec<u32>,
     /// Its own response, once that has ended.
     pub reading: Option<Reading>,
 }
@@ -185,8 +179,6 @@ pub enum MethodError {
     Encode(#[from] EncodeError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("the method's findings cannot be serialized: {0}")]
-    Json(#[from] serde_json::Error),
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use crate::eval::tasks::Question;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline::Answer;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Answers of samples drawn from the same prompt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SelfConsistency {
     pub temperature: f64,
     /// Each sample's answer as text, `None` where it has none.
@@ -58,7 +59,7 @@ pub(super) const SELF_CONSISTENCY: Method = Method {
 };
 
 fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
-    let Subject { task, item, options, prompt, .. } = subject;
+    let Subject { task, item, options, prompt_tokens, .. } = subject;
     let EvalOptions { samples, temperature, seed, stop_decided, .. } = **options;
     let first = drawn.len();
     let next = match stop_decided {
@@ -69,7 +70,7 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
     let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
     let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
     let draw = |sample| Draw {
-        prompt: prompt.tokens.clone(),
+        prompt: prompt_tokens.clone(),
         stream: stream(&task.name, item.doc_id, sample),
         generate: generate.clone(),
     };
@@ -81,13 +82,8 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
     let (engine, mut texts) = (traced.engine(), Vec::new());
     let mut found = SelfConsistency {
         temperature: as_written(options.temperature),
-        answers: Vec::new(),
-        weights: Vec::new(),
-        logprobs: Vec::new(),
-        majority: None,
-        majority_weight: 0.0,
-        response_tokens: Vec::new(),
         samples: options.stop_decided.then_some(options.samples),
+        ..SelfConsistency::default()
     };
     for generation in drawn {
         let Reading { text, answer, .. } = Reading::of(engine, generation, subject)?;
@@ -106,7 +102,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
             ("self_consistency_majority", found.majority.is_some().then_some(found.majority_weight)),
         ],
         metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
-        details: serde_json::to_value(&found)?,
+        details: json!(found),
         drawn: Some((texts, found.majority)),
     }))
 }

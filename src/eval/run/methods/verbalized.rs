@@ -4,7 +4,7 @@ use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::encode::ResponseText;
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
-use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 /// Tokens that the model may spend on saying how sure it is, as published.
 const MAX_TOKENS: usize = 1024;
@@ -15,14 +15,6 @@ Please rate your confidence to your previous answer on a scale of 0-10.
 0 being not confident at all, 10 being very confident.
 Put your confidence score in `\\boxed{ }`.
 ";
-
-/// The model's statement of its own confidence.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verbalized {
-    pub response: String,
-    /// In `[0, 1]`; `None` where the response has no number that can be read as one.
-    pub confidence: Option<f64>,
-}
 
 /// A second turn on the response's cache; greedy.
 pub(super) const VERBALIZED: Method = Method {
@@ -48,7 +40,7 @@ fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found 
     let Some(generation) = drawn.first() else { return Ok(None) };
     let response = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
     let confidence = stated_confidence(&response);
-    let details = serde_json::to_value(Verbalized { response, confidence })?;
+    let details = json!({"response": response, "confidence": confidence});
     Ok(Some(Findings { scores: vec![("verbalized", confidence)], details, ..Findings::default() }))
 }
 
