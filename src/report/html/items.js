@@ -72,7 +72,7 @@ function summary(item) {
   const { model, task } = HEAD.runs[item.run];
   const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model.split("/").pop() + " " : ""}${item.task ?? task}`;
   const label = OUTCOMES[item.outcome] + (item.truncated ? ", cut" : "");
-  const what = make("span", "what", make("small", "", `${name} ${item.id}`), item.question.slice(0, 300));
+  const what = make("span", "what", make("small", "", `${name} ${item.id}`), ...withFormulas(item.question.slice(0, 300)));
   const score = make("span", "score", number(item.scores[chosenMethod()]));
   score.title = HEAD.methods[chosenMethod()]?.[1] ?? "";
   const details = make("details", "item", make("summary", "", make("span", "badge " + item.outcome, label), score, what));

@@ -3,7 +3,7 @@
 //! ```text
 //! finding, tables, pictures ─────────────┐
 //! samples ─ items as JSON (data) ────────┼─ page.html in frame.html (page) ─ report.html
-//! page.css, {dom,view,arcs,items}.js ────┘
+//! page.css, {dom,view,arcs,tex,items}.js ┘
 //! ```
 //!
 //! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes

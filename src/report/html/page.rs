@@ -96,7 +96,7 @@ impl Page {
             title: &self.title,
             body: include_str!("page.html"),
             style: &theme::style_sheet(),
-            script: include_str!("items.js"),
+            script: concat!(include_str!("tex.js"), include_str!("items.js")),
             connects: false,
             head: json!({
                 "methods": self.methods.iter().map(method).collect::<Vec<_>>(),

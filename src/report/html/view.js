@@ -2,8 +2,9 @@
 
 function drawItem(item) {
   const body = make("div", "body");
-  body.append(make("h3", "", "Question"), make("p", "text", item.question));
-  body.append(make("dl", "facts", fact("right answer", item.target), fact("answer", item.answer ?? "none")));
+  body.append(make("h3", "", "Question"), make("p", "text", ...withFormulas(item.question)));
+  const answer = item.answer === undefined ? ["none"] : withFormulas(item.answer);
+  body.append(make("dl", "facts", fact("right answer", ...withFormulas(item.target)), fact("answer", ...answer)));
   if (item.error) body.append(make("p", "note", "Error: " + item.error));
   if (item.tokens.length || item.gaps.length) body.append(make("h3", "", "Response"), ...drawResponse(item));
   if (item.ensemble.length > 1) body.append(make("h3", "", "Alternatives, by their effect on P"), drawAlternatives(item));
@@ -11,8 +12,8 @@ function drawItem(item) {
   return body;
 }
 
-function fact(name, value) {
-  return make("div", "", make("dt", "", name), make("dd", "", value));
+function fact(name, ...value) {
+  return make("div", "", make("dt", "", name), make("dd", "", ...value));
 }
 
 /// A token's text on one line, so that its spaces can be seen.
