@@ -225,6 +225,15 @@ enum Sink {
     Stream(Box<dyn Write>),
 }
 
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if let Sink::File(file, _) = self {
+            // a child process between fork and exec has the file, too, and with it the lock
+            let _ = file.unlock();
+        }
+    }
+}
+
 impl Sink {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
