@@ -2,10 +2,12 @@
 //! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs` and `loader.rs`.
 
 use super::error::{Context, CudaError, describe};
+use crate::backend::BackendError;
 use crate::units;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,14 +28,13 @@ pub struct Device {
     /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
     pub(super) early: bool,
     /// With an observer, launches are one at a time.
-    pub(super) watch: Option<Rc<dyn Watch>>,
+    pub(super) watch: Option<Rc<Watch>>,
+    /// Bytes of all scratch memory.
+    pub(super) scratch_bytes: Rc<Cell<usize>>,
 }
 
-/// An observer of launches.
-pub trait Watch {
-    /// Called before each launch; false skips it.
-    fn begins(&self, kernel: &str) -> Result<bool, CudaError>;
-}
+/// An observer of launches: called before each with the kernel's name; false skips it.
+pub type Watch = dyn Fn(&str) -> Result<bool, CudaError>;
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +71,7 @@ impl Device {
         let context = CudaContext::new(ordinal).during("opening the device")?;
         let stream = context.new_stream().during("creating a stream")?;
         let granularity = granularity(&context);
-        Ok(Device { context, stream, granularity, early: false, watch: None })
+        Ok(Device { context, stream, granularity, early: false, watch: None, scratch_bytes: Rc::default() })
     }
 
     /// The device with early starts; `None` if the driver does not support them in a captured graph.
@@ -81,7 +82,7 @@ impl Device {
     }
 
     /// The device with an observer.
-    pub fn watched(&self, watch: Rc<dyn Watch>) -> Device {
+    pub fn watched(&self, watch: Rc<Watch>) -> Device {
         Device { watch: Some(watch), ..self.clone() }
     }
 
@@ -138,12 +139,9 @@ impl Device {
         self.stream.join(&other.stream).during("ordering two streams")
     }
 
-    /// The work that `launch` puts on this stream (and on others, by events), as a graph; `call` names it in errors.
-    pub fn capture<E: From<CudaError>>(
-        &self,
-        call: &str,
-        launch: impl FnOnce() -> Result<(), E>,
-    ) -> Result<CudaGraph, E> {
+    /// The decode step that `launch` puts on this stream (and on others, by events), as a graph.
+    pub fn capture(&self, launch: impl FnOnce() -> Result<(), BackendError>) -> Result<CudaGraph, BackendError> {
+        let call = "capturing a decode step";
         self.stream.begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).during(call)?;
         let launched = launch();
         let graph = self.stream.end_capture(Instantiate(0));

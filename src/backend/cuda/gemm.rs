@@ -103,9 +103,9 @@ impl CudaBackend {
         Ok(self.matmul_kernels(w)?.wide.as_ref().filter(|_| !self.pass.narrow()))
     }
 
-    /// The product of one matrix; `accumulate` adds to y.
-    pub(super) fn matmul(&self, x: Input, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        let k = job.w.in_features;
+    /// The product of one matrix and every row; `accumulate` adds to y.
+    pub(super) fn matmul(&self, x: Input, job: Job, accumulate: bool) -> Result<(), CudaError> {
+        let (rows, k) = (self.pass.rows.len(), job.w.in_features);
         let (wide, x) = match (x, self.wide(job.w)?) {
             (Input::Rounded(wide, x), _) => (wide, x),
             (Input::F32(x), Some(wide)) => {
@@ -117,65 +117,64 @@ impl CudaBackend {
                 return self.gemv(x, Norm::default(), &[job], rows, Product::Linear { accumulate });
             }
         };
-        self.gemm(wide, x, Job::table(&[job], 0), (rows, k), false, accumulate.into())
+        self.gemm(wide, x, Job::table(&[job], 0), k, false, accumulate.into())
     }
 
     /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
-    pub(super) fn rotates(&self, jobs: &[Job], rows: usize) -> Result<bool, CudaError> {
+    pub(super) fn rotates(&self, jobs: &[Job]) -> Result<bool, CudaError> {
         let [q, k, v] = jobs else { return Ok(false) };
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
-        Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(rows).is_none())
+        Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(self.pass.rows.len()).is_none())
     }
 
-    /// Queries, keys and values, or some of them, of norm(x), x `[rows, in_features]`. Destination: `to`, or with its default
-    /// the jobs' y.
-    pub(super) fn qkv(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        jobs: &[Job],
-        rows: usize,
-        to: RopeTarget,
-    ) -> Result<(), CudaError> {
+    /// Queries, keys and values, or some of them, of norm(x), every row. Destination: `to`, or with its default the jobs' y.
+    pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<(), CudaError> {
         let most = MatrixJobs::default().len();
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
-            match self.wide(jobs[0].w)? {
-                None => self.gemv(x, norm, jobs, rows, Product::Qkv(to))?,
-                Some(wide) => {
-                    let (k, to) = (jobs[0].w.in_features, self.scratch.rounded());
-                    let parameters = RmsNormF16 { x, norm, width: k.into(), to };
-                    self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
-                    self.gemm(wide, to, Job::table(jobs, 0), (rows, k), false, Int(0))?;
-                }
-            }
+            let Some(wide) = self.wide(jobs[0].w)? else {
+                self.gemv(x, norm, jobs, self.pass.rows.len(), Product::Qkv(to))?;
+                continue;
+            };
+            let k = jobs[0].w.in_features;
+            self.gemm(wide, self.round_normed(wide, x, norm, k)?, Job::table(jobs, 0), k, false, Int(0))?;
         }
         Ok(())
     }
 
-    /// act(gate x) ⊙ up x of norm(x), x `[rows, in_features]`: y of `gate`, or rounded rows if the next product's
-    /// kernels are given.
+    /// norm(x) of every row of `width` numbers, as a wide product's input.
+    fn round_normed(
+        &self,
+        wide: &WideKernels,
+        x: DevicePtr<f32>,
+        norm: Norm,
+        width: usize,
+    ) -> Result<RoundedRows, CudaError> {
+        let to = self.scratch.rounded();
+        let parameters = RmsNormF16 { x, norm, width: width.into(), to };
+        self.device.launch(&wide.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)?;
+        Ok(to)
+    }
+
+    /// act(gate x) ⊙ up x of norm(x), every row: y of `gate`, or rounded rows if the next product's kernels are given.
     pub(super) fn gated<'a>(
         &'a self,
         x: DevicePtr<f32>,
         norm: Norm,
         jobs: [Job; 2],
-        rows: usize,
         activation: Int,
         next: Option<&'a WideKernels>,
     ) -> Result<Input<'a>, CudaError> {
         let (Job { w, y, .. }, mut table) = (jobs[0], Job::table(&jobs, 0));
         let Some(wide) = self.wide(w)? else {
-            self.gemv(x, norm, &jobs, rows, Product::Gated { activation })?;
+            self.gemv(x, norm, &jobs, self.pass.rows.len(), Product::Gated { activation })?;
             return Ok(Input::F32(y));
         };
-        let normed = self.scratch.rounded();
-        let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to: normed };
-        self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
+        let normed = self.round_normed(wide, x, norm, w.in_features)?;
         let to = next.map_or(Input::F32(y), |next| {
             table[0].rounded = self.scratch.inner_rounded(w.out_features);
             Input::Rounded(next, table[0].rounded)
         });
-        self.gemm(wide, normed, table, (rows, w.in_features), true, activation)?;
+        self.gemm(wide, normed, table, w.in_features, true, activation)?;
         Ok(to)
     }
 
@@ -230,17 +229,18 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Products of rounded rows `[rows, k]` in one launch. `gated`: the first job is the gate, the second one up. `mode`: see
+    /// Products of rounded rows of k numbers in one launch. `gated`: the first job is the gate, the second one up. `mode`: see
     /// the kernels.
     fn gemm(
         &self,
         wide: &WideKernels,
         x: RoundedRows,
         jobs: MatrixJobs,
-        (rows, k): (usize, usize),
+        k: usize,
         gated: bool,
         mode: Int,
     ) -> Result<(), CudaError> {
+        let rows = self.pass.rows.len();
         if let Some(hopper) = &wide.hopper {
             let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.info.multiprocessors);
             return self.device.launch(&hopper[usize::from(gated)], grid, &GemmHopper::new(x, jobs, rows, k, mode)?);

@@ -228,16 +228,12 @@ impl Program {
         let mut bytes = 0;
         // SAFETY: the program lives; the buffer has the size that NVRTC reports.
         unsafe {
-            match cubin {
-                true => nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?,
-                false => nvrtc::nvrtcGetPTXSize(self.0, &mut bytes).result()?,
+            if !cubin {
+                return calls::get_ptx(self.0).map(as_bytes); // with its NUL
             }
+            nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?;
             let mut image = vec![0u8; bytes];
-            let to = image.as_mut_ptr().cast::<c_char>();
-            match cubin {
-                true => nvrtc::nvrtcGetCUBIN(self.0, to).result()?,
-                false => nvrtc::nvrtcGetPTX(self.0, to).result()?, // with its NUL
-            }
+            nvrtc::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast()).result()?;
             Ok(image)
         }
     }
@@ -246,8 +242,7 @@ impl Program {
     fn log(&self) -> Result<String, NvrtcError> {
         // SAFETY: the program lives.
         let log = unsafe { calls::get_program_log(self.0) }?;
-        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).collect();
-        Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().trim().to_owned())
+        Ok(CStr::from_bytes_until_nul(&as_bytes(log)).unwrap_or_default().to_string_lossy().trim().to_owned())
     }
 }
 
@@ -256,6 +251,10 @@ impl Drop for Program {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { calls::destroy_program(self.0) };
     }
+}
+
+fn as_bytes(text: Vec<c_char>) -> Vec<u8> {
+    text.into_iter().map(|byte| byte as u8).collect()
 }
 
 fn compile_error(file: &KernelFile, log: String) -> CudaError {

@@ -14,7 +14,7 @@ mod model;
 mod pair;
 mod record;
 
-use super::context::{Device, DeviceInfo, Watch};
+use super::context::{Device, DeviceInfo};
 use super::error::{CudaError, PLEASE_REPORT};
 use super::fallback::Fallbacks;
 use super::kernel_set::{KernelSet, Variants};
@@ -197,10 +197,7 @@ impl<'a> SelfTest<'a> {
             }
             if !tested(&model) {
                 self.model(variants, !ledger.complete || index == 0).or_else(|error| self.blame(error))?;
-                ledger.record.borrow_mut().note([(model.clone(), true)]);
-                if ledger.is_child {
-                    Message::Tested(model).send();
-                }
+                ledger.note(Message::Tested(model));
             }
         }
         Ok(())
@@ -208,14 +205,11 @@ impl<'a> SelfTest<'a> {
 
     /// An error in a test: a fault, if it is the driver's and a kernel ran.
     fn blame(&self, error: CudaError) -> Result<(), CudaError> {
-        let running = self.ledger.running();
-        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, running) else {
+        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, self.ledger.running()) else {
             self.ledger.runs(None);
             return Err(error);
         };
-        let fault = Some(format!("{call}: {cause}"));
-        self.ledger.end(vec![Check { kernel: kernel.clone(), fault, ..Check::default() }]);
-        self.ledger.runs(None);
+        self.ledger.fault(&kernel, format!("{call}: {cause}"));
         if self.ledger.is_child {
             std::process::exit(1);
         }
@@ -225,7 +219,8 @@ impl<'a> SelfTest<'a> {
 
     /// Tests the kernels of a model: all, or those of attention. Each case is run until the kernels that are left are right.
     fn model(&self, variants: &Variants, all: bool) -> Result<(), CudaError> {
-        let (ledger, device) = (&self.ledger, self.device.watched(self.ledger.clone()));
+        let (ledger, watch) = (&self.ledger, self.ledger.clone());
+        let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
         // in a complete test also what is used where those for Hopper, or all but plain ones, are missing
         let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
         for missing in missing {
@@ -251,7 +246,7 @@ impl<'a> SelfTest<'a> {
         }
         self.early_starts(variants)?;
         let passed = ledger.passed.take().into_values().filter(|check| !ledger.failed(&check.kernel));
-        ledger.end(passed.collect());
+        passed.for_each(|check| ledger.note(Message::Checked(check)));
         ledger.runs(None);
         Ok(())
     }
