@@ -9,7 +9,8 @@ use crate::backend::entropy::Gamma;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::c_void;
 
-/// Declares structs in device memory, and by value among a kernel's parameters: public fields in C's layout, without padding.
+/// Declares structs in device memory, some of them a kernel's parameter by value: public fields in C's layout, without
+/// padding.
 macro_rules! structs {
     ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
@@ -53,9 +54,9 @@ structs! {
 
     /// Addresses of a sequence's trace; null: none.
     TraceView {
-        /// Of the K kept heads, lowest entropy first: ids (i32), entropies, maxima m, sums Z' (f32) `[rows, K]`, queries (f32)
-        /// `[rows, K, largest head_dim]`; hidden states times `DeviceWeights::hidden_scale` (f16) `[rows, hidden_size]`; gaps (f32)
-        /// `[rows]`; `HeadAttention` `[rows, layers, heads]`, null: not recorded.
+        /// In this order, of the kept heads, lowest entropy first: ids `[rows, K]` (i32), entropies, maxima m and sums Z'
+        /// `[rows, K]` each (f32), and queries `[rows, K, largest head_dim]` (f32); hidden states `[rows, hidden_size]` times
+        /// `DeviceWeights::hidden_scale` (f16); gaps `[rows]` (f32); `HeadAttention` `[rows, layers, heads]`, null: not recorded.
         arrays: [DevicePtr<u8>; TRACE_ARRAYS],
         layers: LayersView,
     }

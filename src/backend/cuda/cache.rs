@@ -112,9 +112,8 @@ impl Room {
     /// Empty, with addresses for `max` positions.
     fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
-        let layers = options.filter(|options| options.layer_means);
-        let layers =
-            layers.map(|_| LayerSums::new(device, shape.spec.layers.len() + 1, shape.spec.hidden_size)).transpose()?;
+        let sums = options.filter(|options| options.layer_means);
+        let layers = sums.map(|_| LayerSums::new(device, &shape.spec)).transpose()?;
         Ok(Room {
             keys: device.growing("the keys", shape.bytes(max, shape.k))?,
             values: device.growing("the values", shape.bytes(max, shape.v))?,
@@ -151,9 +150,8 @@ impl Sections {
 
     /// Moves (from, to, bytes) of the arrays when there are more rows.
     fn spread(&self, grown: &Sections) -> Vec<(usize, usize, usize)> {
-        (0..TRACE_ARRAYS)
-            .map(|array| (self.starts[array], grown.starts[array], self.rows * self.widths[array]))
-            .collect()
+        let moved = |array: usize| (self.starts[array], grown.starts[array], self.rows * self.widths[array]);
+        (0..TRACE_ARRAYS).map(moved).collect()
     }
 }
 
@@ -426,12 +424,11 @@ impl Sequences {
 
     /// Sizes in bytes: (KV cache, trace).
     pub fn bytes(&self, id: SequenceId) -> (usize, usize) {
-        let room = self.get(id).and_then(|s| s.room.as_ref());
-        let sums = |room: &Room| room.layers.as_ref().map_or(0, LayerSums::bytes);
-        let states = self.get(id).and_then(|s| s.states.as_ref()).map_or(0, States::bytes);
-        let (cache, trace) =
-            room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes() + sums(room)));
-        (cache + states, trace)
+        let Some(Sequence { room, states, .. }) = self.get(id) else { return (0, 0) };
+        let states = states.as_ref().map_or(0, States::bytes);
+        let Some(Room { keys, values, trace, layers, .. }) = room else { return (states, 0) };
+        let sums = layers.as_ref().map_or(0, LayerSums::bytes);
+        (keys.bytes() + values.bytes() + states, trace.bytes() + sums)
     }
 
     /// Bytes that a sequence of `positions` positions will take, all traced with these options.
@@ -439,11 +436,7 @@ impl Sequences {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity.unwrap_or(1));
         let trace = Sections::new(capacity, options, shape);
-        let sums = if options.layer_means {
-            LayerSums::expected_bytes(shape.spec.layers.len() + 1, shape.spec.hidden_size)
-        } else {
-            0
-        };
+        let sums = if options.layer_means { LayerSums::expected_bytes(&shape.spec) } else { 0 };
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),

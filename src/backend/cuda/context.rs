@@ -15,12 +15,16 @@ use std::sync::Arc;
 /// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";
 
+/// A call, in errors.
+const FREE_MEMORY: &str = "querying free memory";
+
 /// The first driver whose graphs support early starts.
 const EARLY_VERSION: i32 = 12_030;
 
 /// A device with a stream that work runs on, in order.
 #[derive(Clone)]
 pub struct Device {
+    pub info: DeviceInfo,
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
     /// Granularity of mapped memory, if memory can be mapped.
@@ -49,6 +53,21 @@ pub struct DeviceInfo {
     pub total: usize,
 }
 
+impl DeviceInfo {
+    fn of(context: &CudaContext) -> Result<DeviceInfo, CudaError> {
+        let (free, total) = context.mem_get_info().during(FREE_MEMORY)?;
+        let multiprocessors = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        Ok(DeviceInfo {
+            ordinal: context.ordinal(),
+            name: context.name().during("querying the device's name")?,
+            capability: context.compute_capability().during("querying the compute capability")?,
+            multiprocessors: usize::try_from(multiprocessors.during("querying the multiprocessors")?).unwrap_or(1),
+            free,
+            total,
+        })
+    }
+}
+
 /// Loads the driver; returns the number of devices.
 pub fn count() -> Result<usize, CudaError> {
     // SAFETY: loading the driver runs its constructors, as every CUDA program does.
@@ -70,8 +89,8 @@ impl Device {
         }
         let context = CudaContext::new(ordinal).during("opening the device")?;
         let stream = context.new_stream().during("creating a stream")?;
-        let granularity = granularity(&context);
-        Ok(Device { context, stream, granularity, early: false, watch: None, scratch_bytes: Rc::default() })
+        let (info, granularity) = (DeviceInfo::of(&context)?, granularity(&context));
+        Ok(Device { info, context, stream, granularity, early: false, watch: None, scratch_bytes: Rc::default() })
     }
 
     /// The device with early starts; `None` if the driver does not support them in a captured graph.
@@ -84,19 +103,6 @@ impl Device {
     /// The device with an observer.
     pub fn watched(&self, watch: Rc<Watch>) -> Device {
         Device { watch: Some(watch), ..self.clone() }
-    }
-
-    pub fn info(&self) -> Result<DeviceInfo, CudaError> {
-        let (free, total) = self.memory()?;
-        let multiprocessors = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-        Ok(DeviceInfo {
-            ordinal: self.context.ordinal(),
-            name: self.context.name().during("querying the device's name")?,
-            capability: self.context.compute_capability().during("querying the compute capability")?,
-            multiprocessors: usize::try_from(multiprocessors.during("querying the multiprocessors")?).unwrap_or(1),
-            free,
-            total,
-        })
     }
 
     /// The device's UUID and the driver's versions.
@@ -117,7 +123,7 @@ impl Device {
 
     /// Bytes: (free, total).
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
-        self.context.mem_get_info().during("querying free memory")
+        self.context.mem_get_info().during(FREE_MEMORY)
     }
 
     pub fn synchronize(&self) -> Result<(), CudaError> {

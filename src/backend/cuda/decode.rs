@@ -7,9 +7,9 @@ use super::CudaBackend;
 use super::abi::{HeadFinish, RowState, Sampler};
 use super::context::Device;
 use super::error::{Context, CudaError};
-use super::kernel_set::{DECODE_ROWS, DECODE_STEPS};
+use super::kernel_set::DECODE_STEPS;
 use super::lm_head::{LmHead, Log, needs_mass, row_state, sampler};
-use super::memory::{Buffer, Pinned};
+use super::memory::Pinned;
 use super::pass::{PassState, shared_trace};
 use super::scratch::HeadScratch;
 use crate::backend::forward;
@@ -35,7 +35,6 @@ pub struct Shape {
 }
 
 pub struct Decoder {
-    samplers: Buffer<Sampler>,
     pub log: Log,
     slots: usize,
     /// Results of two batches.
@@ -50,8 +49,7 @@ impl Decoder {
         let log = Log::new(device, slots * RING, RING)?;
         let arrival = || Ok((device.pinned(log.words.bytes())?, device.event()?));
         let arrivals = [arrival()?, arrival()?];
-        let samplers = device.scratch("samplers", DECODE_ROWS)?;
-        Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new(), beside: device.beside()? })
+        Ok(Decoder { log, slots, arrivals, graphs: HashMap::new(), beside: device.beside()? })
     }
 
     /// Drops captured steps after an address in them has changed.
@@ -118,13 +116,10 @@ impl CudaBackend {
     }
 
     /// The result of a row in a copy of the log's words.
-    pub(super) fn result(
-        &self,
-        words: &[u32],
-        DecodeRow { row, detail, .. }: &DecodeRow,
-    ) -> Result<(Step, u32), BackendError> {
+    pub(super) fn result(&self, words: &[u32], row: &DecodeRow) -> Result<(Step, u32), BackendError> {
+        let DecodeRow { row, detail, .. } = *row;
         let at = row.sequence.0 * RING + row.position % RING;
-        let entry = self.decoder.log.entry(words, at, *detail, self.sequences.is_wide(row.sequence));
+        let entry = self.decoder.log.entry(words, at, detail, self.sequences.is_wide(row.sequence));
         let Some((step, Some(token))) = entry else {
             self.device.fill(&self.scratch.not_finite, 0)?;
             return Err(self.not_finite(row.position));
@@ -150,7 +145,7 @@ impl CudaBackend {
         self.make_room(&rows, 1)?;
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &states)?;
-        self.device.write(&self.decoder.samplers, 0, &samplers)?;
+        self.device.write(&self.head.samplers, 0, &samplers)?;
         let shape = Shape {
             rows: rows.len(),
             trace: trace.map(|trace| TraceOptions { first_row: 0, ..trace }),
@@ -216,7 +211,8 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// One step of the rows of `self.pass`: they enter, and the next ones replace them. Heads are selected in parallel with the logits.
+    /// One step of the rows of `self.pass`: they enter, and the next ones replace them. Heads are selected in parallel with
+    /// the logits.
     fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
         forward::run(self)?;
         let beside = &self.decoder.beside;
@@ -226,7 +222,7 @@ impl CudaBackend {
         }
         let run = HeadFinish {
             rows: self.scratch.rows.ptr(),
-            samplers: self.decoder.samplers.ptr(),
+            samplers: self.head.samplers.ptr(),
             next_rows: self.scratch.rows.ptr(),
             log: self.decoder.log.view(),
             ..self.head_run(shape.trace.is_some_and(|trace| trace.wide))
@@ -236,6 +232,6 @@ impl CudaBackend {
         if shape.trace.is_some() {
             self.device.join(beside)?; // the selection reads the rows that are replaced now
         }
-        Ok(self.finish(&run, shape.rows)?)
+        Ok(self.device.launch(&self.kernels.head.finish, [shape.rows, 1, 1], &run)?)
     }
 }

@@ -322,14 +322,7 @@ impl KernelSet {
                 finish: files.get("head", "head_finish")?,
             },
             experts: experts.map(|w| ExpertKernels::load(files, w)).transpose()?,
-            delta_net: if *delta_net {
-                Some(DeltaKernels {
-                    mix: files.get("delta_net", "delta_mix")?,
-                    rule: files.get("delta_net", "delta_rule")?,
-                })
-            } else {
-                None
-            },
+            delta_net: delta_net.then(|| DeltaKernels::load(files)).transpose()?,
         })
     }
 }
@@ -353,7 +346,7 @@ fn widest(head_dims: &[usize]) -> usize {
 
 /// A kernel for [`HOPPER`]; `None` on other devices, without shared memory for it, and where it is not built.
 fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
-    let fits = files.capability == HOPPER && files.fits(file, name)?;
+    let fits = files.device.info.capability == HOPPER && files.fits(file, name)?;
     fits.then(|| files.get(file, name)).transpose()
 }
 
@@ -390,7 +383,8 @@ impl MatmulKernels {
             round: files.get("gemm", "round_rows")?,
             rms_norm: files.get("norm", "rms_norm_f16")?,
         };
-        let ring = if files.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
+        let ring =
+            if files.device.info.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
         Ok(MatmulKernels { narrow, ring, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
@@ -459,6 +453,12 @@ impl ExpertKernels {
             down: files.get("experts", &format!("expert_down_{}", w.name()))?,
             sum: files.get("experts", "expert_sum")?,
         })
+    }
+}
+
+impl DeltaKernels {
+    fn load(files: &KernelFiles) -> Result<DeltaKernels, CudaError> {
+        Ok(DeltaKernels { mix: files.get("delta_net", "delta_mix")?, rule: files.get("delta_net", "delta_rule")? })
     }
 }
 

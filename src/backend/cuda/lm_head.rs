@@ -38,9 +38,9 @@ pub struct LmHead {
     wide: Buffer<WidePart>,
     lists: Buffer<u64>,
     masses: Buffer<u64>,
-    /// Inputs of a pass's predictions: `[rows]` each
+    /// Inputs of a pass's predictions, samplers also of decode steps: `[rows]` each
     rows: Buffer<RowState>,
-    samplers: Buffer<Sampler>,
+    pub samplers: Buffer<Sampler>,
     given: Buffer<i32>,
     /// `[rows, hidden_size]`, for rows that are not contiguous
     gathered: Buffer<f32>,
@@ -174,7 +174,8 @@ impl CudaBackend {
         }
     }
 
-    /// Partial results of `rows` rows, one per chunk of their logits. `mass`: sampling needs that of the whole vocabulary.
+    /// Partial results of `rows` rows, one per chunk of their logits; a launch of [`HeadFinish`] puts them together. `mass`:
+    /// sampling needs that of the whole vocabulary.
     pub(super) fn reduce(&self, run: &HeadFinish, rows: usize, mass: bool) -> Result<(), CudaError> {
         let HeadFinish { logits, vocab, blocks, partials, wide, lists, masses, samplers, .. } = *run;
         let (kernels, grid) = (&self.kernels.head, [self.spec.vocab_size.div_ceil(CHUNK), rows, 1]);
@@ -185,11 +186,6 @@ impl CudaBackend {
             self.device.launch(&kernels.mass, grid, &parameters)?;
         }
         Ok(())
-    }
-
-    /// The results, after [`Self::reduce`]; the next step's rows replace this one's.
-    pub(super) fn finish(&self, run: &HeadFinish, rows: usize) -> Result<(), CudaError> {
-        self.device.launch(&self.kernels.head.finish, [rows, 1, 1], run)
     }
 
     /// Predictions of at most 16 rows of the pass that has ended.
@@ -207,7 +203,7 @@ impl CudaBackend {
         };
         self.logits(hidden, n)?;
         self.reduce(&run, n, mass)?;
-        self.finish(&run, n)?;
+        self.device.launch(&self.kernels.head.finish, [n, 1, 1], &run)?;
         let words = head.log.read(&self.device)?;
         let flag: Vec<i32> = self.device.read(&self.scratch.not_finite, 0, 1)?;
         if flag != [0] {

@@ -27,9 +27,7 @@ const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
 /// The kernel files, each loaded with its first kernel.
 pub struct KernelFiles {
-    device: Device,
-    /// Compute capability.
-    pub capability: (i32, i32),
+    pub device: Device,
     /// `None`: built in.
     compiler: Option<Compiler>,
     modules: RefCell<HashMap<&'static str, Rc<Module>>>,
@@ -55,15 +53,15 @@ struct Target {
 }
 
 impl KernelFiles {
-    pub fn new(device: &Device, info: &DeviceInfo) -> Result<KernelFiles, CudaError> {
-        let (major, minor) = info.capability;
+    pub fn new(device: &Device) -> Result<KernelFiles, CudaError> {
+        let (major, minor) = device.info.capability;
         if major < 8 {
-            return Err(CudaError::TooOld { device: info.name.clone(), major, minor });
+            return Err(CudaError::TooOld { device: device.info.name.clone(), major, minor });
         }
         let built = !table::KERNEL_FILES.is_empty() && table::KERNEL_FILES.iter().all(|file| file.fatbin.is_some());
         let built = built && std::env::var_os(SOURCE_VARIABLE).is_none_or(|source| source != "nvrtc");
-        let compiler = (!built).then(|| Compiler::new(info)).transpose()?;
-        Ok(KernelFiles { device: device.clone(), capability: info.capability, compiler, modules: RefCell::default() })
+        let compiler = (!built).then(|| Compiler::new(&device.info)).transpose()?;
+        Ok(KernelFiles { device: device.clone(), compiler, modules: RefCell::default() })
     }
 
     /// Their origin, for display.

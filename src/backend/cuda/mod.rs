@@ -76,7 +76,6 @@ pub struct CudaBackend {
     spec: ModelSpec,
     host_weights: Arc<Weights>,
     device: Device,
-    info: DeviceInfo,
     origin: String,
     kernels: KernelSet,
     weights: DeviceWeights,
@@ -110,9 +109,8 @@ pub struct FoundDevice {
 pub fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     let describe = |ordinal| {
         let device = Device::open(ordinal)?;
-        let info = device.info()?;
-        let kernels = KernelFiles::new(&device, &info).map(|files| files.origin());
-        Ok(FoundDevice { info, kernels })
+        let kernels = KernelFiles::new(&device).map(|files| files.origin());
+        Ok(FoundDevice { info: device.info, kernels })
     };
     (0..context::count()?).map(describe).collect()
 }
@@ -128,8 +126,7 @@ impl CudaBackend {
     ) -> Result<CudaBackend, CudaError> {
         weights::check_shape(&spec, &weights)?;
         let device = Device::open(options.ordinal)?;
-        let info = device.info()?;
-        let files = KernelFiles::new(&device, &info)?;
+        let files = KernelFiles::new(&device)?;
         let cache = (options.k_cache.unwrap_or(DEFAULT_CACHE.0), options.v_cache.unwrap_or(DEFAULT_CACHE.1));
         let mut types: Vec<_> = weights.matrices().into_iter().map(type_on_device).collect();
         types.sort_unstable_by_key(|t| t.name());
@@ -146,9 +143,9 @@ impl CudaBackend {
             delta_net: spec.delta_net.is_some(),
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
-        let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
+        let (device, warnings) = selftest::settle(device, &files, &mut kernels, &variants)?;
         files.set(Reweighting::NAME, Reweighting::from(options.gamma))?;
-        let mut backend = CudaBackend::with(spec, weights, (device, info), kernels, cache, progress)?;
+        let mut backend = CudaBackend::with(spec, weights, device, kernels, cache, progress)?;
         (backend.origin, backend.warnings) = (files.origin(), warnings);
         Ok(backend)
     }
@@ -157,13 +154,13 @@ impl CudaBackend {
     fn with(
         spec: ModelSpec,
         weights: Arc<Weights>,
-        (device, info): (Device, DeviceInfo),
+        device: Device,
         kernels: KernelSet,
         cache: (DType, DType),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CudaBackend, CudaError> {
         let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels.narrow_weights, progress)?;
-        let splits = decode_splits(&spec, info.multiprocessors);
+        let splits = decode_splits(&spec, device.info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let shapes: Vec<_> = spec.attention_layers().map(|layer| sequences.layer_shape(layer)).collect();
         let mut backend = CudaBackend {
@@ -182,7 +179,6 @@ impl CudaBackend {
             pass: PassState::default(),
             spec,
             device,
-            info,
             kernels,
             sequences,
             splits,
@@ -245,7 +241,7 @@ impl CudaBackend {
 
 impl Backend for CudaBackend {
     fn device(&self) -> String {
-        let DeviceInfo { ordinal, name, total, .. } = &self.info;
+        let DeviceInfo { ordinal, name, total, .. } = &self.device.info;
         format!("cuda:{ordinal} ({name}, {}, {})", crate::units::bytes(*total), self.origin)
     }
 

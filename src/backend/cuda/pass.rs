@@ -132,7 +132,7 @@ impl Operations for CudaBackend {
         }
         let place = self.spec.place(layer);
         if !self.pass.narrow() && place + 1 < self.spec.attention_layers().count() {
-            self.select_heads(&self.device, place, 1, DevicePtr::NULL)?;
+            self.select_heads(&self.device, place..place + 1, DevicePtr::NULL)?;
         }
         Ok(())
     }
@@ -233,19 +233,6 @@ impl CudaBackend {
         let up = Job { w: &network.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let (norm, rounded) = (self.input_norm(w.feed_forward_norm.as_ref()), self.wide(&network.down)?);
         self.gated(scratch.x.ptr(), norm, [gate, up], self.activation(), rounded)
-    }
-
-    /// y = norm(x), rows of so many numbers.
-    pub(super) fn rms_norm(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        y: DevicePtr<f32>,
-        rows: usize,
-        width: usize,
-    ) -> Result<(), CudaError> {
-        let parameters = RmsNorm { x, norm, width: width.into(), y, not_finite: DevicePtr::NULL };
-        self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)
     }
 
     /// A layer's attention, as kernels have it.
@@ -415,19 +402,13 @@ impl CudaBackend {
     /// after a wide one, and the hidden states.
     pub(super) fn finish_selection(&self, device: &Device) -> Result<(), CudaError> {
         let layers = self.spec.attention_layers().count();
-        let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
-        self.select_heads(device, first, count, self.scratch.h.ptr())
+        let first = if self.pass.narrow() { 0 } else { layers - 1 };
+        self.select_heads(device, first..layers, self.scratch.h.ptr())
     }
 
-    /// Adds `layers` layers with attention, from place `first` on, to the selections of the traced rows. Hidden states, if not null,
-    /// are recorded, too.
-    fn select_heads(
-        &self,
-        device: &Device,
-        first: usize,
-        layers: usize,
-        hidden: DevicePtr<f32>,
-    ) -> Result<(), CudaError> {
+    /// Adds the layers with attention at these places to the selections of the traced rows. Hidden states, if not null, are
+    /// recorded, too.
+    fn select_heads(&self, device: &Device, places: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -437,16 +418,16 @@ impl CudaBackend {
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
             shapes: self.shapes.ptr(),
-            first_layer: first.into(),
-            layers: layers.into(),
+            first_layer: places.start.into(),
+            layers: places.len().into(),
             heads: s.num_attention_heads.into(),
             head_dim: self.widest_head().into(),
             hidden_size: s.hidden_size.into(),
             hidden_scale: self.weights.hidden_scale,
             keep: trace.heads.into(),
             regularized: (trace.rule == EntropyRule::Regularized).into(),
-            begin: (first == 0).into(),
-            finish: (first + layers == s.attention_layers().count()).into(),
+            begin: (places.start == 0).into(),
+            finish: (places.end == s.attention_layers().count()).into(),
         };
         device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }

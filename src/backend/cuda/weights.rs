@@ -16,14 +16,14 @@ use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
 use std::f32::consts::FRAC_1_SQRT_2;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;
 
 /// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
-    data: Arc<Buffer<u8>>,
+    data: Rc<Buffer<u8>>,
     /// `[out_features]` row scales, powers of two but where the model scales the product; `None`: 1.
     scales: Option<Buffer<f32>>,
     pub out_features: usize,
@@ -103,7 +103,8 @@ impl DeviceWeights {
         if total > free {
             return Err(CudaError::OutOfMemory { what: "the weights".to_owned(), wanted: total, free, total: memory });
         }
-        let mut uploader = Uploader::new(device, narrow, total, progress)?;
+        let stage = || Ok((device.pinned(STAGE.min(total))?, device.event()?));
+        let mut uploader = Uploader { device, narrow, stages: [stage()?, stage()?], next: 0, done: 0, total, progress };
         let embedding = uploader.matrix(&weights.embedding)?;
         let layer_inputs =
             weights.layer_inputs.as_ref().map(|inputs| uploader.layer_inputs(inputs, spec)).transpose()?;
@@ -177,16 +178,15 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     let vocab = Some(spec.vocab_size).filter(|size| *size > 1 << 20);
     let vocab = vocab.map(|size| format!("vocab_size is {size}: expected at most 2^20"));
     let delta_net = spec.delta_net.as_ref().and_then(|net| {
-        let (keys, key, values, value) =
-            (net.num_key_heads, net.key_head_dim, net.num_value_heads, net.value_head_dim);
+        let (keys, key, values, value) = (net.num_key_heads, net.key_head_dim, net.num_value_heads, net.value_head_dim);
         // products of wide passes with 16-bit weights have two outputs at a time
         let in_pairs = weights.layers.iter().any(|layer| type_on_device(&layer.q) == DType::F16);
         let odd = in_pairs && net.widths()[0] % 2 != 0;
         let unfit = key > MAX_KEY_DIM || odd || value % 4 != 0 || net.widths()[2] % 8 != 0;
         unfit.then(|| {
             format!(
-                "delta nets of {keys} key heads of {key} and {values} value heads of {value}: expected keys of at most {MAX_KEY_DIM}, \
-                 an even number of all their components, values of a multiple of 4, and of 8 in all"
+                "delta nets of {keys} key heads of {key} and {values} value heads of {value}: expected keys of at most \
+                 {MAX_KEY_DIM}, an even number of all their components, values of a multiple of 4, and of 8 in all"
             )
         })
     });
@@ -222,18 +222,7 @@ struct Uploader<'a> {
     progress: &'a mut dyn FnMut(usize, usize),
 }
 
-impl<'a> Uploader<'a> {
-    fn new(
-        device: &'a Device,
-        narrow: &'a Kernel<NarrowWeights>,
-        total: usize,
-        progress: &'a mut dyn FnMut(usize, usize),
-    ) -> Result<Uploader<'a>, CudaError> {
-        let bytes = STAGE.min(total);
-        let stages = [(device.pinned(bytes)?, device.event()?), (device.pinned(bytes)?, device.event()?)];
-        Ok(Uploader { device, narrow, stages, next: 0, done: 0, total, progress })
-    }
-
+impl Uploader<'_> {
     /// A layer whose blocks' outputs are multiplied by `residual`.
     fn layer(&mut self, layer: &LayerWeights, residual: f32) -> Result<DeviceLayer, CudaError> {
         let device = self.device;
@@ -338,7 +327,7 @@ impl<'a> Uploader<'a> {
         }
         let (out_features, in_features) = (weight.rows, weight.in_features);
         let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
-        let data = Arc::new(data);
+        let data = Rc::new(data);
         Ok(Matrix { data, scales, out_features, in_features, dtype: type_on_device(weight) })
     }
 

@@ -84,8 +84,7 @@ impl Ledger {
         let mut passed = self.passed.borrow_mut();
         for Finding { kernels, check, .. } in right {
             for kernel in kernels {
-                let own = Check { kernel: kernel.clone(), ..check.clone() };
-                passed.entry(kernel).and_modify(|sum| sum.add(&own)).or_insert(own);
+                passed.entry(kernel.clone()).or_insert_with(|| Check::of(&kernel)).add(&check);
             }
         }
         let mut suspects: BTreeMap<String, Vec<&Check>> = BTreeMap::new();
@@ -98,7 +97,7 @@ impl Ledger {
         suspects.retain(|_, checks| checks.len() == most);
         suspects.keys().for_each(|kernel| drop(passed.remove(kernel)));
         for (kernel, checks) in suspects {
-            let mut sum = Check { kernel, ..Check::default() };
+            let mut sum = Check::of(&kernel);
             checks.into_iter().for_each(|check| sum.add(check));
             self.note(Message::Checked(sum));
         }

@@ -61,8 +61,7 @@ impl Ledger {
 
     /// Notes that a kernel faults or hangs; none runs any more.
     pub fn fault(&self, kernel: &str, fault: String) {
-        let fault = Some(fault);
-        self.note(Message::Checked(Check { kernel: kernel.to_owned(), fault, ..Check::default() }));
+        self.note(Message::Checked(Check { fault: Some(fault), ..Check::of(kernel) }));
         self.runs(None);
     }
 

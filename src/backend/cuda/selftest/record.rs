@@ -1,6 +1,6 @@
 //! Verdicts on disk: a file per device, driver and set of kernels, and beside it, during a test, one that names the running kernel.
 
-use super::super::context::{Device, DeviceInfo};
+use super::super::context::Device;
 use super::super::loader::KernelFiles;
 use crate::cache;
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn open(device: &Device, info: &DeviceInfo, files: &KernelFiles) -> Record {
+    pub fn open(device: &Device, files: &KernelFiles) -> Record {
         let mut hasher = DefaultHasher::new();
-        (&info.name, info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
+        (&device.info.name, device.info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
         (env!("CARGO_PKG_VERSION"), option_env!("UQAC_COMMIT")).hash(&mut hasher);
         let folder = cache::folder().and_then(|folder| cache::private(&folder, "selftest").ok());
         let path = folder.map(|folder| folder.join(format!("{:016x}", hasher.finish())));
