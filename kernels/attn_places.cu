@@ -113,7 +113,7 @@ __device__ __forceinline__ void sum(const HeadState* states, const float* querie
   STARTS_EARLY(name)                                                                                                   \
   extern "C" __global__ void __launch_bounds__(128)                                                                    \
       name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,         \
-           int layer, int place, int layers, int heads, int kv_heads, int head_dim, int window, float softcap,         \
+           int layer, int heads, int kv_heads, int window, float softcap, int head_dim, int place, int layers,         \
            int regularized) {                                                                                          \
     PRECOND_GRID(heads, ANY_GRID);                                                                                     \
     places::write<K>(states, queries, rows, sequences, layer, place, layers, heads, kv_heads, head_dim, window,        \
@@ -128,7 +128,7 @@ ATTN_PLACES(attn_places_kbf16, __nv_bfloat16)
   SHARED_BYTES(name, 0)                                                                                                \
   extern "C" __global__ void __launch_bounds__(128)                                                                    \
       name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,         \
-           int layer, int heads, int kv_heads, int head_dim, int window, float softcap, int count, float* out) {       \
+           int layer, int heads, int kv_heads, int window, float softcap, int head_dim, int count, float* out) {       \
     PRECOND_GRID(ceil_div(count, places::GROUPS), 1);                                                                  \
     places::sum<K>(states, queries, rows, sequences, layer, heads, kv_heads, head_dim, window, softcap, count, out);   \
   }

@@ -20,6 +20,7 @@ pub use value_type::ValueType;
 use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
+use bytemuck::{Pod, Zeroable};
 pub use distribution::Distribution;
 use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
@@ -109,7 +110,8 @@ pub struct Step {
 }
 
 /// Attention targets of one head of one row: its softmax weights α_t, t = 0..=T.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)] // `HeadPlaces` of `kernels/common.cuh`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct HeadAttention {
     /// Entropy of the reweighted attention in nats, by which heads are selected.
     pub entropy: f32,

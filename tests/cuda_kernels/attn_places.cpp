@@ -99,12 +99,12 @@ static void test(const Case& c, int adversaries) {
     places.poison();
     launch(std::string("attn_places_k") + type_name(c.k), dim3(shape.heads, n + 2), dim3(128),
            16, (const HeadState*)states.get(), (const float*)queries.get(), (const RowState*)rows.get(),
-           (const SequenceView*)sequences.get(), 1, 2, shape.layers, shape.heads, c.kv_heads, c.head_dim, c.window,
-           c.softcap, 0);
+           (const SequenceView*)sequences.get(), 1, shape.heads, c.kv_heads, c.window, c.softcap, c.head_dim, 2,
+           shape.layers, 0);
     summed.poison();
     launch(std::string("attn_sum_k") + type_name(c.k), dim3((count + 15) / 16), dim3(128), 0,
            (const HeadState*)states.get(), (const float*)queries.get(), (const RowState*)rows.get(),
-           (const SequenceView*)sequences.get(), 1, shape.heads, c.kv_heads, c.head_dim, c.window, c.softcap, count,
+           (const SequenceView*)sequences.get(), 1, shape.heads, c.kv_heads, c.window, c.softcap, c.head_dim, count,
            summed.get());
     if (seed == 0) fair = copy(places), fair_sum = copy(summed);
     check(same_bits(places, fair) && same_bits(summed, fair_sum),

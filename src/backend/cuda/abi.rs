@@ -9,15 +9,192 @@ use crate::backend::entropy::Gamma;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::c_void;
 
-/// One row of a pass.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct RowState {
-    pub slot: i32,
-    pub position: i32,
-    pub token: i32,
-    /// Numbers the sequence for the sampler.
-    pub stream: i32,
+/// Declares structs in device memory, some of them a kernel's parameter by value: public fields in C's layout, without
+/// padding.
+macro_rules! structs {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+        pub struct $name {
+            $($(#[$about])* pub $field: $type,)*
+        }
+    )*};
+}
+
+structs! {
+    /// One row of a pass.
+    RowState {
+        slot: i32,
+        position: i32,
+        token: i32,
+        /// Numbers the sequence for the sampler.
+        stream: i32,
+    }
+
+    /// Work of a block of `attn_prefill`: 64 lines of a run of consecutive rows.
+    PrefillPart {
+        /// The run's first row of the pass, and its rows.
+        first: i32,
+        rows: i32,
+        /// The first line, of the run's rows times the query heads of a group.
+        line: i32,
+        padding: i32,
+    }
+
+    /// Addresses of a sequence's sums of hidden states; null: not recorded.
+    LayersView {
+        /// `[places, hidden_size]`
+        sums: DevicePtr<f64>,
+        /// The latest rows, which are in no sum: `[places, kept, hidden_size]`, row r at r % kept
+        rows: DevicePtr<f32>,
+        /// `[places, blocks of columns]`
+        counts: DevicePtr<i32>,
+    }
+
+    /// Addresses of a sequence's trace; null: none.
+    TraceView {
+        /// In this order, of the kept heads, lowest entropy first: ids `[rows, K]` (i32), entropies, maxima m and sums Z'
+        /// `[rows, K]` each (f32), and queries `[rows, K, largest head_dim]` (f32); hidden states `[rows, hidden_size]` times
+        /// `DeviceWeights::hidden_scale` (f16); gaps `[rows]` (f32); `HeadAttention` `[rows, layers, heads]`, null: not recorded.
+        arrays: [DevicePtr<u8>; TRACE_ARRAYS],
+        layers: LayersView,
+    }
+
+    /// Addresses of a sequence's cache and trace.
+    SequenceView {
+        /// `[layers][kv_heads][capacity][head_dim]`, both, the largest layers first
+        k: DevicePtr<Stored>,
+        v: DevicePtr<Stored>,
+        /// Positions, a multiple of 64.
+        capacity: u32,
+        first_traced_row: i32,
+        trace: TraceView,
+        /// Of its delta nets, and where copies of them go, by tokens.
+        states: DevicePtr<f32>,
+        snapshots: DevicePtr<DevicePtr<f32>>,
+    }
+
+    /// A layer's attention.
+    LayerShape {
+        /// Layers of its size before it in the cache.
+        layer: i32,
+        kv_heads: i32,
+        head_dim: i32,
+        /// 0: none
+        window: i32,
+    }
+
+    /// Sampling of a row's next token.
+    Sampler {
+        seed: u64,
+        /// 0: greedy
+        temperature: f32,
+        top_p: f32,
+        top_k: i32,
+        /// Position of the first sampled token: the counter of the random numbers.
+        first_position: i32,
+        /// Only ids below this are sampled.
+        choosable: i32,
+        padding: i32,
+    }
+
+    /// Rows of f16 with power-of-two scales (`rounded.cuh`); null: none.
+    RoundedRows {
+        /// `[rows, width]`
+        values: DevicePtr<u16>,
+        /// `[rows, row_scales(width)]`, one for every [`SHARING`] numbers
+        scales: DevicePtr<f32>,
+    }
+
+    /// One matrix of a product's launch.
+    MatrixJob {
+        w: DevicePtr<Stored>,
+        /// A power of two for each output; null: 1.
+        scales: DevicePtr<f32>,
+        /// Null: none.
+        bias: DevicePtr<f32>,
+        y: DevicePtr<f32>,
+        outs: i32,
+        padding: i32,
+        /// Output of a gate in a wide product, in place of y.
+        rounded: RoundedRows,
+    }
+
+    /// The matrices of an expert, and powers of two of their rows (null: 1).
+    ExpertView {
+        gate: DevicePtr<Stored>,
+        gate_scales: DevicePtr<f32>,
+        up: DevicePtr<Stored>,
+        up_scales: DevicePtr<f32>,
+        down: DevicePtr<Stored>,
+        down_scales: DevicePtr<f32>,
+    }
+
+    /// The choices of each expert, numbers row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
+    ChoiceGroups {
+        choices: DevicePtr<i32>,
+        counts: DevicePtr<i32>,
+        rows: i32,
+        padding: i32,
+    }
+
+    /// Outputs of `head_finish`.
+    HeadLog {
+        tokens: DevicePtr<i32>,
+        logprobs: DevicePtr<f32>,
+        entropies: DevicePtr<f32>,
+        counts: DevicePtr<i32>,
+        top_ids: DevicePtr<i32>,
+        top_logprobs: DevicePtr<f32>,
+        wide: DevicePtr<WideResult>,
+        /// Entries per slot; 0: one entry per row.
+        ring: i32,
+        padding: i32,
+    }
+
+    /// Rotation and destination of a layer's queries, keys and values (`rope.cuh`).
+    RopeTarget {
+        /// `[positions, head_dim / 2]`; null: nothing is rotated or cached.
+        cos: DevicePtr<f32>,
+        sin: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        layer: i32,
+        kv_heads: i32,
+        head_dim: i32,
+        query_scale: f32,
+        k_type: i32,
+        v_type: i32,
+    }
+
+    /// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Of three: queries, keys and values.
+    DeltaNet {
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        /// `[rows, components]`
+        raw: [DevicePtr<f32>; 3],
+        /// `[taps, components]`
+        conv: [DevicePtr<f32>; 3],
+        /// `[rows, value_heads]`, both
+        a: DevicePtr<f32>,
+        b: DevicePtr<f32>,
+        /// `[value_heads]`, both
+        a_log: DevicePtr<f32>,
+        dt_bias: DevicePtr<f32>,
+        /// `[rows, heads, key_stride]`, of values `[rows, value_heads, value_dim]`
+        mixed: [DevicePtr<f32>; 3],
+        /// `[rows, value_heads, 2]`
+        rates: DevicePtr<f32>,
+        place: i32,
+        key_heads: i32,
+        value_heads: i32,
+        key_dim: i32,
+        value_dim: i32,
+        taps: i32,
+        activation: i32,
+        padding: i32,
+    }
 }
 
 /// γ as `softmax_state.cuh` has it: of the nearest positions, and 1 of all others.
@@ -43,80 +220,8 @@ impl From<Gamma> for Reweighting {
     }
 }
 
-/// Work of a block of `attn_prefill`: 64 lines of a run of consecutive rows.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct PrefillPart {
-    /// The run's first row of the pass, and its rows.
-    pub first: i32,
-    pub rows: i32,
-    /// The first line, of the run's rows times the query heads of a group.
-    pub line: i32,
-    pub padding: i32,
-}
-
-/// Attention targets of a head, in the order of [`HeadAttention`](crate::backend::HeadAttention)'s fields.
-pub type HeadPlaces = [f32; 5];
-
-/// Addresses of a sequence's sums of hidden states; null: not recorded.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct LayersView {
-    /// `[places, hidden_size]`
-    pub sums: DevicePtr<f64>,
-    /// The latest rows, which are in no sum: `[places, kept, hidden_size]`, row r at r % kept
-    pub rows: DevicePtr<f32>,
-    /// `[places, blocks of columns]`
-    pub counts: DevicePtr<i32>,
-}
-
-/// Addresses of a sequence's trace; null: none.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct TraceView {
-    /// `[rows, K]` each, lowest entropy first
-    pub heads: DevicePtr<i32>,
-    pub entropies: DevicePtr<f32>,
-    pub maxima: DevicePtr<f32>,
-    pub sums: DevicePtr<f32>,
-    /// `[rows, K, largest head_dim]`
-    pub queries: DevicePtr<f32>,
-    /// f16 `[rows, hidden_size]`, times `DeviceWeights::hidden_scale`
-    pub hidden: DevicePtr<u16>,
-    /// `[rows]`
-    pub gaps: DevicePtr<f32>,
-    /// `[rows, layers, heads]`; null: not recorded
-    pub places: DevicePtr<HeadPlaces>,
-    pub layers: LayersView,
-}
-
-/// Addresses of a sequence's cache and trace.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct SequenceView {
-    /// `[layers][kv_heads][capacity][head_dim]`, both, the largest layers first
-    pub k: DevicePtr<Stored>,
-    pub v: DevicePtr<Stored>,
-    /// Positions, a multiple of 64.
-    pub capacity: u32,
-    pub first_traced_row: i32,
-    pub trace: TraceView,
-    /// Of its delta nets, and where copies of them go, by tokens.
-    pub states: DevicePtr<f32>,
-    pub snapshots: DevicePtr<DevicePtr<f32>>,
-}
-
-/// A layer's attention.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct LayerShape {
-    /// Layers of its size before it in the cache.
-    pub layer: i32,
-    pub kv_heads: i32,
-    pub head_dim: i32,
-    /// 0: none
-    pub window: i32,
-}
+/// Arrays of a trace.
+pub const TRACE_ARRAYS: usize = 8;
 
 /// The state of one head of one row: softmax maximum and sum, and m', Z', S' of the reweighted attention.
 pub type HeadState = [f32; 5];
@@ -130,32 +235,6 @@ pub type WidePart = [f32; 3];
 /// A prediction in a wide trace, in the order of [`Distribution`](crate::backend::Distribution)'s fields.
 pub type WideResult = [f32; 5];
 
-/// Sampling of a row's next token.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct Sampler {
-    pub seed: u64,
-    /// 0: greedy
-    pub temperature: f32,
-    pub top_p: f32,
-    pub top_k: i32,
-    /// Position of the first sampled token: the counter of the random numbers.
-    pub first_position: i32,
-    /// Only ids below this are sampled.
-    pub choosable: i32,
-    pub padding: i32,
-}
-
-/// Rows of f16 with power-of-two scales (`rounded.cuh`); null: none.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct RoundedRows {
-    /// `[rows, width]`
-    pub values: DevicePtr<u16>,
-    /// `[rows, row_scales(width)]`, one for every [`SHARING`] numbers
-    pub scales: DevicePtr<f32>,
-}
-
 /// Consecutive values of a rounded row that share a scale.
 pub const SHARING: usize = 32;
 
@@ -164,113 +243,12 @@ pub const fn row_scales(width: usize) -> usize {
     2 * width.div_ceil(2 * SHARING)
 }
 
-/// One matrix of a product's launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct MatrixJob {
-    pub w: DevicePtr<Stored>,
-    /// A power of two for each output; null: 1.
-    pub scales: DevicePtr<f32>,
-    /// Null: none.
-    pub bias: DevicePtr<f32>,
-    pub y: DevicePtr<f32>,
-    pub outs: i32,
-    pub padding: i32,
-    /// Output of a gate in a wide product, in place of y.
-    pub rounded: RoundedRows,
-}
-
-/// The matrices of an expert, and powers of two of their rows (null: 1).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct ExpertView {
-    pub gate: DevicePtr<Stored>,
-    pub gate_scales: DevicePtr<f32>,
-    pub up: DevicePtr<Stored>,
-    pub up_scales: DevicePtr<f32>,
-    pub down: DevicePtr<Stored>,
-    pub down_scales: DevicePtr<f32>,
-}
-
-/// The choices of each expert, numbers row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct ChoiceGroups {
-    pub choices: DevicePtr<i32>,
-    pub counts: DevicePtr<i32>,
-    pub rows: i32,
-    pub padding: i32,
-}
-
 /// Activations of [`GateRows`].
 pub const SILU: Int = Int(0);
 pub const SIGMOID: Int = Int(2);
 
 /// Up to three matrices over the same input; unused ones have no outputs.
 pub type MatrixJobs = [MatrixJob; 3];
-
-/// Outputs of `head_finish`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct HeadLog {
-    pub tokens: DevicePtr<i32>,
-    pub logprobs: DevicePtr<f32>,
-    pub entropies: DevicePtr<f32>,
-    pub counts: DevicePtr<i32>,
-    pub top_ids: DevicePtr<i32>,
-    pub top_logprobs: DevicePtr<f32>,
-    pub wide: DevicePtr<WideResult>,
-    /// Entries per slot; 0: one entry per row.
-    pub ring: i32,
-    pub padding: i32,
-}
-
-/// Rotation and destination of a layer's queries, keys and values (`rope.cuh`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct RopeTarget {
-    /// `[positions, head_dim / 2]`; null: nothing is rotated or cached.
-    pub cos: DevicePtr<f32>,
-    pub sin: DevicePtr<f32>,
-    pub rows: DevicePtr<RowState>,
-    pub sequences: DevicePtr<SequenceView>,
-    pub layer: i32,
-    pub kv_heads: i32,
-    pub head_dim: i32,
-    pub query_scale: f32,
-    pub k_type: i32,
-    pub v_type: i32,
-}
-
-/// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Of three: queries, keys and values.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct DeltaNet {
-    pub rows: DevicePtr<RowState>,
-    pub sequences: DevicePtr<SequenceView>,
-    /// `[rows, components]`
-    pub raw: [DevicePtr<f32>; 3],
-    /// `[taps, components]`
-    pub conv: [DevicePtr<f32>; 3],
-    /// `[rows, value_heads]`, both
-    pub a: DevicePtr<f32>,
-    pub b: DevicePtr<f32>,
-    /// `[value_heads]`, both
-    pub a_log: DevicePtr<f32>,
-    pub dt_bias: DevicePtr<f32>,
-    /// `[rows, heads, key_stride]`, of values `[rows, value_heads, value_dim]`
-    pub mixed: [DevicePtr<f32>; 3],
-    /// `[rows, value_heads, 2]`
-    pub rates: DevicePtr<f32>,
-    pub place: i32,
-    pub key_heads: i32,
-    pub value_heads: i32,
-    pub key_dim: i32,
-    pub value_dim: i32,
-    pub taps: i32,
-    pub activation: i32,
-    pub padding: i32,
-}
 
 /// An element in its stored dtype, given by the kernel's name: f32, f16, or in the cache bf16.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -285,59 +263,45 @@ pub fn type_number(dtype: DType) -> i32 {
     }
 }
 
-impl Argument for RoundedRows {}
-impl Argument for MatrixJobs {}
-impl Argument for RopeTarget {}
-impl Argument for HeadLog {}
-impl Argument for DeltaNet {}
-impl Argument for ChoiceGroups {}
-
-/// An RMS norm: three parameters of a kernel. Null weights: no norm.
-#[derive(Clone, Copy, Default)]
-pub struct Norm {
-    pub weight: DevicePtr<f32>,
-    /// Added to the weights.
-    pub offset: f32,
-    pub eps: f32,
-}
-
-impl Argument for Norm {
-    const SIZES: &'static [usize] = &[size_of::<DevicePtr<f32>>(), size_of::<f32>(), size_of::<f32>()];
-
-    fn add_to(&self, pointers: &mut Vec<*mut c_void>) {
-        self.weight.add_to(pointers);
-        self.offset.add_to(pointers);
-        self.eps.add_to(pointers);
-    }
-}
-
 /// Declares the parameters of kernels: the name, the threads of a block, and every parameter with its type. A launch with
-/// one too many, too few or of another type does not compile.
-macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident($block:literal) { $($parameter:ident: $type:ty),* $(,)? })*) => {$(
-        $(#[$doc])*
+/// one too many, too few or of another type does not compile. Without a block: parameters that several kernels have.
+macro_rules! parameters {
+    ($($(#[$meta:meta])* $name:ident $(($block:literal))? {
+        $($(#[$about:meta])* $parameter:ident: $type:ty),* $(,)?
+    })*) => {$(
+        $(#[$meta])*
         #[derive(Clone, Copy)]
         pub struct $name {
-            $(pub $parameter: $type,)*
+            $($(#[$about])* pub $parameter: $type,)*
         }
 
-        impl Parameters for $name {
-            const BLOCK: u32 = $block;
-
+        impl Argument for $name {
             fn sizes() -> Vec<usize> {
-                [$(<$type as Argument>::SIZES),*].concat()
+                [$(<$type>::sizes()),*].concat()
             }
 
-            fn pointers(&self) -> Vec<*mut c_void> {
-                let mut pointers = Vec::new();
-                $(self.$parameter.add_to(&mut pointers);)*
-                pointers
+            fn add_to(&self, pointers: &mut Vec<*mut c_void>) {
+                $(self.$parameter.add_to(pointers);)*
             }
         }
+
+        $(impl Parameters for $name {
+            const BLOCK: u32 = $block;
+        })?
     )*};
 }
 
-kernels! {
+parameters! {
+    /// An RMS norm. Null weights: no norm.
+    #[derive(Default)]
+    Norm {
+        weight: DevicePtr<f32>,
+        /// Added to the weights.
+        offset: f32,
+        eps: f32,
+    }
+    /// A layer's attention.
+    LayerHeads { sequences: DevicePtr<SequenceView>, layer: Int, heads: Int, kv_heads: Int, window: Int, softcap: f32 }
     /// `embed.cu`: `embed_{w}`
     Embed(256) {
         embedding: DevicePtr<Stored>, scales: DevicePtr<f32>, rows: DevicePtr<RowState>, x: DevicePtr<f32>, width: Int,
@@ -346,15 +310,9 @@ kernels! {
     /// `gemv.cu`: `gemv_{w}_{r8,r16,r64,r64s}`
     Gemv(256) { x: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, accumulate: Int }
     /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`
-    GemvQkv(256) {
-        x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int,
-        to: RopeTarget,
-    }
+    GemvQkv(256) { x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, to: RopeTarget }
     /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`
-    GemvGated(256) {
-        x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int,
-        activation: Int,
-    }
+    GemvGated(256) { x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, activation: Int }
     /// `experts.cu`: `choose_experts`
     ChooseExperts(32) {
         logits: DevicePtr<f32>, experts: Int, top_k: Int, normalize: Int, scales: DevicePtr<f32>, ids: DevicePtr<i32>,
@@ -386,10 +344,7 @@ kernels! {
     /// `delta_net.cu`: `delta_rule`
     DeltaRule(256) { net: DeltaNet, keeps: DevicePtr<DevicePtr<f32>>, interval: Int, out: DevicePtr<f32> }
     /// `gemv_wide.cu`: `split_rows`
-    SplitRows(256) {
-        x: DevicePtr<f32>, norm: Norm, terms: DevicePtr<u16>,
-        factors: DevicePtr<f32>, width: Int,
-    }
+    SplitRows(256) { x: DevicePtr<f32>, norm: Norm, terms: DevicePtr<u16>, factors: DevicePtr<f32>, width: Int }
     /// `gemv_wide.cu`: `gemv_wide_m64` (mode: accumulate) and `gemv_wide_gated_m64` (mode: activation); twice the threads for m128
     GemvWide(128) {
         terms: DevicePtr<u16>, factors: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, mode: Int,
@@ -405,10 +360,7 @@ kernels! {
     /// `weights.cu`: `narrow_weights`
     NarrowWeights(256) { w: DevicePtr<Stored>, scales: DevicePtr<f32>, k: Int }
     /// `norm.cu`: `rms_norm`
-    RmsNorm(256) {
-        x: DevicePtr<f32>, norm: Norm, width: Int, y: DevicePtr<f32>,
-        not_finite: DevicePtr<i32>,
-    }
+    RmsNorm(256) { x: DevicePtr<f32>, norm: Norm, width: Int, y: DevicePtr<f32>, not_finite: DevicePtr<i32> }
     /// `norm.cu`: `rms_norm_f16`
     RmsNormF16(256) { x: DevicePtr<f32>, norm: Norm, width: Int, to: RoundedRows }
     /// `norm.cu`: `add_rms_norm`
@@ -425,14 +377,13 @@ kernels! {
     }
     /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
     AttnDecode(128) {
-        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, sequences: DevicePtr<SequenceView>, layer: Int, heads: Int,
-        kv_heads: Int, window: Int, softcap: f32, partial_out: DevicePtr<f32>, partial_states: DevicePtr<HeadState>,
-        arrivals: DevicePtr<u32>, out: DevicePtr<f32>, states: DevicePtr<HeadState>,
+        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads, partial_out: DevicePtr<f32>,
+        partial_states: DevicePtr<HeadState>, arrivals: DevicePtr<u32>, out: DevicePtr<f32>,
+        states: DevicePtr<HeadState>,
     }
     /// `attn_prefill.cu`: `attn_prefill_k{k}_v{v}_d{head_dim}_t{terms}`
     AttnPrefill(128) {
-        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, parts: DevicePtr<PrefillPart>,
-        sequences: DevicePtr<SequenceView>, layer: Int, heads: Int, kv_heads: Int, window: Int, softcap: f32,
+        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, parts: DevicePtr<PrefillPart>, of: LayerHeads,
         out: DevicePtr<f32>, states: DevicePtr<HeadState>, rounded: RoundedRows,
     }
     /// `attn_select.cu`: `attn_select`
@@ -443,15 +394,13 @@ kernels! {
     }
     /// `attn_places.cu`: `attn_places_k{k}`
     AttnPlaces(128) {
-        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>, layer: Int, place: Int, layers: Int, heads: Int, kv_heads: Int,
-        head_dim: Int, window: Int, softcap: f32, regularized: Int,
+        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads,
+        head_dim: Int, place: Int, layers: Int, regularized: Int,
     }
     /// `attn_places.cu`: `attn_sum_k{k}`
     AttnSum(128) {
-        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>, layer: Int, heads: Int, kv_heads: Int, head_dim: Int, window: Int,
-        softcap: f32, count: Int, out: DevicePtr<f32>,
+        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads,
+        head_dim: Int, count: Int, out: DevicePtr<f32>,
     }
     /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
     AttnRows(512) {
@@ -468,7 +417,8 @@ kernels! {
         logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, samplers: DevicePtr<Sampler>,
         masses: DevicePtr<u64>,
     }
-    /// `head.cu`: `head_finish`
+    /// `head.cu`: `head_finish`. Null: nothing that is given, no next rows, nothing wide.
+    #[derive(Default)]
     HeadFinish(512) {
         logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
         lists: DevicePtr<u64>, masses: DevicePtr<u64>, rows: DevicePtr<RowState>, samplers: DevicePtr<Sampler>,

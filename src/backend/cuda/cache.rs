@@ -2,7 +2,7 @@
 //! in place (`memory.rs`); their contents are spread over the new room. Kernels find them through an array of
 //! `SequenceView`s, so that a captured decode step stays valid.
 
-use super::abi::{HeadPlaces, LayerShape, SequenceView, TraceView};
+use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
 use super::context::Device;
 use super::error::CudaError;
 use super::kernel_set::OVERRUN;
@@ -10,7 +10,7 @@ use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
 use super::states::{self, States};
 use crate::backend::STATE_INTERVAL;
-use crate::backend::{BackendError, DType, ExpectedMemory, Row, SequenceId, TraceOptions};
+use crate::backend::{BackendError, DType, ExpectedMemory, HeadAttention, Row, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::LayerSpec;
 use std::collections::HashSet;
@@ -112,9 +112,8 @@ impl Room {
     /// Empty, with addresses for `max` positions.
     fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
-        let layers = options.filter(|options| options.layer_means);
-        let layers =
-            layers.map(|_| LayerSums::new(device, shape.spec.layers.len() + 1, shape.spec.hidden_size)).transpose()?;
+        let sums = options.filter(|options| options.layer_means);
+        let layers = sums.map(|_| LayerSums::new(device, &shape.spec)).transpose()?;
         Ok(Room {
             keys: device.growing("the keys", shape.bytes(max, shape.k))?,
             values: device.growing("the values", shape.bytes(max, shape.v))?,
@@ -125,15 +124,12 @@ impl Room {
     }
 }
 
-/// Arrays of [`TraceView`].
-const ARRAYS: usize = 8;
-
-/// Starts of the arrays of [`TraceView`] in bytes, in the order of its fields.
+/// Starts of the arrays of [`TraceView`] in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sections {
-    starts: [usize; ARRAYS],
+    starts: [usize; TRACE_ARRAYS],
     /// Bytes of one row of each array.
-    widths: [usize; ARRAYS],
+    widths: [usize; TRACE_ARRAYS],
     rows: usize,
     bytes: usize,
 }
@@ -142,9 +138,9 @@ impl Sections {
     /// For a sequence of `capacity` positions.
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
         let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
-        let places = if options.head_attention { shape.spec.total_heads() * size_of::<HeadPlaces>() } else { 0 };
+        let places = if options.head_attention { shape.spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let widths = [k, k, k, k, k * shape.spec.widest(|layer| layer.head_dim), 2 * shape.spec.hidden_size, 4, places];
-        let (mut starts, mut bytes) = ([0; ARRAYS], 0);
+        let (mut starts, mut bytes) = ([0; TRACE_ARRAYS], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
             *start = bytes;
             bytes = (bytes + rows * width).next_multiple_of(256);
@@ -154,7 +150,8 @@ impl Sections {
 
     /// Moves (from, to, bytes) of the arrays when there are more rows.
     fn spread(&self, grown: &Sections) -> Vec<(usize, usize, usize)> {
-        (0..ARRAYS).map(|array| (self.starts[array], grown.starts[array], self.rows * self.widths[array])).collect()
+        let moved = |array: usize| (self.starts[array], grown.starts[array], self.rows * self.widths[array]);
+        (0..TRACE_ARRAYS).map(moved).collect()
     }
 }
 
@@ -228,6 +225,11 @@ impl Sequences {
 
     pub fn options(&self, id: SequenceId) -> Option<TraceOptions> {
         self.get(id)?.options
+    }
+
+    /// Whether a sequence has a wide trace.
+    pub fn is_wide(&self, id: SequenceId) -> bool {
+        self.options(id).is_some_and(|options| options.wide)
     }
 
     /// Reserved positions.
@@ -357,12 +359,11 @@ impl Sequences {
 
     /// Copies the first `positions` keys and values of `from` to `to`, which has room for them, and takes over its states there.
     pub fn copy_prefix(&mut self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
-        let mut states = self.get_mut(to).and_then(|sequence| sequence.states.take());
-        if let (Some(to), Some(Sequence { states: Some(from), .. })) = (&mut states, self.get(from)) {
+        let both = self.sequences.get_disjoint_mut([from.0, to.0]);
+        let Ok([Some(source), Some(target)]) = both else { return Ok(()) };
+        if let (Some(from), Some(to)) = (&source.states, &mut target.states) {
             to.copy(from, positions)?;
         }
-        self.get_mut(to).into_iter().for_each(|sequence| sequence.states = states.take());
-        let (Some(source), Some(target)) = (self.get(from), self.get(to)) else { return Ok(()) };
         let (Some(from), Some(to)) = (&source.room, &target.room) else { return Ok(()) };
         let (shape, positions) = (&self.shape, positions.min(source.capacity));
         for (to, from, t) in [(&to.keys, &from.keys, shape.k), (&to.values, &from.values, shape.v)] {
@@ -423,12 +424,11 @@ impl Sequences {
 
     /// Sizes in bytes: (KV cache, trace).
     pub fn bytes(&self, id: SequenceId) -> (usize, usize) {
-        let room = self.get(id).and_then(|s| s.room.as_ref());
-        let sums = |room: &Room| room.layers.as_ref().map_or(0, LayerSums::bytes);
-        let states = self.get(id).and_then(|s| s.states.as_ref()).map_or(0, States::bytes);
-        let (cache, trace) =
-            room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes() + sums(room)));
-        (cache + states, trace)
+        let Some(Sequence { room, states, .. }) = self.get(id) else { return (0, 0) };
+        let states = states.as_ref().map_or(0, States::bytes);
+        let Some(Room { keys, values, trace, layers, .. }) = room else { return (states, 0) };
+        let sums = layers.as_ref().map_or(0, LayerSums::bytes);
+        (keys.bytes() + values.bytes() + states, trace.bytes() + sums)
     }
 
     /// Bytes that a sequence of `positions` positions will take, all traced with these options.
@@ -436,11 +436,7 @@ impl Sequences {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity.unwrap_or(1));
         let trace = Sections::new(capacity, options, shape);
-        let sums = if options.layer_means {
-            LayerSums::expected_bytes(shape.spec.layers.len() + 1, shape.spec.hidden_size)
-        } else {
-            0
-        };
+        let sums = if options.layer_means { LayerSums::expected_bytes(&shape.spec) } else { 0 };
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
@@ -462,20 +458,12 @@ impl Sequence {
         let (mut k, mut v, mut trace) = (DevicePtr::NULL, DevicePtr::NULL, TraceView::default());
         if let Some(room) = &self.room {
             (k, v) = (room.keys.ptr().cast(), room.values.ptr().cast());
-            if let Some(options) = self.options {
-                let [heads, entropies, maxima, sums, queries, hidden, gaps, places] =
-                    room.sections.starts.map(|start| room.trace.ptr().add(start));
-                trace = TraceView {
-                    heads: heads.cast(),
-                    entropies: entropies.cast(),
-                    maxima: maxima.cast(),
-                    sums: sums.cast(),
-                    queries: queries.cast(),
-                    hidden: hidden.cast(),
-                    gaps: gaps.cast(),
-                    places: if options.head_attention { places.cast() } else { DevicePtr::NULL },
-                    layers: room.layers.as_ref().map(LayerSums::view).unwrap_or_default(),
-                };
+            if self.options.is_some() {
+                let Sections { starts, widths, .. } = room.sections;
+                let place =
+                    |array| if widths[array] > 0 { room.trace.ptr().add(starts[array]) } else { DevicePtr::NULL };
+                let layers = room.layers.as_ref().map(LayerSums::view).unwrap_or_default();
+                trace = TraceView { arrays: std::array::from_fn(place), layers };
             }
         }
         let first_traced_row = self.options.map_or(i32::MAX, |o| i32::try_from(o.first_row).unwrap_or(i32::MAX));

@@ -2,10 +2,12 @@
 //! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs` and `loader.rs`.
 
 use super::error::{Context, CudaError, describe};
+use crate::backend::BackendError;
 use crate::units;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,12 +15,16 @@ use std::sync::Arc;
 /// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";
 
+/// A call, in errors.
+const FREE_MEMORY: &str = "querying free memory";
+
 /// The first driver whose graphs support early starts.
 const EARLY_VERSION: i32 = 12_030;
 
 /// A device with a stream that work runs on, in order.
 #[derive(Clone)]
 pub struct Device {
+    pub info: DeviceInfo,
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
     /// Granularity of mapped memory, if memory can be mapped.
@@ -26,14 +32,13 @@ pub struct Device {
     /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
     pub(super) early: bool,
     /// With an observer, launches are one at a time.
-    pub(super) watch: Option<Rc<dyn Watch>>,
+    pub(super) watch: Option<Rc<Watch>>,
+    /// Bytes of all scratch memory.
+    pub(super) scratch_bytes: Rc<Cell<usize>>,
 }
 
-/// An observer of launches.
-pub trait Watch {
-    /// Called before each launch; false skips it.
-    fn begins(&self, kernel: &str) -> Result<bool, CudaError>;
-}
+/// An observer of launches: called before each with the kernel's name; false skips it.
+pub type Watch = dyn Fn(&str) -> Result<bool, CudaError>;
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +51,21 @@ pub struct DeviceInfo {
     /// Bytes.
     pub free: usize,
     pub total: usize,
+}
+
+impl DeviceInfo {
+    fn of(context: &CudaContext) -> Result<DeviceInfo, CudaError> {
+        let (free, total) = context.mem_get_info().during(FREE_MEMORY)?;
+        let multiprocessors = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        Ok(DeviceInfo {
+            ordinal: context.ordinal(),
+            name: context.name().during("querying the device's name")?,
+            capability: context.compute_capability().during("querying the compute capability")?,
+            multiprocessors: usize::try_from(multiprocessors.during("querying the multiprocessors")?).unwrap_or(1),
+            free,
+            total,
+        })
+    }
 }
 
 /// Loads the driver; returns the number of devices.
@@ -69,8 +89,8 @@ impl Device {
         }
         let context = CudaContext::new(ordinal).during("opening the device")?;
         let stream = context.new_stream().during("creating a stream")?;
-        let granularity = granularity(&context);
-        Ok(Device { context, stream, granularity, early: false, watch: None })
+        let (info, granularity) = (DeviceInfo::of(&context)?, granularity(&context));
+        Ok(Device { info, context, stream, granularity, early: false, watch: None, scratch_bytes: Rc::default() })
     }
 
     /// The device with early starts; `None` if the driver does not support them in a captured graph.
@@ -81,21 +101,8 @@ impl Device {
     }
 
     /// The device with an observer.
-    pub fn watched(&self, watch: Rc<dyn Watch>) -> Device {
+    pub fn watched(&self, watch: Rc<Watch>) -> Device {
         Device { watch: Some(watch), ..self.clone() }
-    }
-
-    pub fn info(&self) -> Result<DeviceInfo, CudaError> {
-        let (free, total) = self.memory()?;
-        let multiprocessors = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-        Ok(DeviceInfo {
-            ordinal: self.context.ordinal(),
-            name: self.context.name().during("querying the device's name")?,
-            capability: self.context.compute_capability().during("querying the compute capability")?,
-            multiprocessors: usize::try_from(multiprocessors.during("querying the multiprocessors")?).unwrap_or(1),
-            free,
-            total,
-        })
     }
 
     /// The device's UUID and the driver's versions.
@@ -116,7 +123,7 @@ impl Device {
 
     /// Bytes: (free, total).
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
-        self.context.mem_get_info().during("querying free memory")
+        self.context.mem_get_info().during(FREE_MEMORY)
     }
 
     pub fn synchronize(&self) -> Result<(), CudaError> {
@@ -138,12 +145,9 @@ impl Device {
         self.stream.join(&other.stream).during("ordering two streams")
     }
 
-    /// The work that `launch` puts on this stream (and on others, by events), as a graph; `call` names it in errors.
-    pub fn capture<E: From<CudaError>>(
-        &self,
-        call: &str,
-        launch: impl FnOnce() -> Result<(), E>,
-    ) -> Result<CudaGraph, E> {
+    /// The decode step that `launch` puts on this stream (and on others, by events), as a graph.
+    pub fn capture(&self, launch: impl FnOnce() -> Result<(), BackendError>) -> Result<CudaGraph, BackendError> {
+        let call = "capturing a decode step";
         self.stream.begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).during(call)?;
         let launched = launch();
         let graph = self.stream.end_capture(Instantiate(0));

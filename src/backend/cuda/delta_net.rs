@@ -1,7 +1,7 @@
 //! Gated delta nets: `delta_net.cu`.
 
 use super::CudaBackend;
-use super::abi::{DeltaMix, DeltaNet, DeltaRule, Norm, RmsNorm, RopeTarget};
+use super::abi::{DeltaMix, DeltaNet, DeltaRule, Norm, RopeTarget};
 use super::error::CudaError;
 use super::gemm::{Job, Product};
 use super::kernel_set::{DELTA_COLUMNS, DELTA_HEADS, DeltaKernels};
@@ -31,7 +31,7 @@ impl CudaBackend {
         let gate = l.output_gate.as_ref().map(|gate| (gate, self.scratch.output_gate.ptr()));
         let products = [Some((&l.q, raw[0])), l.k.as_ref().zip(Some(raw[1])), l.v.as_ref().zip(Some(raw[2])), gate];
         let jobs: Vec<Job> = products.into_iter().flatten().map(job).collect();
-        self.qkv(x, norm, &jobs, n, RopeTarget::default())?;
+        self.qkv(x, norm, &jobs, RopeTarget::default())?;
         // few outputs: in f32 arithmetic in passes of any width
         for rate in [(&w.a, delta.a.ptr()), (&w.b, delta.b.ptr())] {
             self.gemv(x, norm, &[job(rate)], n, Product::Qkv(RopeTarget::default()))?;
@@ -52,8 +52,7 @@ impl CudaBackend {
             DeltaRule { net: self.delta_layer(layer, &net, w), keeps, interval: STATE_INTERVAL.into(), out };
         self.device.launch(&kernels.rule, [dim.div_ceil(DELTA_COLUMNS), heads, n], &parameters)?;
         let norm = Norm { weight: w.norm.ptr(), offset: 0.0, eps: self.spec.rms_norm_eps };
-        let parameters = RmsNorm { x: out, norm, width: dim.into(), y: out, not_finite: DevicePtr::NULL };
-        self.device.launch(&self.kernels.rms_norm, [n * heads, 1, 1], &parameters)?;
+        self.rms_norm(out, norm, out, n * heads, dim)?;
         Ok(true)
     }
 

@@ -1,9 +1,7 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
 use super::CudaBackend;
-use super::abi::{
-    ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, RmsNorm, SIGMOID,
-};
+use super::abi::{ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID};
 use super::error::CudaError;
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
@@ -32,9 +30,9 @@ impl CudaBackend {
         let job = |w, y| Job { w, bias: None, y };
         self.gemv(h, Norm::default(), &[job(gate_of_rows, logits)], n, Product::Linear { accumulate: false })?;
         let jobs = [job(gate, y), job(up, DevicePtr::NULL)];
-        self.gated(h, self.input_norm(None), jobs, n, self.activation(), None)?;
+        self.gated(h, self.input_norm(None), jobs, self.activation(), None)?;
         self.gate_rows((logits, 1, 0), (y, inner), inner, SIGMOID, y)?;
-        self.matmul(Input::F32(y), job(down, scratch.x.ptr()), n, true)
+        self.matmul(Input::F32(y), job(down, scratch.x.ptr()), true)
     }
 
     /// x ← factor · (x + norm(norm(dense(norm(x))) + norm(Σ_e g_e s_e expert_e(norm(x))))), every row, each norm with weights of its own.
@@ -45,10 +43,10 @@ impl CudaBackend {
         beside: &DenseBeside<Matrix, Buffer<f32>>,
         factor: f32,
     ) -> Result<(), CudaError> {
-        let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
+        let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         let (x, sum) = (scratch.x.ptr(), scratch.h.ptr());
         let gated = self.gated_network(layer, &beside.network)?;
-        self.matmul(gated, Job { w: &beside.network.down, bias: w.down_bias.as_ref(), y: sum }, n, false)?;
+        self.matmul(gated, Job { w: &beside.network.down, bias: w.down_bias.as_ref(), y: sum }, false)?;
         self.norm_rows(sum, self.norm(&beside.post_norm), sum)?;
         // in place of the gates, which have been multiplied
         let (normed, mixed) = (scratch.gate(), scratch.gate().add(MAX_ROWS * self.spec.hidden_size));
@@ -64,8 +62,7 @@ impl CudaBackend {
     }
 
     fn norm_rows(&self, x: DevicePtr<f32>, norm: Norm, y: DevicePtr<f32>) -> Result<(), CudaError> {
-        let parameters = RmsNorm { x, norm, width: self.spec.hidden_size.into(), y, not_finite: DevicePtr::NULL };
-        self.device.launch(&self.kernels.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)
+        self.rms_norm(x, norm, y, self.pass.rows.len(), self.spec.hidden_size)
     }
 
     fn experts(&self) -> Result<(&ExpertSpec, &ExpertKernels), CudaError> {

@@ -7,12 +7,15 @@ use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
 
+/// Kernels that have been replaced, and by what.
+type Replaced = Vec<(String, &'static str)>;
+
 /// Which kernels to leave out of a set.
 pub struct Fallbacks<'a> {
     files: &'a KernelFiles,
     /// Whether a kernel fails, by its name.
     fails: &'a dyn Fn(&str) -> bool,
-    replaced: Vec<(String, &'static str)>,
+    replaced: Replaced,
 }
 
 impl Fallbacks<'_> {
@@ -20,12 +23,8 @@ impl Fallbacks<'_> {
         Fallbacks { files, fails, replaced: Vec::new() }
     }
 
-    /// Leaves out of a set what fails; `cache` has the types of keys and values. Kernels that have been replaced, and by what.
-    pub fn apply(
-        mut self,
-        set: &mut KernelSet,
-        cache: (DType, DType),
-    ) -> Result<Vec<(String, &'static str)>, CudaError> {
+    /// Leaves out of a set what fails; `cache` has the types of keys and values.
+    pub fn apply(mut self, set: &mut KernelSet, cache: (DType, DType)) -> Result<Replaced, CudaError> {
         for (dtype, matmul) in &mut set.matmul {
             let ints = [Int(type_number(*dtype))];
             for NarrowKernels { gemv, qkv, gated, .. } in &mut matmul.narrow {

@@ -3,7 +3,7 @@
 
 use super::CudaBackend;
 use super::abi::{
-    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RmsNormF16, RopeTarget,
+    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RmsNorm, RmsNormF16, RopeTarget,
     RoundRows, RoundedRows, SplitRows,
 };
 use super::error::CudaError;
@@ -34,6 +34,9 @@ impl Job<'_> {
     }
 }
 
+/// Kernels of a wide pass and their input.
+type WideInput<'a> = (&'a WideKernels, RoundedRows);
+
 /// A product's input `[rows, in_features]`.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
@@ -42,7 +45,7 @@ pub enum Input<'a> {
     Rounded(&'a WideKernels, RoundedRows),
 }
 
-/// A product in f32 arithmetic.
+/// What a launch makes of its matrices and their input x.
 #[derive(Clone, Copy)]
 pub enum Product {
     /// y, or with `accumulate` the sum of both.
@@ -53,6 +56,17 @@ pub enum Product {
     Qkv(RopeTarget),
     /// act(gate x) ⊙ up x
     Gated { activation: Int },
+}
+
+impl Product {
+    /// Whether it is gated, the first job the gate and the second one up; and the mode of kernels for many rows.
+    fn mode(self) -> (bool, Int) {
+        match self {
+            Product::Linear { accumulate } => (false, accumulate.into()),
+            Product::Qkv(_) | Product::Logits => (false, Int(0)),
+            Product::Gated { activation } => (true, activation),
+        }
+    }
 }
 
 impl GemmHopper {
@@ -93,6 +107,19 @@ impl CudaBackend {
         weight.map_or(none, |weight| self.norm(weight))
     }
 
+    /// y = norm(x), of `rows` rows of `width` numbers.
+    pub(super) fn rms_norm(
+        &self,
+        x: DevicePtr<f32>,
+        norm: Norm,
+        y: DevicePtr<f32>,
+        rows: usize,
+        width: usize,
+    ) -> Result<(), CudaError> {
+        let parameters = RmsNorm { x, norm, width: width.into(), y, not_finite: DevicePtr::NULL };
+        self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)
+    }
+
     pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels, CudaError> {
         let missing = || CudaError::NoKernel { name: format!("gemv_{}_r8", w.dtype.name()) };
         self.kernels.matmul.get(&w.dtype).ok_or_else(missing)
@@ -103,9 +130,9 @@ impl CudaBackend {
         Ok(self.matmul_kernels(w)?.wide.as_ref().filter(|_| !self.pass.narrow()))
     }
 
-    /// The product of one matrix; `accumulate` adds to y.
-    pub(super) fn matmul(&self, x: Input, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        let k = job.w.in_features;
+    /// The product of one matrix and every row; `accumulate` adds to y.
+    pub(super) fn matmul(&self, x: Input, job: Job, accumulate: bool) -> Result<(), CudaError> {
+        let (rows, k, product) = (self.pass.rows.len(), job.w.in_features, Product::Linear { accumulate });
         let (wide, x) = match (x, self.wide(job.w)?) {
             (Input::Rounded(wide, x), _) => (wide, x),
             (Input::F32(x), Some(wide)) => {
@@ -114,68 +141,59 @@ impl CudaBackend {
                 (wide, to)
             }
             (Input::F32(x), None) => {
-                return self.gemv(x, Norm::default(), &[job], rows, Product::Linear { accumulate });
+                return self.gemv(x, Norm::default(), &[job], rows, product);
             }
         };
-        self.gemm(wide, x, Job::table(&[job], 0), (rows, k), false, accumulate.into())
+        self.gemm(wide, x, Job::table(&[job], 0), k, product)
     }
 
     /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
-    pub(super) fn rotates(&self, jobs: &[Job], rows: usize) -> Result<bool, CudaError> {
+    pub(super) fn rotates(&self, jobs: &[Job]) -> Result<bool, CudaError> {
         let [q, k, v] = jobs else { return Ok(false) };
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
-        Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(rows).is_none())
+        Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(self.pass.rows.len()).is_none())
     }
 
-    /// Queries, keys and values, or some of them, of norm(x), x `[rows, in_features]`. Destination: `to`, or with its default
-    /// the jobs' y.
-    pub(super) fn qkv(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        jobs: &[Job],
-        rows: usize,
-        to: RopeTarget,
-    ) -> Result<(), CudaError> {
+    /// Queries, keys and values, or some of them, of norm(x), every row. Destination: `to`, or with its default each y.
+    pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<(), CudaError> {
         let most = MatrixJobs::default().len();
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
-            match self.wide(jobs[0].w)? {
-                None => self.gemv(x, norm, jobs, rows, Product::Qkv(to))?,
-                Some(wide) => {
-                    let (k, to) = (jobs[0].w.in_features, self.scratch.rounded());
-                    let parameters = RmsNormF16 { x, norm, width: k.into(), to };
-                    self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
-                    self.gemm(wide, to, Job::table(jobs, 0), (rows, k), false, Int(0))?;
-                }
+            match self.normed_input(x, norm, jobs[0].w)? {
+                None => self.gemv(x, norm, jobs, self.pass.rows.len(), Product::Qkv(to))?,
+                Some((wide, x)) => self.gemm(wide, x, Job::table(jobs, 0), jobs[0].w.in_features, Product::Qkv(to))?,
             }
         }
         Ok(())
     }
 
-    /// act(gate x) ⊙ up x of norm(x), x `[rows, in_features]`: y of `gate`, or rounded rows if the next product's
-    /// kernels are given.
+    /// In a wide pass the kernels for w, and norm(x) as their input; `None` as [`Self::wide`] has it.
+    fn normed_input(&self, x: DevicePtr<f32>, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>, CudaError> {
+        let Some(wide) = self.wide(w)? else { return Ok(None) };
+        let to = self.scratch.rounded();
+        let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to };
+        self.device.launch(&wide.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)?;
+        Ok(Some((wide, to)))
+    }
+
+    /// act(gate x) ⊙ up x of norm(x), every row: y of `gate`, or rounded rows if the next product's kernels are given.
     pub(super) fn gated<'a>(
         &'a self,
         x: DevicePtr<f32>,
         norm: Norm,
         jobs: [Job; 2],
-        rows: usize,
         activation: Int,
         next: Option<&'a WideKernels>,
     ) -> Result<Input<'a>, CudaError> {
-        let (Job { w, y, .. }, mut table) = (jobs[0], Job::table(&jobs, 0));
-        let Some(wide) = self.wide(w)? else {
-            self.gemv(x, norm, &jobs, rows, Product::Gated { activation })?;
+        let (Job { w, y, .. }, mut table, product) = (jobs[0], Job::table(&jobs, 0), Product::Gated { activation });
+        let Some((wide, normed)) = self.normed_input(x, norm, w)? else {
+            self.gemv(x, norm, &jobs, self.pass.rows.len(), product)?;
             return Ok(Input::F32(y));
         };
-        let normed = self.scratch.rounded();
-        let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to: normed };
-        self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
         let to = next.map_or(Input::F32(y), |next| {
             table[0].rounded = self.scratch.inner_rounded(w.out_features);
             Input::Rounded(next, table[0].rounded)
         });
-        self.gemm(wide, normed, table, (rows, w.in_features), true, activation)?;
+        self.gemm(wide, normed, table, w.in_features, product)?;
         Ok(to)
     }
 
@@ -194,13 +212,9 @@ impl CudaBackend {
             let (terms, factors) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
             let parameters = SplitRows { x, norm, terms, factors, width: width.into() };
             self.device.launch(&many.split, [rows, 1, 1], &parameters)?;
-            let (gated, mode) = match product {
-                Product::Linear { accumulate } => (false, accumulate.into()),
-                Product::Qkv(_) | Product::Logits => (false, Int(0)),
-                Product::Gated { activation } => (true, activation),
-            };
+            let (gated, mode) = product.mode();
             let jobs = Job::table(jobs, 0);
-            let variant = self.info.gemv_wide_variant(rows, all_outs(&jobs));
+            let variant = self.device.info.gemv_wide_variant(rows, all_outs(&jobs));
             let grid = [blocks(&jobs, WIDE_OUTS, gated), rows.div_ceil(GEMM_ROWS[variant]), 1];
             let parameters = GemvWide { terms, factors, jobs, k: width.into(), rows: rows.into(), mode };
             return self.device.launch(&many.gemv[usize::from(gated)][variant], grid, &parameters);
@@ -209,7 +223,7 @@ impl CudaBackend {
             let (x, jobs, k, rows) = (x.add(first * width), Job::table(jobs, first), width.into(), count.into());
             let NarrowVariant { outs, gates, .. } = narrow.variant;
             let beside = usize::from(matches!(product, Product::Logits));
-            let grid = |blocks| narrow.variant.grid(blocks, self.info.multiprocessors - beside);
+            let grid = |blocks| narrow.variant.grid(blocks, self.device.info.multiprocessors - beside);
             match product {
                 Product::Linear { .. } | Product::Logits => {
                     let accumulate = matches!(product, Product::Linear { accumulate: true }).into();
@@ -230,22 +244,21 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Products of rounded rows `[rows, k]` in one launch. `gated`: the first job is the gate, the second one up. `mode`: see
-    /// the kernels.
+    /// A product of rounded rows of k numbers in one launch. Queries, keys and values are not rotated.
     fn gemm(
         &self,
         wide: &WideKernels,
         x: RoundedRows,
         jobs: MatrixJobs,
-        (rows, k): (usize, usize),
-        gated: bool,
-        mode: Int,
+        k: usize,
+        product: Product,
     ) -> Result<(), CudaError> {
+        let ((gated, mode), rows) = (product.mode(), self.pass.rows.len());
         if let Some(hopper) = &wide.hopper {
-            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.info.multiprocessors);
+            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.device.info.multiprocessors);
             return self.device.launch(&hopper[usize::from(gated)], grid, &GemmHopper::new(x, jobs, rows, k, mode)?);
         }
-        let variant = self.info.gemm_variant(rows, all_outs(&jobs));
+        let variant = self.device.info.gemm_variant(rows, all_outs(&jobs));
         let grid = [rows.div_ceil(GEMM_ROWS[variant]), blocks(&jobs, GEMM_ROWS[variant], gated), 1];
         self.device.launch(
             &wide.gemm[usize::from(gated)][variant],

@@ -8,7 +8,7 @@ use super::abi::{
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
-use super::launch::Kernel;
+use super::launch::{Kernel, Parameters};
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
 use crate::model::ModelSpec;
@@ -335,7 +335,7 @@ impl AttentionKernels {
             decode: files.get("attn_decode", &decode)?,
             decode_plain: files.bound("attn_decode", &format!("{decode}_plain"), &[])?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill}"))?,
-            prefill_hopper: load_prefill_hopper(files, &format!("attn_prefill_hopper_{prefill}"))?,
+            prefill_hopper: load_hopper(files, "attn_prefill_hopper", &format!("attn_prefill_hopper_{prefill}"))?,
         })
     }
 }
@@ -344,10 +344,10 @@ fn widest(head_dims: &[usize]) -> usize {
     head_dims.iter().copied().max().unwrap_or(0)
 }
 
-fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<AttnPrefill>>, CudaError> {
-    const FILE: &str = "attn_prefill_hopper";
-    let fits = files.capability == HOPPER && files.fits(FILE, name)?;
-    fits.then(|| files.get(FILE, name)).transpose()
+/// A kernel for [`HOPPER`]; `None` on other devices, without shared memory for it, and where it is not built.
+fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
+    let fits = files.device.info.capability == HOPPER && files.fits(file, name)?;
+    fits.then(|| files.get(file, name)).transpose()
 }
 
 /// With shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
@@ -372,13 +372,19 @@ impl MatmulKernels {
             return Ok(MatmulKernels { narrow, ring: None, many: None, wide: None });
         }
         let gemm = |product: &str| of_sizes(|rows| files.get("gemm", &format!("gemm{product}_m{rows}")));
+        let hopper = |name: &str| match TensorMap::supported() {
+            true => load_hopper(files, "gemm_hopper", name),
+            false => Ok(None),
+        };
+        let hopper = hopper("gemm_hopper")?.zip(hopper("gemm_gated_hopper")?);
         let wide = WideKernels {
             gemm: [gemm("")?, gemm("_gated")?],
-            hopper: load_gemm_hopper(files)?,
+            hopper: hopper.map(Into::into),
             round: files.get("gemm", "round_rows")?,
             rms_norm: files.get("norm", "rms_norm_f16")?,
         };
-        let ring = if files.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
+        let ring =
+            if files.device.info.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
         Ok(MatmulKernels { narrow, ring, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
@@ -451,7 +457,7 @@ impl ExpertKernels {
 }
 
 impl DeltaKernels {
-    pub fn load(files: &KernelFiles) -> Result<DeltaKernels, CudaError> {
+    fn load(files: &KernelFiles) -> Result<DeltaKernels, CudaError> {
         Ok(DeltaKernels { mix: files.get("delta_net", "delta_mix")?, rule: files.get("delta_net", "delta_rule")? })
     }
 }
@@ -459,17 +465,6 @@ impl DeltaKernels {
 /// A kernel for each of [`GEMM_ROWS`].
 fn of_sizes<P>(load: impl Fn(usize) -> Result<Kernel<P>, CudaError>) -> Result<[Kernel<P>; 2], CudaError> {
     Ok([load(GEMM_ROWS[0])?, load(GEMM_ROWS[1])?])
-}
-
-/// `None` if the device or its driver does not support them.
-fn load_gemm_hopper(files: &KernelFiles) -> Result<Option<[Kernel<GemmHopper>; 2]>, CudaError> {
-    const FILE: &str = "gemm_hopper";
-    let [linear, gated] = ["gemm_hopper", "gemm_gated_hopper"];
-    let can = files.capability == HOPPER && TensorMap::supported();
-    if !can || !files.fits(FILE, linear)? || !files.fits(FILE, gated)? {
-        return Ok(None);
-    }
-    Ok(Some([files.get(FILE, linear)?, files.get(FILE, gated)?]))
 }
 
 #[cfg(test)]

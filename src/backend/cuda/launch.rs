@@ -3,8 +3,7 @@
 
 use super::context::{Device, driver_has};
 use super::error::{Context, CudaError, describe};
-use super::memory::DevicePtr;
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
 use std::ffi::{CString, c_int, c_void};
@@ -14,32 +13,34 @@ use std::rc::Rc;
 /// Shared memory per block without opt-in, in bytes.
 const WITHOUT_OPT_IN: usize = 48 << 10;
 
-/// The parameters of a kernel, in its order.
-pub trait Parameters {
-    /// Threads of a block.
-    const BLOCK: u32;
-
+/// Parameters of kernels, passed by value: one, or several that follow each other.
+pub trait Argument: Copy {
     /// Bytes of each parameter.
     fn sizes() -> Vec<usize>;
 
-    /// The address of each parameter's value.
-    fn pointers(&self) -> Vec<*mut c_void>;
+    /// Adds the address of each parameter's value.
+    fn add_to(&self, pointers: &mut Vec<*mut c_void>);
 }
 
-/// A type of kernel parameters, passed by value: one parameter, or several that follow each other.
-pub trait Argument: Copy {
-    /// Bytes of each parameter.
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
+impl<T: Pod> Argument for T {
+    fn sizes() -> Vec<usize> {
+        vec![size_of::<T>()]
+    }
 
-    /// Adds the address of each parameter's value.
     fn add_to(&self, pointers: &mut Vec<*mut c_void>) {
         pointers.push(std::ptr::from_ref(self).cast_mut().cast());
     }
 }
 
+/// All parameters of a kernel, in its order.
+pub trait Parameters: Argument {
+    /// Threads of a block.
+    const BLOCK: u32;
+}
+
 /// A kernel's `int`: sizes, counts and flags.
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct Int(pub c_int);
 
 impl From<usize> for Int {
@@ -53,10 +54,6 @@ impl From<bool> for Int {
         Int(flag.into())
     }
 }
-
-impl Argument for Int {}
-impl Argument for f32 {}
-impl<T: Copy> Argument for DevicePtr<T> {}
 
 /// A loaded module; unloaded with the last kernel of it.
 pub struct Module {
@@ -210,7 +207,7 @@ impl Device {
     /// Launches a kernel. An observed launch may be skipped, and is waited for.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         let Some(watch) = &self.watch else { return self.start(kernel, grid, parameters) };
-        if !watch.begins(&kernel.full_name())? {
+        if !watch(&kernel.full_name())? {
             return Ok(());
         }
         self.start(kernel, grid, parameters)?;
@@ -219,8 +216,9 @@ impl Device {
 
     fn start<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         self.bind()?;
-        let mut pointers = parameters.pointers();
-        pointers.extend(kernel.bound.iter().map(|int| std::ptr::from_ref(int).cast_mut().cast::<c_void>()));
+        let mut pointers = Vec::new();
+        parameters.add_to(&mut pointers);
+        kernel.bound.iter().for_each(|int| int.add_to(&mut pointers));
         let ([x, y, z], stream) = (grid.map(|n| n as u32), self.stream.cu_stream());
         let shared = kernel.shared;
         let mut attribute = sys::CUlaunchAttribute {

@@ -14,7 +14,7 @@ impl CudaBackend {
         let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), input.hidden_size);
         let (inputs, projected) = (scratch.inputs.ptr(), scratch.gate());
         self.look_up(&w.embedding, (d as f32).sqrt() * FRAC_1_SQRT_2, inputs)?;
-        self.matmul(Input::F32(scratch.x.ptr()), Job { w: &w.projection, bias: None, y: projected }, n, false)?;
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: &w.projection, bias: None, y: projected }, false)?;
         let norm = Norm { weight: w.norm.ptr(), offset: 0.0, eps: self.spec.rms_norm_eps };
         let parameters = AddRmsNorm { x: inputs, h: projected, norm, width: d.into(), factor: 1.0 };
         self.device.launch(&self.kernels.add_rms_norm, [n * self.spec.layers.len(), 1, 1], &parameters)
@@ -24,9 +24,9 @@ impl CudaBackend {
     pub(super) fn add_layer_input(&self, layer: usize) -> Result<(), CudaError> {
         let w = &self.weights.layers[layer];
         let Some(LayerInput { gate, projection, norm }) = &w.input else { return Ok(()) };
-        let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), gate.out_features);
+        let (scratch, d) = (&self.scratch, gate.out_features);
         let y = scratch.gate();
-        self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, n, false)?;
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, false)?;
         let input = (scratch.inputs.ptr().add(layer * d), self.spec.layers.len() * d);
         self.gate_rows((y, d, 1), input, d, self.activation(), y)?;
         self.add_residual(Input::F32(y), projection, None, Some(norm), w.scalar)

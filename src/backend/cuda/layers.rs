@@ -5,6 +5,7 @@ use super::context::Device;
 use super::error::CudaError;
 use super::kernel_set::OVERRUN;
 use super::memory::Buffer;
+use crate::model::ModelSpec;
 
 /// Columns per block of `layer_sums`.
 pub const COLUMNS: usize = 256;
@@ -26,16 +27,17 @@ pub struct LayerSums {
 }
 
 impl LayerSums {
-    pub fn new(device: &Device, places: usize, width: usize) -> Result<LayerSums, CudaError> {
-        let (what, size) = ("the sums of hidden states", places * width);
-        let blocks = width.div_ceil(COLUMNS);
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<LayerSums, CudaError> {
+        let (places, width) = (spec.layers.len() + 1, spec.hidden_size);
+        let (what, size, blocks) = ("the sums of hidden states", places * width, width.div_ceil(COLUMNS));
         let sums = device.upload(what, &vec![0.0; size])?;
         let counts = device.upload(what, &vec![0; places * blocks])?;
         Ok(LayerSums { places, width, sums, rows: device.allocate(what, KEPT * size)?, counts })
     }
 
     /// Bytes per sequence.
-    pub fn expected_bytes(places: usize, width: usize) -> usize {
+    pub fn expected_bytes(spec: &ModelSpec) -> usize {
+        let (places, width) = (spec.layers.len() + 1, spec.hidden_size);
         places * (width * (8 + 4 * KEPT) + 4 * width.div_ceil(COLUMNS))
     }
 

@@ -8,7 +8,6 @@ use super::abi::{
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::{Job, Product};
-use super::kernel_set::HeadKernels;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, TokenLogprob};
@@ -32,95 +31,43 @@ const NONE: i32 = -2;
 
 /// Buffers of the LM head, for the rows of a narrow pass.
 pub struct LmHead {
-    vocab: usize,
-    softcap: f32,
-    /// Chunks of a row's logits.
-    blocks: usize,
     /// `[rows, vocab]`
     pub logits: Buffer<f32>,
-    /// `[rows, blocks]`, lists `[rows, blocks, LIST]`
+    /// Of chunks of logits: `[rows, chunks]`, lists `[rows, chunks, LIST]`
     pub partials: Buffer<LogitPart>,
-    pub wide: Buffer<WidePart>,
-    pub lists: Buffer<u64>,
-    pub masses: Buffer<u64>,
-    /// Inputs of a pass's predictions: `[rows]` each
-    pub rows: Buffer<RowState>,
+    wide: Buffer<WidePart>,
+    lists: Buffer<u64>,
+    masses: Buffer<u64>,
+    /// Inputs of a pass's predictions, samplers also of decode steps: `[rows]` each
+    rows: Buffer<RowState>,
     pub samplers: Buffer<Sampler>,
     given: Buffer<i32>,
     /// `[rows, hidden_size]`, for rows that are not contiguous
     gathered: Buffer<f32>,
-    pub log: Log,
+    log: Log,
 }
 
 impl LmHead {
-    pub fn of(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead, CudaError> {
-        LmHead::new(device, spec.vocab_size, spec.final_logit_softcapping.unwrap_or(0.0), spec.hidden_size, rows)
-    }
-
-    pub fn new(device: &Device, vocab: usize, softcap: f32, hidden: usize, rows: usize) -> Result<LmHead, CudaError> {
-        let blocks = vocab.div_ceil(CHUNK);
+    pub fn new(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead, CudaError> {
+        let chunks = rows * spec.vocab_size.div_ceil(CHUNK);
         Ok(LmHead {
-            vocab,
-            softcap,
-            blocks,
-            logits: device.scratch("logits", rows * vocab)?,
-            partials: device.scratch("head", rows * blocks)?,
-            wide: device.scratch("head", rows * blocks)?,
-            lists: device.scratch("head", rows * LIST * blocks)?,
-            masses: device.scratch("head", rows * blocks)?,
+            logits: device.scratch("logits", rows * spec.vocab_size)?,
+            partials: device.scratch("head", chunks)?,
+            wide: device.scratch("head", chunks)?,
+            lists: device.scratch("head", chunks * LIST)?,
+            masses: device.scratch("head", chunks)?,
             rows: device.scratch("rows", rows)?,
             samplers: device.scratch("samplers", rows)?,
             given: device.scratch("tokens", rows)?,
-            gathered: device.scratch("hidden states", rows * hidden)?,
+            gathered: device.scratch("hidden states", rows * spec.hidden_size)?,
             log: Log::new(device, rows, 0)?,
         })
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        let LmHead { logits, partials, wide, lists, masses, gathered, .. } = self;
-        logits.bytes() + partials.bytes() + wide.bytes() + lists.bytes() + masses.bytes() + gathered.bytes()
-    }
-
-    /// Partial results of `run.n` rows, one per chunk of their logits.
-    pub fn reduce(&self, device: &Device, kernels: &HeadKernels, run: &HeadRun) -> Result<(), CudaError> {
-        let (logits, partials, lists) = (self.logits.ptr(), self.partials.ptr(), self.lists.ptr());
-        let wide = if run.wide { self.wide.ptr() } else { DevicePtr::NULL };
-        let (vocab, softcap) = (self.vocab.into(), self.softcap);
-        let parameters = HeadPartial { logits, vocab, softcap, partials, wide, lists };
-        device.launch(&kernels.partial, [self.blocks, run.n, 1], &parameters)?;
-        if !run.mass {
-            return Ok(());
-        }
-        let (blocks, samplers, masses) = (self.blocks.into(), run.samplers.ptr(), self.masses.ptr());
-        let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
-        device.launch(&kernels.mass, [self.blocks, run.n, 1], &parameters)
-    }
-
-    /// The results, after [`LmHead::reduce`]; the next step's rows replace this one's.
-    pub fn finish(&self, device: &Device, kernels: &HeadKernels, run: &HeadRun) -> Result<(), CudaError> {
-        let parameters = HeadFinish {
-            logits: self.logits.ptr(),
-            vocab: self.vocab.into(),
-            blocks: self.blocks.into(),
-            partials: self.partials.ptr(),
-            wide: if run.wide { self.wide.ptr() } else { DevicePtr::NULL },
-            lists: self.lists.ptr(),
-            masses: self.masses.ptr(),
-            rows: run.rows.ptr(),
-            samplers: run.samplers.ptr(),
-            given: run.given,
-            next_rows: run.next_rows,
-            log: run.log,
-            not_finite: run.not_finite,
-        };
-        device.launch(&kernels.finish, [run.n, 1, 1], &parameters)
     }
 }
 
 /// Results of predictions on the device: `[entries]` of each field of [`HeadLog`], one after the other, in words.
 pub struct Log {
-    pub data: Buffer<u32>,
+    pub words: Buffer<u32>,
     entries: usize,
     ring: usize,
 }
@@ -128,16 +75,16 @@ pub struct Log {
 impl Log {
     /// `ring` entries per slot; 0: one entry per row.
     pub fn new(device: &Device, entries: usize, ring: usize) -> Result<Log, CudaError> {
-        let data = device.allocate("results", entries * WORDS)?;
-        Ok(Log { data, entries, ring })
+        Ok(Log { words: device.scratch("results", entries * WORDS)?, entries, ring })
     }
 
-    pub fn bytes(&self) -> usize {
-        4 * self.entries * WORDS
+    /// A copy of all words, when all work before is done.
+    pub fn read(&self, device: &Device) -> Result<Vec<u32>, CudaError> {
+        device.read(&self.words, 0, self.entries * WORDS)
     }
 
     pub fn view(&self) -> HeadLog {
-        let at = |words: usize| self.data.ptr().add(words * self.entries);
+        let at = |words: usize| self.words.ptr().add(words * self.entries);
         HeadLog {
             tokens: at(0).cast(),
             logprobs: at(1).cast(),
@@ -151,12 +98,11 @@ impl Log {
         }
     }
 
-    /// An entry in a copy of the log's bytes; `None` if its logits were not finite. `wide`: whether the launch had
+    /// An entry in a copy of the log's words; `None` if its logits were not finite. `wide`: whether the launch had
     /// a wide trace.
-    pub fn entry(&self, bytes: &[u8], entry: usize, detail: bool, wide: bool) -> Option<(Step, Option<u32>)> {
-        let word = |index: usize| <[u8; 4]>::try_from(bytes.get(4 * index..4 * index + 4)?).ok();
-        let int = |section: usize, at: usize| word(section * self.entries + at).map_or(0, i32::from_ne_bytes);
-        let float = |section: usize, at: usize| word(section * self.entries + at).map_or(f32::NAN, f32::from_ne_bytes);
+    pub fn entry(&self, words: &[u32], entry: usize, detail: bool, wide: bool) -> Option<(Step, Option<u32>)> {
+        let int = |section: usize, at: usize| words[section * self.entries + at] as i32;
+        let float = |section: usize, at: usize| f32::from_bits(words[section * self.entries + at]);
         let entropy = float(2, entry);
         let token = u32::try_from(int(0, entry)).ok();
         if !entropy.is_finite() {
@@ -205,22 +151,6 @@ pub fn needs_mass(sampler: &Sampler) -> bool {
     sampler.temperature > 0.0 && sampler.top_k == 0
 }
 
-/// Inputs and outputs of a run of the head.
-pub struct HeadRun<'a> {
-    pub n: usize,
-    pub rows: &'a Buffer<RowState>,
-    pub samplers: &'a Buffer<Sampler>,
-    /// Null: all tokens are sampled.
-    pub given: DevicePtr<i32>,
-    /// The next step's rows; null: not written.
-    pub next_rows: DevicePtr<RowState>,
-    pub mass: bool,
-    /// Whether the log's `wide` is written.
-    pub wide: bool,
-    pub log: HeadLog,
-    pub not_finite: DevicePtr<i32>,
-}
-
 impl CudaBackend {
     /// logits `[rows, vocab_size]` of a narrow pass's hidden states.
     pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
@@ -228,46 +158,63 @@ impl CudaBackend {
         self.gemv(hidden, Norm::default(), &[job], rows, Product::Logits)
     }
 
+    /// Parameters of a run of the head, but for its inputs and outputs. `wide`: whether the log's `wide` is written.
+    pub(super) fn head_run(&self, wide: bool) -> HeadFinish {
+        let (head, vocab) = (&self.head, self.spec.vocab_size);
+        HeadFinish {
+            logits: head.logits.ptr(),
+            vocab: vocab.into(),
+            blocks: vocab.div_ceil(CHUNK).into(),
+            partials: head.partials.ptr(),
+            wide: if wide { head.wide.ptr() } else { DevicePtr::NULL },
+            lists: head.lists.ptr(),
+            masses: head.masses.ptr(),
+            not_finite: self.scratch.not_finite.ptr(),
+            ..HeadFinish::default()
+        }
+    }
+
+    /// Partial results of `rows` rows, one per chunk of their logits; a launch of [`HeadFinish`] puts them together. `mass`:
+    /// sampling needs that of the whole vocabulary.
+    pub(super) fn reduce(&self, run: &HeadFinish, rows: usize, mass: bool) -> Result<(), CudaError> {
+        let HeadFinish { logits, vocab, blocks, partials, wide, lists, masses, samplers, .. } = *run;
+        let (kernels, grid) = (&self.kernels.head, [self.spec.vocab_size.div_ceil(CHUNK), rows, 1]);
+        let softcap = self.spec.final_logit_softcapping.unwrap_or(0.0);
+        self.device.launch(&kernels.partial, grid, &HeadPartial { logits, vocab, softcap, partials, wide, lists })?;
+        if mass {
+            let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
+            self.device.launch(&kernels.mass, grid, &parameters)?;
+        }
+        Ok(())
+    }
+
     /// Predictions of at most 16 rows of the pass that has ended.
     pub(super) fn predict_some(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
         let mass = self.write_requests(requests)?;
-        let hidden = self.gather(requests)?;
-        let head = &self.head;
-        let of_wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect();
-        let run = HeadRun {
-            n: requests.len(),
-            rows: &head.rows,
-            samplers: &head.samplers,
+        let (head, n, hidden) = (&self.head, requests.len(), self.gather(requests)?);
+        let row = |request: &Prediction| self.pass.rows[request.row];
+        let is_wide = |request: &Prediction| request.detail && self.sequences.is_wide(row(request).sequence);
+        let run = HeadFinish {
+            rows: head.rows.ptr(),
+            samplers: head.samplers.ptr(),
             given: head.given.ptr(),
-            next_rows: DevicePtr::NULL,
-            mass,
-            wide: of_wide.contains(&true),
             log: head.log.view(),
-            not_finite: self.scratch.not_finite.ptr(),
+            ..self.head_run(requests.iter().any(is_wide))
         };
-        self.logits(hidden, requests.len())?;
-        head.reduce(&self.device, &self.kernels.head, &run)?;
-        head.finish(&self.device, &self.kernels.head, &run)?;
-        let words: Vec<u32> = self.device.read(&head.log.data, 0, head.log.bytes() / 4)?;
+        self.logits(hidden, n)?;
+        self.reduce(&run, n, mass)?;
+        self.device.launch(&self.kernels.head.finish, [n, 1, 1], &run)?;
+        let words = head.log.read(&self.device)?;
         let flag: Vec<i32> = self.device.read(&self.scratch.not_finite, 0, 1)?;
         if flag != [0] {
             let position = self.first_bad_row()?;
             return Err(self.not_finite(position));
         }
         let entry = |(index, request): (usize, &Prediction)| {
-            let position = self.pass.rows[request.row].position;
-            self.head
-                .log
-                .entry(bytemuck::cast_slice(&words), index, request.detail, of_wide[index])
-                .ok_or_else(|| self.not_finite(position))
+            let entry = head.log.entry(&words, index, request.detail, is_wide(request));
+            entry.ok_or_else(|| self.not_finite(row(request).position))
         };
         requests.iter().enumerate().map(entry).collect()
-    }
-
-    /// Whether the prediction is of a sequence with a wide trace.
-    fn is_wide(&self, request: &Prediction) -> bool {
-        let row = self.pass.rows[request.row];
-        request.detail && self.sequences.options(row.sequence).is_some_and(|options| options.wide)
     }
 
     /// Writes the requests; returns whether sampling needs the mass of the whole vocabulary.

@@ -27,9 +27,7 @@ const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
 /// The kernel files, each loaded with its first kernel.
 pub struct KernelFiles {
-    device: Device,
-    /// Compute capability.
-    pub capability: (i32, i32),
+    pub device: Device,
     /// `None`: built in.
     compiler: Option<Compiler>,
     modules: RefCell<HashMap<&'static str, Rc<Module>>>,
@@ -55,15 +53,15 @@ struct Target {
 }
 
 impl KernelFiles {
-    pub fn new(device: &Device, info: &DeviceInfo) -> Result<KernelFiles, CudaError> {
-        let (major, minor) = info.capability;
+    pub fn new(device: &Device) -> Result<KernelFiles, CudaError> {
+        let (major, minor) = device.info.capability;
         if major < 8 {
-            return Err(CudaError::TooOld { device: info.name.clone(), major, minor });
+            return Err(CudaError::TooOld { device: device.info.name.clone(), major, minor });
         }
         let built = !table::KERNEL_FILES.is_empty() && table::KERNEL_FILES.iter().all(|file| file.fatbin.is_some());
         let built = built && std::env::var_os(SOURCE_VARIABLE).is_none_or(|source| source != "nvrtc");
-        let compiler = (!built).then(|| Compiler::new(info)).transpose()?;
-        Ok(KernelFiles { device: device.clone(), capability: info.capability, compiler, modules: RefCell::default() })
+        let compiler = (!built).then(|| Compiler::new(&device.info)).transpose()?;
+        Ok(KernelFiles { device: device.clone(), compiler, modules: RefCell::default() })
     }
 
     /// Their origin, for display.
@@ -228,16 +226,12 @@ impl Program {
         let mut bytes = 0;
         // SAFETY: the program lives; the buffer has the size that NVRTC reports.
         unsafe {
-            match cubin {
-                true => nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?,
-                false => nvrtc::nvrtcGetPTXSize(self.0, &mut bytes).result()?,
+            if !cubin {
+                return calls::get_ptx(self.0).map(as_bytes); // with its NUL
             }
+            nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?;
             let mut image = vec![0u8; bytes];
-            let to = image.as_mut_ptr().cast::<c_char>();
-            match cubin {
-                true => nvrtc::nvrtcGetCUBIN(self.0, to).result()?,
-                false => nvrtc::nvrtcGetPTX(self.0, to).result()?, // with its NUL
-            }
+            nvrtc::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast()).result()?;
             Ok(image)
         }
     }
@@ -246,8 +240,7 @@ impl Program {
     fn log(&self) -> Result<String, NvrtcError> {
         // SAFETY: the program lives.
         let log = unsafe { calls::get_program_log(self.0) }?;
-        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).collect();
-        Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().trim().to_owned())
+        Ok(CStr::from_bytes_until_nul(&as_bytes(log)).unwrap_or_default().to_string_lossy().trim().to_owned())
     }
 }
 
@@ -256,6 +249,10 @@ impl Drop for Program {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { calls::destroy_program(self.0) };
     }
+}
+
+fn as_bytes(text: Vec<c_char>) -> Vec<u8> {
+    text.into_iter().map(|byte| byte as u8).collect()
 }
 
 fn compile_error(file: &KernelFile, log: String) -> CudaError {

@@ -13,7 +13,9 @@ use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use half::{bf16, f16};
+use std::cell::Cell;
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// The address of elements in device memory.
@@ -30,6 +32,8 @@ pub struct Buffer<T> {
     address: u64,
     bytes: usize,
     store: Store,
+    /// [`Device::scratch_bytes`], if these are among them.
+    counted: Option<Rc<Cell<usize>>>,
     element: PhantomData<fn() -> T>,
 }
 
@@ -54,12 +58,22 @@ impl Device {
         let bytes = (count * size_of::<T>()).max(16);
         // SAFETY: the context is current; the memory is freed once, by `Buffer`.
         let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| self.refused(error, what, bytes))?;
-        Ok(Buffer { context: self.context.clone(), address, bytes, store: Store::Whole, element: PhantomData })
+        Ok(Buffer {
+            context: self.context.clone(),
+            address,
+            bytes,
+            store: Store::Whole,
+            counted: None,
+            element: PhantomData,
+        })
     }
 
-    /// Scratch memory for `count` elements.
+    /// Scratch memory for `count` elements, which [`Device::scratch_bytes`] counts while it lives.
     pub fn scratch<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
-        self.allocate(&format!("scratch memory ({what})"), count)
+        let mut buffer = self.allocate(&format!("scratch memory ({what})"), count)?;
+        self.scratch_bytes.set(self.scratch_bytes.get() + buffer.bytes);
+        buffer.counted = Some(self.scratch_bytes.clone());
+        Ok(buffer)
     }
 
     /// Memory with these values.
@@ -79,7 +93,7 @@ impl Device {
             .result()
             .map_err(|error| self.refused(error, &format!("the addresses of {what}"), reserved))?;
         let store = Store::Mapped { reserved, parts: Vec::new() };
-        Ok(Buffer { context: self.context.clone(), address, bytes: 0, store, element: PhantomData })
+        Ok(Buffer { context: self.context.clone(), address, bytes: 0, store, counted: None, element: PhantomData })
     }
 
     /// Grows a buffer to at least `count` elements and keeps its contents. Its address may change. Fails without a
@@ -210,12 +224,12 @@ impl Device {
         })
     }
 
-    /// Starts a copy of a buffer's first bytes to pinned memory, which holds them after an event that follows.
-    pub fn read_pinned<T>(&self, to: &mut Pinned, from: &Buffer<T>, bytes: usize) -> Result<(), CudaError> {
-        let at = from.range(0, bytes.div_ceil(size_of::<T>()))?;
+    /// Starts a copy of a buffer to pinned memory of its size, which holds it after an event that follows.
+    pub fn read_pinned<T>(&self, to: &mut Pinned, from: &Buffer<T>) -> Result<(), CudaError> {
+        let at = from.range(0, to.bytes / size_of::<T>())?;
         self.bind()?;
         // SAFETY: both ranges are theirs; pinned memory is freed after the stream's work.
-        unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[..bytes], at, self.stream.cu_stream()) }
+        unsafe { result::memcpy_dtoh_async(to.bytes_mut(), at, self.stream.cu_stream()) }
             .during("copying from the device")
     }
 
@@ -379,6 +393,7 @@ impl<T> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
+        self.counted.iter().for_each(|total| total.set(total.get() - self.bytes));
         // after a fault in a kernel nothing can be freed; the calls that noticed it have reported it
         let _ = self.free();
     }

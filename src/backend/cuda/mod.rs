@@ -34,7 +34,7 @@ use super::{
 };
 use crate::model::config::Rotation;
 use crate::model::{ModelSpec, Weights};
-use abi::{AttnRows, AttnSum, HeadPlaces, LayerShape, Reweighting};
+use abi::{AttnRows, AttnSum, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
 use context::Device;
 pub use context::DeviceInfo;
@@ -42,17 +42,16 @@ use decode::Decoder;
 pub use error::CudaError;
 use half::f16;
 use kernel_set::{DECODE_ROWS, KernelSet, Lines, MAX_HEADS, MAX_ROWS, NARROW_ROWS, SUMMED, Variants, decode_splits};
-use launch::Int;
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
 use pass::{PassState, prefill_parts, shared_trace};
 use scratch::{QUERY_ROWS, Queries, Scratch};
 pub use selftest::{Check, check_all, run_if_child};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use weights::{DeviceWeights, dtype_on_device};
+use weights::{DeviceWeights, type_on_device};
 
 /// Growth step of rotary tables, in positions.
 const ANGLE_STEP: usize = 4096;
@@ -77,7 +76,6 @@ pub struct CudaBackend {
     spec: ModelSpec,
     host_weights: Arc<Weights>,
     device: Device,
-    info: DeviceInfo,
     origin: String,
     kernels: KernelSet,
     weights: DeviceWeights,
@@ -111,9 +109,8 @@ pub struct FoundDevice {
 pub fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     let describe = |ordinal| {
         let device = Device::open(ordinal)?;
-        let info = device.info()?;
-        let kernels = KernelFiles::new(&device, &info).map(|files| files.origin());
-        Ok(FoundDevice { info, kernels })
+        let kernels = KernelFiles::new(&device).map(|files| files.origin());
+        Ok(FoundDevice { info: device.info, kernels })
     };
     (0..context::count()?).map(describe).collect()
 }
@@ -129,29 +126,26 @@ impl CudaBackend {
     ) -> Result<CudaBackend, CudaError> {
         weights::check_shape(&spec, &weights)?;
         let device = Device::open(options.ordinal)?;
-        let info = device.info()?;
-        let files = KernelFiles::new(&device, &info)?;
+        let files = KernelFiles::new(&device)?;
         let cache = (options.k_cache.unwrap_or(DEFAULT_CACHE.0), options.v_cache.unwrap_or(DEFAULT_CACHE.1));
-        let mut types: Vec<_> = weights.matrices().iter().map(|w| dtype_on_device(w.dtype)).collect();
+        let mut types: Vec<_> = weights.matrices().into_iter().map(type_on_device).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
-        let mut head_dims: Vec<usize> = spec.attention_layers().map(|layer| spec.layers[layer].head_dim).collect();
-        head_dims.sort_unstable();
-        head_dims.dedup();
+        let head_dims: BTreeSet<usize> = spec.attention_layers().map(|layer| spec.layers[layer].head_dim).collect();
         let variants = Variants {
-            head_dims,
+            head_dims: head_dims.into_iter().collect(),
             layers: spec.attention_layers().count(),
             heads: spec.num_attention_heads,
             types,
-            embedding: dtype_on_device(weights.embedding.dtype),
+            embedding: type_on_device(&weights.embedding),
             cache,
             experts: weights::expert_type(&weights),
             delta_net: spec.delta_net.is_some(),
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
-        let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
+        let (device, warnings) = selftest::settle(device, &files, &mut kernels, &variants)?;
         files.set(Reweighting::NAME, Reweighting::from(options.gamma))?;
-        let mut backend = CudaBackend::with(spec, weights, (device, info), kernels, cache, progress)?;
+        let mut backend = CudaBackend::with(spec, weights, device, kernels, cache, progress)?;
         (backend.origin, backend.warnings) = (files.origin(), warnings);
         Ok(backend)
     }
@@ -160,19 +154,19 @@ impl CudaBackend {
     fn with(
         spec: ModelSpec,
         weights: Arc<Weights>,
-        (device, info): (Device, DeviceInfo),
+        device: Device,
         kernels: KernelSet,
         cache: (DType, DType),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CudaBackend, CudaError> {
         let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels.narrow_weights, progress)?;
-        let splits = decode_splits(&spec, info.multiprocessors);
+        let splits = decode_splits(&spec, device.info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let shapes: Vec<_> = spec.attention_layers().map(|layer| sequences.layer_shape(layer)).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
             warnings: Vec::new(),
-            head: LmHead::of(&device, &spec, NARROW_ROWS)?,
+            head: LmHead::new(&device, &spec, NARROW_ROWS)?,
             decoder: Decoder::new(&device, sequences.slots)?,
             queries: Queries::new(&device)?,
             angles: Vec::new(),
@@ -185,7 +179,6 @@ impl CudaBackend {
             pass: PassState::default(),
             spec,
             device,
-            info,
             kernels,
             sequences,
             splits,
@@ -244,36 +237,11 @@ impl CudaBackend {
             None => Ok(()),
         }
     }
-
-    fn begin_pass(&mut self, rows: &[Row], record: bool) -> Result<(), CudaError> {
-        for row in rows {
-            self.reserve_positions(row.sequence, row.position + 1)?;
-        }
-        let trace = shared_trace(&mut self.sequences, rows, record)?;
-        if let Some(keep) = trace.map(|t| t.heads).filter(|keep| !(1..=MAX_HEADS).contains(keep)) {
-            return Err(CudaError::Unsupported(format!("{keep} heads a row: expected 1 to {MAX_HEADS}")));
-        }
-        let keeps = self.sequences.begin_states(rows, record)?;
-        self.device.write(&self.scratch.delta.keeps, 0, &keeps)?;
-        let states: Vec<_> = rows.iter().map(|row| row_state(row, 0)).collect();
-        self.device.write(&self.scratch.rows, 0, &states)?;
-        self.pass = PassState { rows: rows.to_vec(), trace, ..PassState::default() };
-        if !self.pass.narrow() {
-            let mut parts = Vec::new();
-            for lines in Lines::of_layers(&self.spec) {
-                let first = parts.len();
-                parts.extend(prefill_parts(rows, lines));
-                self.pass.parts.push((lines, first..parts.len()));
-            }
-            self.device.write(&self.scratch.parts, 0, &parts)?;
-        }
-        Ok(())
-    }
 }
 
 impl Backend for CudaBackend {
     fn device(&self) -> String {
-        let DeviceInfo { ordinal, name, total, .. } = &self.info;
+        let DeviceInfo { ordinal, name, total, .. } = &self.device.info;
         format!("cuda:{ordinal} ({name}, {}, {})", crate::units::bytes(*total), self.origin)
     }
 
@@ -341,9 +309,31 @@ impl Backend for CudaBackend {
     }
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
-        self.check_tokens(pass.rows)?;
-        self.sequences.check_states(pass.rows)?;
-        Ok(self.begin_pass(pass.rows, pass.record)?)
+        let Pass { rows, record, .. } = *pass;
+        self.check_tokens(rows)?;
+        self.sequences.check_states(rows)?;
+        for row in rows {
+            self.reserve_positions(row.sequence, row.position + 1)?;
+        }
+        let trace = shared_trace(&mut self.sequences, rows, record)?;
+        if let Some(keep) = trace.map(|t| t.heads).filter(|keep| !(1..=MAX_HEADS).contains(keep)) {
+            return Err(CudaError::Unsupported(format!("{keep} heads a row: expected 1 to {MAX_HEADS}")).into());
+        }
+        let keeps = self.sequences.begin_states(rows, record)?;
+        self.device.write(&self.scratch.delta.keeps, 0, &keeps)?;
+        let states: Vec<_> = rows.iter().map(|row| row_state(row, 0)).collect();
+        self.device.write(&self.scratch.rows, 0, &states)?;
+        self.pass = PassState { rows: rows.to_vec(), trace, ..PassState::default() };
+        if !self.pass.narrow() {
+            let mut parts = Vec::new();
+            for lines in Lines::of_layers(&self.spec) {
+                let first = parts.len();
+                parts.extend(prefill_parts(rows, lines));
+                self.pass.parts.push((lines, first..parts.len()));
+            }
+            self.device.write(&self.scratch.parts, 0, &parts)?;
+        }
+        Ok(())
     }
 
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
@@ -355,7 +345,11 @@ impl Backend for CudaBackend {
     }
 
     fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>, BackendError> {
-        self.single_step(rows, vocabulary)
+        let shape = self.begin_group(rows, vocabulary)?;
+        self.replay(shape, 1)?;
+        rows.iter().for_each(|row| self.entered(&row.row));
+        let words = self.decoder.log.read(&self.device)?;
+        rows.iter().map(|row| self.result(&words, row)).collect()
     }
 
     fn decode(
@@ -400,16 +394,7 @@ impl Backend for CudaBackend {
     fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
         let recorded = self.sequences.options(id).is_some_and(|options| options.head_attention);
         let Some(index) = self.sequences.trace_index(id, row).filter(|_| recorded) else { return Ok(None) };
-        let places: Vec<HeadPlaces> =
-            self.sequences.read_trace(id, TraceArray::Places, index, self.spec.total_heads())?;
-        let attention = places.into_iter().map(|[entropy, own, previous, first, prompt]| HeadAttention {
-            entropy,
-            own,
-            previous,
-            first,
-            prompt,
-        });
-        Ok(Some(attention.collect()))
+        Ok(Some(self.sequences.read_trace(id, TraceArray::Places, index, self.spec.total_heads())?))
     }
 
     fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
@@ -452,18 +437,13 @@ impl Backend for CudaBackend {
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
         self.queries.reserve(&self.device, count)?;
-        let (scratch, out, shape) = (&self.scratch, &self.queries.out, self.sequences.layer_shape(layer));
+        let (scratch, out) = (&self.scratch, &self.queries.out);
         let parameters = AttnSum {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views.ptr(),
-            layer: Int(shape.layer),
-            heads: self.spec.num_attention_heads.into(),
-            kv_heads: Int(shape.kv_heads),
-            head_dim: Int(shape.head_dim),
-            window: Int(shape.window),
-            softcap: self.softcap(),
+            of: self.layer_heads(layer),
+            head_dim: self.spec.layers[layer].head_dim.into(),
             count: count.into(),
             out: out.ptr(),
         };
@@ -489,7 +469,7 @@ impl Backend for CudaBackend {
             (self.angles_for(self.sequences.capacity_for(positions)), self.device.granularity.unwrap_or(1));
         let table = |r: &Rotation| 2 * (4 * reached * r.frequencies.len()).next_multiple_of(step);
         let tables: usize = self.spec.rotations().iter().map(table).sum();
-        let working = self.scratch.bytes() + self.head.bytes() + self.decoder.bytes() + tables;
+        let working = self.device.scratch_bytes.get() + tables;
         ExpectedMemory { working, ..self.sequences.expected_bytes(positions, trace) }
     }
 

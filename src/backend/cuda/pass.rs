@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GateRows, LayerSum, Norm, PrefillPart, RmsNorm,
-    RopeCache, RopeTarget, RoundedRows, SHARING, SIGMOID, SILU, type_number,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GateRows, LayerHeads, LayerSum, Norm,
+    PrefillPart, RmsNorm, RopeCache, RopeTarget, RoundedRows, SHARING, SIGMOID, SILU, type_number,
 };
 use super::cache::Sequences;
 use super::context::Device;
@@ -101,19 +101,16 @@ impl Operations for CudaBackend {
         let gate = gate.map(|gate| Job { w: gate, bias: w.output_gate_bias.as_ref(), y });
         let q_job = Job { w: &w.q, bias: w.q_bias.as_ref(), y: q };
         let jobs: Vec<Job> = [q_job].into_iter().chain(k).chain(v).chain(gate).collect();
-        let (x, norm, rows, to) =
-            (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.pass.rows.len(), self.rope_target(layer));
+        let (x, norm, to) = (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.rope_target(layer));
         let normed = self.spec.qk_norm != QkNorm::None || self.spec.value_norm;
-        if !normed && self.rotates(&jobs, rows)? {
-            return Ok(self.qkv(x, norm, &jobs, rows, to)?);
+        if !normed && self.rotates(&jobs)? {
+            return Ok(self.qkv(x, norm, &jobs, to)?);
         }
-        self.qkv(x, norm, &jobs, rows, RopeTarget::default())?;
+        self.qkv(x, norm, &jobs, RopeTarget::default())?;
         if self.spec.qk_norm == QkNorm::Whole {
             for (x, weight) in [(q, &w.q_norm), (scratch.k(), &w.k_norm)] {
                 let Some(weight) = weight else { continue };
-                let (width, norm) = ((weight.bytes() / size_of::<f32>()).into(), self.norm(weight));
-                let parameters = RmsNorm { x, norm, width, y: x, not_finite: DevicePtr::NULL };
-                self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)?;
+                self.rms_norm(x, self.norm(weight), x, self.pass.rows.len(), weight.bytes() / size_of::<f32>())?;
             }
         }
         Ok(self.rotate_and_cache(layer, q, to)?)
@@ -135,7 +132,7 @@ impl Operations for CudaBackend {
         }
         let place = self.spec.place(layer);
         if !self.pass.narrow() && place + 1 < self.spec.attention_layers().count() {
-            self.select_heads(&self.device, place, 1, DevicePtr::NULL)?;
+            self.select_heads(&self.device, place..place + 1, DevicePtr::NULL)?;
         }
         Ok(())
     }
@@ -235,7 +232,20 @@ impl CudaBackend {
         let gate = Job { w: &network.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
         let up = Job { w: &network.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let (norm, rounded) = (self.input_norm(w.feed_forward_norm.as_ref()), self.wide(&network.down)?);
-        self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), self.activation(), rounded)
+        self.gated(scratch.x.ptr(), norm, [gate, up], self.activation(), rounded)
+    }
+
+    /// A layer's attention, as kernels have it.
+    pub(super) fn layer_heads(&self, layer: usize) -> LayerHeads {
+        let shape = self.sequences.layer_shape(layer);
+        LayerHeads {
+            sequences: self.sequences.views.ptr(),
+            layer: Int(shape.layer),
+            heads: self.spec.num_attention_heads.into(),
+            kv_heads: Int(shape.kv_heads),
+            window: Int(shape.window),
+            softcap: self.softcap(),
+        }
     }
 
     /// A layer's place in the cache, and its rotation; without keys and values of its own, that of its queries alone.
@@ -310,7 +320,7 @@ impl CudaBackend {
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch, shape) = (&self.spec, &self.scratch, self.sequences.layer_shape(layer));
+        let (s, scratch) = (&self.spec, &self.scratch);
         let lines = Lines::new(s.num_attention_heads, &s.layers[layer]);
         let parts = self.pass.parts.iter().find(|(of, _)| *of == lines).map_or(0..0, |(_, parts)| parts.clone());
         let (out, rounded) = match self.attended(layer)? {
@@ -321,12 +331,7 @@ impl CudaBackend {
             queries: scratch.heads.q.ptr(),
             rows: scratch.rows.ptr(),
             parts: scratch.parts.ptr().add(parts.start),
-            sequences: self.sequences.views.ptr(),
-            layer: Int(shape.layer),
-            heads: s.num_attention_heads.into(),
-            kv_heads: Int(shape.kv_heads),
-            window: Int(shape.window),
-            softcap: self.softcap(),
+            of: self.layer_heads(layer),
             out,
             states: scratch.heads.states.ptr(),
             rounded,
@@ -338,7 +343,7 @@ impl CudaBackend {
 
     /// Attention of a narrow pass: each row by itself.
     fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch, shape) = (&self.spec, &self.scratch, self.sequences.layer_shape(layer));
+        let (s, scratch) = (&self.spec, &self.scratch);
         let kernels = self.attention_kernels(layer)?;
         let kernel = match (&kernels.decode_plain, self.pass.trace) {
             (Some(plain), None) => plain,
@@ -347,12 +352,7 @@ impl CudaBackend {
         let parameters = AttnDecode {
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views.ptr(),
-            layer: Int(shape.layer),
-            heads: s.num_attention_heads.into(),
-            kv_heads: Int(shape.kv_heads),
-            window: Int(shape.window),
-            softcap: self.softcap(),
+            of: self.layer_heads(layer),
             partial_out: scratch.heads.partial_out.ptr(),
             partial_states: scratch.heads.partial_states.ptr(),
             arrivals: scratch.heads.arrivals.ptr(),
@@ -384,20 +384,15 @@ impl CudaBackend {
 
     /// Records the attention targets of the layer's heads in the traced rows.
     fn note_places(&self, layer: usize) -> Result<(), CudaError> {
-        let (scratch, heads, shape) = (&self.scratch, self.spec.num_attention_heads, self.sequences.layer_shape(layer));
+        let (scratch, heads) = (&self.scratch, self.spec.num_attention_heads);
         let parameters = AttnPlaces {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views.ptr(),
-            layer: Int(shape.layer),
+            of: self.layer_heads(layer),
+            head_dim: self.spec.layers[layer].head_dim.into(),
             place: self.spec.place(layer).into(),
             layers: self.spec.attention_layers().count().into(),
-            heads: heads.into(),
-            kv_heads: Int(shape.kv_heads),
-            head_dim: Int(shape.head_dim),
-            window: Int(shape.window),
-            softcap: self.softcap(),
             regularized: self.pass.trace.is_some_and(|trace| trace.rule == EntropyRule::Regularized).into(),
         };
         self.device.launch(&self.kernels.places, [heads, self.pass.rows.len(), 1], &parameters)
@@ -407,19 +402,13 @@ impl CudaBackend {
     /// after a wide one, and the hidden states.
     pub(super) fn finish_selection(&self, device: &Device) -> Result<(), CudaError> {
         let layers = self.spec.attention_layers().count();
-        let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
-        self.select_heads(device, first, count, self.scratch.h.ptr())
+        let first = if self.pass.narrow() { 0 } else { layers - 1 };
+        self.select_heads(device, first..layers, self.scratch.h.ptr())
     }
 
-    /// Adds `layers` layers with attention, from place `first` on, to the selections of the traced rows. Hidden states, if not null,
-    /// are recorded, too.
-    fn select_heads(
-        &self,
-        device: &Device,
-        first: usize,
-        layers: usize,
-        hidden: DevicePtr<f32>,
-    ) -> Result<(), CudaError> {
+    /// Adds the layers with attention at these places to the selections of the traced rows. Hidden states, if not null, are
+    /// recorded, too.
+    fn select_heads(&self, device: &Device, places: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -429,16 +418,16 @@ impl CudaBackend {
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
             shapes: self.shapes.ptr(),
-            first_layer: first.into(),
-            layers: layers.into(),
+            first_layer: places.start.into(),
+            layers: places.len().into(),
             heads: s.num_attention_heads.into(),
             head_dim: self.widest_head().into(),
             hidden_size: s.hidden_size.into(),
             hidden_scale: self.weights.hidden_scale,
             keep: trace.heads.into(),
             regularized: (trace.rule == EntropyRule::Regularized).into(),
-            begin: (first == 0).into(),
-            finish: (first + layers == s.attention_layers().count()).into(),
+            begin: (places.start == 0).into(),
+            finish: (places.end == s.attention_layers().count()).into(),
         };
         device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }
@@ -452,12 +441,10 @@ impl CudaBackend {
         norm: Option<&Buffer<f32>>,
         factor: f32,
     ) -> Result<(), CudaError> {
-        let (scratch, n) = (&self.scratch, self.pass.rows.len());
-        let Some(norm) = norm else {
-            return self.matmul(input, Job { w, bias, y: scratch.x.ptr() }, n, true);
-        };
-        self.matmul(input, Job { w, bias, y: scratch.h.ptr() }, n, false)?;
-        self.add_normed(scratch.x.ptr(), scratch.h.ptr(), norm, factor)
+        let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
+        let Some(norm) = norm else { return self.matmul(input, Job { w, bias, y: x }, true) };
+        self.matmul(input, Job { w, bias, y: h }, false)?;
+        self.add_normed(x, h, norm, factor)
     }
 
     /// x ← factor · (x + norm(h)), every row.

@@ -101,15 +101,6 @@ impl Scratch {
     pub fn v(&self) -> DevicePtr<f32> {
         self.k().add(MAX_ROWS * self.kv_width)
     }
-
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        let buffers = [&self.x, &self.h, &self.inner, &self.rounded_scales, &self.inputs, &self.output_gate];
-        let floats = buffers.map(Buffer::bytes);
-        let pass = self.rows.bytes() + self.parts.bytes() + self.rounded.bytes();
-        let others = pass + self.heads.bytes() + self.experts.bytes() + self.delta.bytes();
-        floats.iter().sum::<usize>() + others
-    }
 }
 
 /// Buffers of a mixture of experts, empty without; N = [`MAX_ROWS`].
@@ -141,13 +132,6 @@ impl ExpertScratch {
             inner: device.scratch("experts' gates", size(|e| e.num_experts_per_tok * e.moe_intermediate_size))?,
             products: device.scratch("experts' outputs", size(|e| e.num_experts_per_tok) * spec.hidden_size)?,
         })
-    }
-
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        let ExpertScratch { logits, ids, shares, choices, counts, inner, products } = self;
-        let floats = logits.bytes() + shares.bytes() + inner.bytes() + products.bytes();
-        floats + ids.bytes() + choices.bytes() + counts.bytes()
     }
 }
 
@@ -195,12 +179,6 @@ impl DeltaScratch {
     pub fn values(&self, spec: &ModelSpec) -> usize {
         spec.delta_net.map_or(0, |net| 2 * MAX_ROWS * net.num_key_heads * key_stride(&net))
     }
-
-    /// Size in bytes.
-    fn bytes(&self) -> usize {
-        let floats = [&self.raw, &self.mixed, &self.a, &self.b, &self.rates].map(Buffer::bytes);
-        floats.iter().sum::<usize>() + self.keeps.bytes()
-    }
 }
 
 /// Per-head buffers of attention, for wide passes and for narrow passes of up to `rows` rows.
@@ -234,12 +212,10 @@ impl HeadScratch {
             arrivals,
         })
     }
-
-    fn bytes(&self) -> usize {
-        let parts = self.partial_out.bytes() + self.partial_states.bytes() + self.arrivals.bytes();
-        self.q.bytes() + self.states.bytes() + parts
-    }
 }
+
+/// In errors; not counted, as it depends on what is asked.
+const QUERIES: &str = "scratch memory (queries)";
 
 /// Rows of α* per launch.
 pub const QUERY_ROWS: usize = 64;
@@ -253,13 +229,13 @@ pub struct Queries {
 
 impl Queries {
     pub fn new(device: &Device) -> Result<Queries, CudaError> {
-        Ok(Queries { rows: device.scratch("queries", QUERY_ROWS)?, out: device.scratch("queries", 0)? })
+        Ok(Queries { rows: device.allocate(QUERIES, QUERY_ROWS)?, out: device.allocate(QUERIES, 0)? })
     }
 
     /// Ensures capacity for `out` results; their contents are lost.
     pub fn reserve(&mut self, device: &Device, out: usize) -> Result<(), CudaError> {
         if self.out.bytes() < 4 * out {
-            self.out = device.scratch("queries", out.next_power_of_two())?;
+            self.out = device.allocate(QUERIES, out.next_power_of_two())?;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use super::context::driver_has;
 use super::error::{Context, CudaError};
-use super::launch::Argument;
 use super::memory::DevicePtr;
+use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUtensorMap};
 
 /// Rows and elements of k per tile: a row is 128 bytes, in chunks of 16 permuted by the row's number.
@@ -14,9 +14,10 @@ const TILE: [u32; 2] = [64, 64];
 #[derive(Clone, Copy)]
 pub struct TensorMap(CUtensorMap);
 
-impl Argument for TensorMap {}
-/// One per matrix of a launch.
-impl Argument for [TensorMap; 3] {}
+// SAFETY: numbers and nothing else; zeros are a map of no matrix.
+unsafe impl Zeroable for TensorMap {}
+// SAFETY: as above; the driver alone reads them, and 16 of 8 bytes leave no padding.
+unsafe impl Pod for TensorMap {}
 
 impl TensorMap {
     /// Of no matrix, for unused parameters.

@@ -16,14 +16,14 @@ use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
 use std::f32::consts::FRAC_1_SQRT_2;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;
 
 /// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
-    data: Arc<Buffer<u8>>,
+    data: Rc<Buffer<u8>>,
     /// `[out_features]` row scales, powers of two but where the model scales the product; `None`: 1.
     scales: Option<Buffer<f32>>,
     pub out_features: usize,
@@ -33,10 +33,10 @@ pub struct Matrix {
 }
 
 /// A matrix's type on the device.
-pub fn dtype_on_device(stored: DType) -> DType {
-    match stored {
+pub fn type_on_device(weight: &Weight) -> DType {
+    match weight.dtype {
         DType::Bf16 => DType::F16,
-        DType::F16 | DType::F32 => stored,
+        stored => stored,
     }
 }
 
@@ -103,7 +103,8 @@ impl DeviceWeights {
         if total > free {
             return Err(CudaError::OutOfMemory { what: "the weights".to_owned(), wanted: total, free, total: memory });
         }
-        let mut uploader = Uploader::new(device, narrow, total, progress)?;
+        let stage = || Ok((device.pinned(STAGE.min(total))?, device.event()?));
+        let mut uploader = Uploader { device, narrow, stages: [stage()?, stage()?], next: 0, done: 0, total, progress };
         let embedding = uploader.matrix(&weights.embedding)?;
         let layer_inputs =
             weights.layer_inputs.as_ref().map(|inputs| uploader.layer_inputs(inputs, spec)).transpose()?;
@@ -152,80 +153,62 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
 /// The type of the experts' weights on the device, if there are experts.
 pub fn expert_type(weights: &Weights) -> Option<DType> {
     let mixed = weights.layers.iter().find(|layer| layer.router.is_some())?;
-    mixed.experts.first().map(|expert| dtype_on_device(expert.gate.dtype))
+    mixed.experts.first().map(|expert| type_on_device(&expert.gate))
 }
 
-/// The kernels' requirements on a model's shape.
+/// The kernels' requirements on a model's shape: the first that is not met.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
-    let moe_inner = spec.experts.map_or(0, |experts| experts.moe_intermediate_size);
-    let shared_inner = spec.experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0);
-    let input = spec.layer_input.map_or(0, |input| input.hidden_size);
+    let experts = spec.experts.as_ref();
     let of_layer = |layer: &LayerSpec| {
         let q_width = spec.num_attention_heads * layer.head_dim;
         [("intermediate_size", layer.intermediate_size), ("heads x head_dim", q_width)]
     };
     let of_model = [
         ("hidden_size", spec.hidden_size),
-        ("moe_intermediate_size", moe_inner),
-        ("hidden_size_per_layer_input", input),
-        ("shared_expert_intermediate_size", shared_inner),
+        ("moe_intermediate_size", experts.map_or(0, |experts| experts.moe_intermediate_size)),
+        ("hidden_size_per_layer_input", spec.layer_input.map_or(0, |input| input.hidden_size)),
+        (
+            "shared_expert_intermediate_size",
+            experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0),
+        ),
     ];
-    for (name, width) in of_model.into_iter().chain(spec.layers.iter().flat_map(of_layer)) {
-        if width % 8 != 0 {
-            return Err(CudaError::Unsupported(format!("{name} is {width}: expected a multiple of 8")));
-        }
-    }
-    if spec.vocab_size > 1 << 20 {
-        return Err(CudaError::Unsupported(format!("vocab_size is {}: expected at most 2^20", spec.vocab_size)));
-    }
-    if let Some(net) = &spec.delta_net {
-        let (key, value) = (net.key_head_dim, net.value_head_dim);
+    let mut widths = of_model.into_iter().chain(spec.layers.iter().flat_map(of_layer));
+    let width = widths.find(|(_, width)| width % 8 != 0);
+    let width = width.map(|(name, width)| format!("{name} is {width}: expected a multiple of 8"));
+    let vocab = Some(spec.vocab_size).filter(|size| *size > 1 << 20);
+    let vocab = vocab.map(|size| format!("vocab_size is {size}: expected at most 2^20"));
+    let delta_net = spec.delta_net.as_ref().and_then(|net| {
+        let (keys, key, values, value) = (net.num_key_heads, net.key_head_dim, net.num_value_heads, net.value_head_dim);
         // products of wide passes with 16-bit weights have two outputs at a time
-        let in_pairs = weights.layers.iter().any(|layer| dtype_on_device(layer.q.dtype) == DType::F16);
+        let in_pairs = weights.layers.iter().any(|layer| type_on_device(&layer.q) == DType::F16);
         let odd = in_pairs && net.widths()[0] % 2 != 0;
-        if key > MAX_KEY_DIM || odd || value % 4 != 0 || net.widths()[2] % 8 != 0 {
-            return Err(CudaError::Unsupported(format!(
-                "delta nets of {} key heads of {key} and {} value heads of {value}: expected keys of at most {MAX_KEY_DIM}, an even \
-                 number of all their components, values of a multiple of 4, and of 8 in all",
-                net.num_key_heads, net.num_value_heads
-            )));
-        }
-    }
-    if let Some(inputs) = weights
-        .layer_inputs
-        .as_ref()
-        .filter(|inputs| dtype_on_device(inputs.embedding.dtype) != dtype_on_device(weights.embedding.dtype))
-    {
-        let types = (inputs.embedding.dtype.name(), weights.embedding.dtype.name());
-        return Err(CudaError::Unsupported(format!(
-            "{} in {}, tokens' in {}",
-            inputs.embedding.name, types.0, types.1
-        )));
-    }
-    if let Some(top_k) = spec.experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > MAX_CHOSEN) {
-        return Err(CudaError::Unsupported(format!("{top_k} experts per token: expected at most {MAX_CHOSEN}")));
-    }
-    let mixed = weights.layers.iter().filter(|layer| layer.router.is_some());
-    let common = expert_type(weights);
-    for expert in mixed.flat_map(|layer| &layer.experts).flat_map(|e| [&e.gate, &e.up, &e.down]) {
-        if Some(dtype_on_device(expert.dtype)) != common {
-            return Err(CudaError::Unsupported(format!(
-                "{} in {}, unlike other experts",
-                expert.name,
-                expert.dtype.name()
-            )));
-        }
-    }
-    let beside = weights.layers.iter().filter_map(|layer| layer.dense_beside.as_ref().map(|beside| &beside.network));
-    let shared = weights.layers.iter().filter_map(|layer| layer.shared_expert.as_ref().map(|(expert, _)| expert));
-    let networks = weights.layers.iter().flat_map(|layer| &layer.experts).chain(beside).chain(shared);
-    for Expert { gate, up, .. } in networks {
-        if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
-            let message = format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name());
-            return Err(CudaError::Unsupported(message));
-        }
-    }
-    Ok(())
+        let unfit = key > MAX_KEY_DIM || odd || value % 4 != 0 || net.widths()[2] % 8 != 0;
+        unfit.then(|| {
+            format!(
+                "delta nets of {keys} key heads of {key} and {values} value heads of {value}: expected keys of at most \
+                 {MAX_KEY_DIM}, an even number of all their components, values of a multiple of 4, and of 8 in all"
+            )
+        })
+    });
+    let tokens = &weights.embedding;
+    let inputs = weights.layer_inputs.as_ref().map(|inputs| &inputs.embedding);
+    let inputs = inputs.filter(|inputs| type_on_device(inputs) != type_on_device(tokens));
+    let inputs = inputs.map(|w| format!("{} in {}, tokens' in {}", w.name, w.dtype.name(), tokens.dtype.name()));
+    let chosen = experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > MAX_CHOSEN);
+    let chosen = chosen.map(|top_k| format!("{top_k} experts per token: expected at most {MAX_CHOSEN}"));
+    let (layers, common) = (&weights.layers, expert_type(weights));
+    let mixed = layers.iter().filter(|layer| layer.router.is_some()).flat_map(|layer| &layer.experts);
+    let expert = mixed.flat_map(|e| [&e.gate, &e.up, &e.down]).find(|w| Some(type_on_device(w)) != common);
+    let expert = expert.map(|w| format!("{} in {}, unlike other experts", w.name, w.dtype.name()));
+    let beside = layers.iter().filter_map(|layer| layer.dense_beside.as_ref().map(|beside| &beside.network));
+    let shared = layers.iter().filter_map(|layer| layer.shared_expert.as_ref().map(|(expert, _)| expert));
+    let mut networks = layers.iter().flat_map(|layer| &layer.experts).chain(beside).chain(shared);
+    let network = networks.find(|network| type_on_device(&network.gate) != type_on_device(&network.up));
+    let network = network.map(|Expert { gate, up, .. }| {
+        format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name())
+    });
+    let problem = width.or(vocab).or(delta_net).or(inputs).or(chosen).or(expert).or(network);
+    problem.map_or(Ok(()), |problem| Err(CudaError::Unsupported(problem)))
 }
 
 struct Uploader<'a> {
@@ -239,31 +222,16 @@ struct Uploader<'a> {
     progress: &'a mut dyn FnMut(usize, usize),
 }
 
-impl<'a> Uploader<'a> {
-    fn new(
-        device: &'a Device,
-        narrow: &'a Kernel<NarrowWeights>,
-        total: usize,
-        progress: &'a mut dyn FnMut(usize, usize),
-    ) -> Result<Uploader<'a>, CudaError> {
-        let bytes = STAGE.min(total);
-        let stages = [(device.pinned(bytes)?, device.event()?), (device.pinned(bytes)?, device.event()?)];
-        Ok(Uploader { device, narrow, stages, next: 0, done: 0, total, progress })
-    }
-
+impl Uploader<'_> {
     /// A layer whose blocks' outputs are multiplied by `residual`.
     fn layer(&mut self, layer: &LayerWeights, residual: f32) -> Result<DeviceLayer, CudaError> {
         let device = self.device;
         let vector = |values: &Vec<f32>| device.upload("a norm or bias", values);
         let optional = |values: &Option<Vec<f32>>| values.as_ref().map(vector).transpose();
-        let beside = layer.dense_beside.as_ref().map(|beside| self.dense_beside(beside)).transpose()?;
-        let input = layer.input.as_ref().map(|input| self.layer_input(input)).transpose()?;
-        let delta_net = layer.delta_net.as_ref().map(|net| self.delta_net(net)).transpose()?;
         let shared = layer.shared_expert.as_ref();
-        let shared_expert =
-            shared.map(|(expert, gate)| Ok((self.expert(expert, residual)?, self.matrix(gate)?))).transpose()?;
+        let shared = shared.map(|(expert, gate)| Ok((self.expert(expert, residual)?, self.matrix(gate)?)));
         let times = |values: &Option<Vec<f32>>| values.as_ref().map(|bias| bias.iter().map(|x| x * residual).collect());
-        let mut uploaded = DeviceLayer {
+        Ok(DeviceLayer {
             input_norm: optional(&layer.input_norm)?,
             q: self.matrix(&layer.q)?,
             k: layer.k.as_ref().map(|k| self.matrix(k)).transpose()?,
@@ -274,36 +242,28 @@ impl<'a> Uploader<'a> {
             q_norm: optional(&layer.q_norm)?,
             k_norm: optional(&layer.k_norm)?,
             v_norm: optional(&layer.v_norm)?,
-            o: self.matrix(&layer.o)?,
+            o: self.scaled(&layer.o, residual)?,
             o_bias: optional(&times(&layer.o_bias))?,
             output_gate: layer.output_gate.as_ref().map(|gate| self.matrix(gate)).transpose()?,
             output_gate_bias: optional(&layer.output_gate_bias)?,
-            delta_net,
+            delta_net: layer.delta_net.as_ref().map(|net| self.delta_net(net)).transpose()?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
             router: layer.router.as_ref().map(|router| self.matrix(router)).transpose()?,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
-            shared_expert,
-            dense_beside: beside,
+            shared_expert: shared.transpose()?,
+            dense_beside: layer.dense_beside.as_ref().map(|beside| self.dense_beside(beside)).transpose()?,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
             down_bias: optional(&times(&layer.down_bias))?,
             post_feed_forward_norm: optional(&layer.post_feed_forward_norm)?,
-            input,
+            input: layer.input.as_ref().map(|input| self.layer_input(input)).transpose()?,
             scalar: layer.scalar,
-        };
-        if residual != 1.0 {
-            uploaded.o = uploaded.o.times(residual, device)?;
-        }
-        Ok(uploaded)
+        })
     }
 
     fn expert(&mut self, Expert { gate, up, down }: &Expert, residual: f32) -> Result<Expert<Matrix>, CudaError> {
-        let mut uploaded = Expert { gate: self.matrix(gate)?, up: self.matrix(up)?, down: self.matrix(down)? };
-        if residual != 1.0 {
-            uploaded.down = uploaded.down.times(residual, self.device)?;
-        }
-        Ok(uploaded)
+        Ok(Expert { gate: self.matrix(gate)?, up: self.matrix(up)?, down: self.scaled(down, residual)? })
     }
 
     fn vector(&self, values: &[f32]) -> Result<Buffer<f32>, CudaError> {
@@ -318,9 +278,7 @@ impl<'a> Uploader<'a> {
         let norm: Vec<f32> = inputs.norm.iter().map(|w| (spec.norm_weight_offset + w) * FRAC_1_SQRT_2).collect();
         Ok(LayerInputs {
             embedding: self.matrix(&inputs.embedding)?,
-            projection: self
-                .matrix(&inputs.projection)?
-                .times((spec.hidden_size as f32).sqrt().recip(), self.device)?,
+            projection: self.scaled(&inputs.projection, (spec.hidden_size as f32).sqrt().recip())?,
             norm: self.vector(&norm)?,
         })
     }
@@ -353,6 +311,12 @@ impl<'a> Uploader<'a> {
         })
     }
 
+    /// A matrix times a factor.
+    fn scaled(&mut self, weight: &Weight, factor: f32) -> Result<Matrix, CudaError> {
+        let matrix = self.matrix(weight)?;
+        if factor == 1.0 { Ok(matrix) } else { matrix.times(factor, self.device) }
+    }
+
     fn matrix(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
         let bytes = weight.byte_slice();
         let data = self.device.allocate(&weight.name, bytes.len())?;
@@ -363,8 +327,8 @@ impl<'a> Uploader<'a> {
         }
         let (out_features, in_features) = (weight.rows, weight.in_features);
         let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
-        let data = Arc::new(data);
-        Ok(Matrix { data, scales, out_features, in_features, dtype: dtype_on_device(weight.dtype) })
+        let data = Rc::new(data);
+        Ok(Matrix { data, scales, out_features, in_features, dtype: type_on_device(weight) })
     }
 
     /// Converts a copied bf16 matrix to f16; returns the row scales.

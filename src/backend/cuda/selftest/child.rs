@@ -33,7 +33,7 @@ pub struct Request {
     pub known: Verdicts,
 }
 
-/// A child's line on standard output.
+/// What happens in a test, as [`Ledger::note`](super::ledger::Ledger::note) has it; a child's line on standard output.
 #[derive(Serialize, Deserialize)]
 pub enum Message {
     /// A launch; or no kernel runs until the next one, when kernels are compiled perhaps.
@@ -87,8 +87,7 @@ impl SelfTest<'_> {
             let done = ended == Ok(true);
             if let Some(kernel) = self.ledger.running() {
                 let fault = ended.err().unwrap_or_else(|| format!("its process ended: {status}"));
-                self.ledger.end(vec![Check { kernel, fault: Some(fault), ..Check::default() }]);
-                self.ledger.runs(None);
+                self.ledger.fault(&kernel, fault);
             }
             if done || self.ledger.record.borrow().verdicts == request.known {
                 return;
@@ -103,13 +102,11 @@ impl SelfTest<'_> {
         let limit = seconds.map_or(LIMIT, Duration::from_secs);
         loop {
             match messages.recv_timeout(if self.ledger.running().is_some() { limit } else { BETWEEN }) {
-                Ok(Message::Running(kernel)) => self.ledger.runs(kernel.as_deref()),
-                Ok(Message::Checked(check)) => self.ledger.end(vec![check]),
-                Ok(Message::Tested(model)) => self.ledger.record.borrow_mut().note([(model, true)]),
                 Ok(Message::Ended(complete)) => {
                     self.ledger.runs(None);
                     return Ok(complete);
                 }
+                Ok(message) => self.ledger.note(message),
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!("it hangs: no result within {} s", limit.as_secs()));

@@ -1,5 +1,6 @@
 //! The comparison of a device's numbers with the reference's, and which kernel is to blame where they differ.
 
+use super::child::Message;
 use super::ledger::{Finding, Ledger};
 use super::{Check, Worst};
 use crate::model::weights::DType;
@@ -83,8 +84,7 @@ impl Ledger {
         let mut passed = self.passed.borrow_mut();
         for Finding { kernels, check, .. } in right {
             for kernel in kernels {
-                let own = Check { kernel: kernel.clone(), ..check.clone() };
-                passed.entry(kernel).and_modify(|sum| sum.add(&own)).or_insert(own);
+                passed.entry(kernel.clone()).or_insert_with(|| Check::of(&kernel)).add(&check);
             }
         }
         let mut suspects: BTreeMap<String, Vec<&Check>> = BTreeMap::new();
@@ -96,13 +96,11 @@ impl Ledger {
         let most = suspects.values().map(Vec::len).max().unwrap_or(0);
         suspects.retain(|_, checks| checks.len() == most);
         suspects.keys().for_each(|kernel| drop(passed.remove(kernel)));
-        let verdict = |(kernel, checks): (String, Vec<&Check>)| {
-            checks.into_iter().fold(Check { kernel, ..Check::default() }, |mut sum, check| {
-                sum.add(check);
-                sum
-            })
-        };
-        self.end(suspects.into_iter().map(verdict).collect());
+        for (kernel, checks) in suspects {
+            let mut sum = Check::of(&kernel);
+            checks.into_iter().for_each(|check| sum.add(check));
+            self.note(Message::Checked(sum));
+        }
         wrong.is_empty()
     }
 }

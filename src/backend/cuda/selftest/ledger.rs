@@ -1,6 +1,5 @@
 //! A self-test in progress: the kernels that have been launched, and what is found of each.
 
-use super::super::context::Watch;
 use super::super::error::CudaError;
 use super::Check;
 use super::child::Message;
@@ -43,8 +42,9 @@ pub struct Ledger {
     pub running: RefCell<Option<String>>,
 }
 
-impl Watch for Ledger {
-    fn begins(&self, kernel: &str) -> Result<bool, CudaError> {
+impl Ledger {
+    /// Notes a launch: whether the kernel is launched. See [`Watch`](super::super::context::Watch).
+    pub fn begins(&self, kernel: &str) -> Result<bool, CudaError> {
         self.pass.borrow_mut().insert(kernel.to_owned());
         self.step.borrow_mut().insert(kernel.to_owned());
         if self.failed(kernel) {
@@ -53,15 +53,38 @@ impl Watch for Ledger {
         self.runs(Some(kernel));
         Ok(true)
     }
-}
 
-impl Ledger {
     /// Notes the kernel that runs now; `None`: what goes wrong from now on is no kernel's fault.
     pub fn runs(&self, kernel: Option<&str>) {
-        *self.running.borrow_mut() = kernel.map(str::to_owned);
-        self.record.borrow().note_running(kernel);
+        self.note(Message::Running(kernel.map(str::to_owned)));
+    }
+
+    /// Notes that a kernel faults or hangs; none runs any more.
+    pub fn fault(&self, kernel: &str, fault: String) {
+        self.note(Message::Checked(Check { fault: Some(fault), ..Check::of(kernel) }));
+        self.runs(None);
+    }
+
+    /// Notes what has happened here or in a child, which tells its parent.
+    pub fn note(&self, message: Message) {
+        match &message {
+            Message::Running(kernel) => {
+                self.record.borrow().note_running(kernel.as_deref());
+                self.running.replace(kernel.clone());
+            }
+            Message::Checked(check) => {
+                self.record.borrow_mut().note(&check.kernel, check.ok());
+                let mut all = self.checks.borrow_mut();
+                match all.iter_mut().find(|other| other.kernel == check.kernel) {
+                    Some(other) => other.add(check),
+                    None => all.push(check.clone()),
+                }
+            }
+            Message::Tested(model) => self.record.borrow_mut().note(model, true),
+            Message::Ended(_) => {}
+        }
         if self.is_child {
-            Message::Running(kernel.map(str::to_owned)).send();
+            message.send();
         }
     }
 
@@ -97,24 +120,6 @@ impl Ledger {
             names => pass.iter().filter(|kernel| begins(kernel, names)).cloned().collect(),
         };
         if kernels.iter().any(|kernel| self.failed(kernel)) { Vec::new() } else { kernels }
-    }
-
-    /// Notes verdicts.
-    pub fn end(&self, checks: Vec<Check>) {
-        if checks.is_empty() {
-            return;
-        }
-        self.record.borrow_mut().note(checks.iter().map(|check| (check.kernel.clone(), check.ok())));
-        let mut all = self.checks.borrow_mut();
-        for check in checks {
-            match all.iter_mut().find(|other| other.kernel == check.kernel) {
-                Some(other) => other.add(&check),
-                None => all.push(check.clone()),
-            }
-            if self.is_child {
-                Message::Checked(check).send();
-            }
-        }
     }
 
     pub fn failure(&self, kernel: &str, reason: String) -> CudaError {

@@ -14,7 +14,7 @@ mod model;
 mod pair;
 mod record;
 
-use super::context::{Device, DeviceInfo, Watch};
+use super::context::Device;
 use super::error::{CudaError, PLEASE_REPORT};
 use super::fallback::Fallbacks;
 use super::kernel_set::{KernelSet, Variants};
@@ -65,6 +65,11 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 }
 
 impl Check {
+    /// Before the first comparison.
+    fn of(kernel: &str) -> Check {
+        Check { kernel: kernel.to_owned(), ..Check::default() }
+    }
+
     pub fn ok(&self) -> bool {
         self.fault.is_none() && self.error <= self.bound
     }
@@ -97,7 +102,6 @@ impl Check {
 /// A run of tests on one device.
 struct SelfTest<'a> {
     device: &'a Device,
-    info: &'a DeviceInfo,
     files: &'a KernelFiles,
     ledger: Rc<Ledger>,
     /// For child processes; taken by the first model that is not tested. `None` in a child.
@@ -114,13 +118,12 @@ const EARLY: &str = "early_starts";
 /// [`CudaError::SelfTest`]: a kernel without a fallback fails.
 pub fn settle(
     device: Device,
-    info: &DeviceInfo,
     files: &KernelFiles,
     kernels: &mut KernelSet,
     variants: &Variants,
 ) -> Result<(Device, Vec<String>), CudaError> {
-    let request = Request { ordinal: info.ordinal, variants: Some(variants.clone()), ..Request::default() };
-    let mut test = SelfTest::new(&device, info, files, request);
+    let request = Request { ordinal: device.info.ordinal, variants: Some(variants.clone()), ..Request::default() };
+    let mut test = SelfTest::new(&device, files, request);
     test.models(std::slice::from_ref(variants))?;
     let warnings = test.replace_failed(kernels, variants)?;
     let early = device.with_early_starts().filter(|_| !test.ledger.failed(EARLY));
@@ -138,13 +141,12 @@ pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
 /// Runs the tests of a request.
 fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     let device = Device::open(request.ordinal)?;
-    let info = device.info()?;
-    let files = KernelFiles::new(&device, &info)?;
+    let files = KernelFiles::new(&device)?;
     if request.kernels.is_some_and(|fingerprint| fingerprint != files.fingerprint()) {
         return Err(CudaError::Unsupported("self-test of another version's kernels".to_owned()));
     }
     let models = request.variants.clone().map_or_else(every_variant, |variants| vec![variants]);
-    let mut test = SelfTest::new(&device, &info, &files, request);
+    let mut test = SelfTest::new(&device, &files, request);
     match test.models(&models) {
         // after a fault in this process the device takes no more work: the table ends with it
         Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.ledger.checks.take()),
@@ -168,14 +170,14 @@ fn every_variant() -> Vec<Variants> {
 }
 
 impl<'a> SelfTest<'a> {
-    fn new(device: &'a Device, info: &'a DeviceInfo, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
+    fn new(device: &'a Device, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
         let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
         // without a file: the parent keeps the verdicts
         let known = Record { verdicts: request.known.clone(), ..Record::default() };
-        let record = if is_child { known } else { Record::open(device, info, files) };
-        let (device_name, record) = (info.name.clone(), RefCell::new(record));
+        let record = if is_child { known } else { Record::open(device, files) };
+        let (device_name, record) = (device.info.name.clone(), RefCell::new(record));
         let ledger = Rc::new(Ledger { device_name, is_child, complete, record, ..Ledger::default() });
-        SelfTest { device, info, files, ledger, request: Some(request).filter(|_| !is_child) }
+        SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
     }
 
     /// Tests the models that are not tested yet, in children if possible.
@@ -197,10 +199,7 @@ impl<'a> SelfTest<'a> {
             }
             if !tested(&model) {
                 self.model(variants, !ledger.complete || index == 0).or_else(|error| self.blame(error))?;
-                ledger.record.borrow_mut().note([(model.clone(), true)]);
-                if ledger.is_child {
-                    Message::Tested(model).send();
-                }
+                ledger.note(Message::Tested(model));
             }
         }
         Ok(())
@@ -208,14 +207,11 @@ impl<'a> SelfTest<'a> {
 
     /// An error in a test: a fault, if it is the driver's and a kernel ran.
     fn blame(&self, error: CudaError) -> Result<(), CudaError> {
-        let running = self.ledger.running();
-        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, running) else {
+        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, self.ledger.running()) else {
             self.ledger.runs(None);
             return Err(error);
         };
-        let fault = Some(format!("{call}: {cause}"));
-        self.ledger.end(vec![Check { kernel: kernel.clone(), fault, ..Check::default() }]);
-        self.ledger.runs(None);
+        self.ledger.fault(&kernel, format!("{call}: {cause}"));
         if self.ledger.is_child {
             std::process::exit(1);
         }
@@ -225,7 +221,8 @@ impl<'a> SelfTest<'a> {
 
     /// Tests the kernels of a model: all, or those of attention. Each case is run until the kernels that are left are right.
     fn model(&self, variants: &Variants, all: bool) -> Result<(), CudaError> {
-        let (ledger, device) = (&self.ledger, self.device.watched(self.ledger.clone()));
+        let (ledger, watch) = (&self.ledger, self.ledger.clone());
+        let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
         // in a complete test also what is used where those for Hopper, or all but plain ones, are missing
         let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
         for missing in missing {
@@ -251,7 +248,7 @@ impl<'a> SelfTest<'a> {
         }
         self.early_starts(variants)?;
         let passed = ledger.passed.take().into_values().filter(|check| !ledger.failed(&check.kernel));
-        ledger.end(passed.collect());
+        passed.for_each(|check| ledger.note(Message::Checked(check)));
         ledger.runs(None);
         Ok(())
     }
@@ -275,7 +272,7 @@ impl<'a> SelfTest<'a> {
     /// Replaces the kernels of a set that have failed; warnings for the user.
     fn replace_failed(&self, kernels: &mut KernelSet, variants: &Variants) -> Result<Vec<String>, CudaError> {
         let fails = |kernel: &str| self.ledger.failed(kernel);
-        let on = |name: &str| format!("self-test on {} ({})", self.info.name, self.ledger.reason(name));
+        let on = |name: &str| format!("self-test on {} ({})", self.device.info.name, self.ledger.reason(name));
         let warning = |(name, by): (String, &str)| {
             format!("the CUDA kernel {name} fails its {} and is replaced by {by}; {PLEASE_REPORT}", on(&name))
         };

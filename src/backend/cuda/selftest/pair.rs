@@ -3,7 +3,7 @@
 
 use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart};
-use super::super::context::{Device, DeviceInfo};
+use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::fallback::Fallbacks;
 use super::super::gemm::Input;
@@ -77,9 +77,10 @@ impl<'a> Pair<'a> {
         Fallbacks::new(test.files, fails).apply(&mut kernels, cache)?;
         let types = (cache.0, cache.1.into());
         let reference = ReferenceBackend::new(spec.clone(), wide, types, Gamma::PUBLISHED);
-        let on = (device.clone(), DeviceInfo { multiprocessors: MULTIPROCESSORS[0], ..test.info.clone() });
-        let mut device = CudaBackend::with(spec, weights.clone(), on, kernels, cache, &mut |_, _| ())?;
-        device.info.multiprocessors = MULTIPROCESSORS[1];
+        let mut device = device.clone();
+        device.info.multiprocessors = MULTIPROCESSORS[0];
+        let mut device = CudaBackend::with(spec, weights.clone(), device, kernels, cache, &mut |_, _| ())?;
+        device.device.info.multiprocessors = MULTIPROCESSORS[1];
         for (layer, right) in device.weights.layers.iter().zip(&weights.layers).filter(|_| narrows) {
             let (Some(found), Some(want)) = (&layer.k, &right.k) else { continue };
             let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];

@@ -1,6 +1,6 @@
 //! Verdicts on disk: a file per device, driver and set of kernels, and beside it, during a test, one that names the running kernel.
 
-use super::super::context::{Device, DeviceInfo};
+use super::super::context::Device;
 use super::super::loader::KernelFiles;
 use crate::cache;
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn open(device: &Device, info: &DeviceInfo, files: &KernelFiles) -> Record {
+    pub fn open(device: &Device, files: &KernelFiles) -> Record {
         let mut hasher = DefaultHasher::new();
-        (&info.name, info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
+        (&device.info.name, device.info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
         (env!("CARGO_PKG_VERSION"), option_env!("UQAC_COMMIT")).hash(&mut hasher);
         let folder = cache::folder().and_then(|folder| cache::private(&folder, "selftest").ok());
         let path = folder.map(|folder| folder.join(format!("{:016x}", hasher.finish())));
@@ -57,7 +57,7 @@ impl Record {
         let running = self.running_file().filter(|_| self.lock.is_some());
         let text = running.and_then(|file| cache::read(&file).ok()).and_then(|text| String::from_utf8(text).ok());
         if let Some(kernel) = text.as_deref().and_then(|text| text.strip_prefix(RUNNING)) {
-            self.note([(kernel.to_owned(), false)]);
+            self.note(kernel, false);
         }
     }
 
@@ -76,9 +76,9 @@ impl Record {
         };
     }
 
-    /// Notes verdicts; none of these kernels runs any more.
-    pub fn note(&mut self, verdicts: impl IntoIterator<Item = (String, bool)>) {
-        self.verdicts.extend(verdicts);
+    /// Notes a verdict, on a kernel that does not run any more or on a model.
+    pub fn note(&mut self, name: &str, passed: bool) {
+        self.verdicts.insert(name.to_owned(), passed);
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.verdicts)) {
             // as above
             let _ = cache::write_sealed(path, &text);
