@@ -286,7 +286,7 @@ __device__ __forceinline__ Weighed weigh_tile(HeadState state, float* scores, in
   return {state, factor};
 }
 
-/// The first tile of a share, the last one, and those of the row's ten nearest positions.
+/// The first tile of a share, the last one, and those of the row's nearest positions, whose gamma may differ from 1.
 template <int TILE, bool ENTROPY>
 __device__ OUT_OF_LINE Weighed weigh_edge(HeadState state, float* scores, int start, Span wanted, int row) {
   return weigh_tile<TILE, ENTROPY, false>(state, scores, start, wanted, row);
