@@ -20,13 +20,13 @@
 // gemv_qkv rotates queries and keys, and puts keys and values into the cache (rope.cuh), unless a norm comes between
 // (`to.cos` is null then): the 16 outputs of a tile are eight pairs that are rotated together.
 //
-// Kernels, {w} = f16, f32 (w's type; f32 weights are split as well, into bf16: correct, not fast), {r}:
+// Kernels, {w} = f16, q8 (8 bits, q8.cuh), f32 (split as well, into bf16: correct, not fast), {r}:
 //
 //            rows at most   outputs of a block   of gated: as many gates, and ups
 //   r8                  8                   16                                 16
 //   r16                16                   32                                 16
-//   r64    f16 only    64                   64                                 32
-//   r64s   f16 only    64                   32                                 16    with half the shared memory of r64
+//   r64     not f32    64                   64                                 32
+//   r64s    not f32    64                   32                                 16    with half the shared memory of r64
 //
 //   gemv_{w}_{r}        (x, jobs, k, rows, accumulate)
 //   gemv_qkv_{w}_{r}    (x, norm_weight, norm_offset, eps, jobs, k, rows, to)
@@ -34,7 +34,7 @@
 //
 //   x            [rows, k] f32           norm_weight  [k] f32, eps as in the model, norm_offset 0 or 1
 //   jobs         up to three matrices over the same x, in one launch (q, k, v); unused ones have outs = 0
-//   job.w        [outs, k]               job.bias     [outs] f32 or null
+//   job.w        [outs, k]; of q8 lines  job.bias     [outs] f32 or null
 //   job.scales   [outs] f32 or null: 1   accumulate   0: y is written; 1: y is added to (residual stream)
 //   job.y        [rows, outs] f32; of gated that of job 0 = act(sums of job 0, the gate) * sums of job 1; of qkv that of
 //                job 0, the queries, alone where keys and values are cached
@@ -43,7 +43,7 @@
 //
 // PRECOND: block 256. grid x = sum over jobs of ceil(outs / outputs of a block); gated: ceil(outs / gates).
 // PRECOND: dynamic shared memory NAME_shared_bytes.
-// PRECOND: rows from 1 to those of the variant; k a multiple of 8; x, w, norm_weight aligned to 16 bytes; y is not x.
+// PRECOND: rows from 1 to those of the variant; k a multiple of 8, of q8 of 16; x, w, norm_weight aligned to 16 bytes; y is not x.
 // PRECOND: of qkv with `to.cos`: head_dim a multiple of 16, outs of head_dim.
 #include "gemv.cuh"
 
@@ -56,30 +56,34 @@ struct Sums {
   float squares[BATCHES];      // of row g, over this lane's part of k
 };
 
-/// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next.
+/// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next. The scales of 8 bits follow.
 template <class W, int TILES>
 struct Ring {
-  static constexpr int LINE = LINE_BYTES / (int)sizeof(W);  // elements of k
-  static constexpr int PLACE = TILES * TILE * LINE_BYTES, BYTES = 2 * PLACE;
+  static constexpr int LINE = Line<W>::ELEMENTS;
+  static constexpr int PLACE = TILES * TILE * Line<W>::BYTES, BYTES = 2 * PLACE;
   static constexpr int EIGHT = 8 * LINE_BYTES;  // from output g to output g + 8
+  static constexpr int CHUNK = LINE_BYTES / 8, OF_CHUNK = LINE / 8;  // its bytes, and its elements
+  static constexpr int SCALES = Line<W>::BYTES - LINE_BYTES;         // bytes of a line, of 8 bits
 
-  // A lane copies chunks (16 bytes) t and t + 4 of outputs g and g + 8 of each tile.
-  const W* w[TILES][2];          // chunk t of these outputs, of the next line
+  // A lane copies chunks t and t + 4 of outputs g and g + 8 of each tile.
+  const unsigned char* w[TILES][2];  // chunk t of these outputs, of the next line
   // Of the place of the line in use, in bytes from the beginning of shared memory, for the first tile: where its chunk t of
   // output g goes, and what it reads of the first two chunks. Its other chunks are `chunk_away` apart.
   int to, from;
-  int turn;  // from that place to the other one
+  int scales;  // where the scales of output g are
+  int turn;    // from that place to the other one
 
   /// From chunk c < 2^n of an output to chunk c + `chunks`, a multiple of 2^n: chunks are permuted by their output's number, so
   /// that ldmatrix meets no bank twice.
   __device__ __forceinline__ static int chunk_away(int at, int chunks) { return at ^ chunks * 16; }
 
   /// For the outputs whose weights are `rows`; `line` is the warp's first element of k, `place` its shared memory.
-  __device__ __forceinline__ void begin(const W* const (&rows)[TILES][2], int line, int place) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = line + t * 16 / (int)sizeof(W);
-    const auto chunk = [&](int out, int c) { return place + out * LINE_BYTES + (c ^ out % 8) * 16; };
+  __device__ __forceinline__ void begin(const unsigned char* const (&rows)[TILES][2], int line, int place) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = line / LINE * Line<W>::BYTES + t * CHUNK;
+    const auto chunk = [&](int out, int c) { return place + out * LINE_BYTES + (c ^ out % 8) * CHUNK; };
     to = chunk(g, t);
-    from = sizeof(W) == 2 ? chunk(lane % 16, lane / 16) : chunk(g, t / 2) + t % 2 * 8;
+    from = Operand<W>::TERMS == 1 ? chunk(lane % 16, lane / 16) : chunk(g, t / 2) + t % 2 * 8;
+    scales = place + TILES * TILE * LINE_BYTES + g * SCALES;
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] = rows[i / 2][i % 2] + first;
     turn = PLACE;
@@ -90,18 +94,28 @@ struct Ring {
   /// sums take its place.
   __device__ __forceinline__ void fetch(int left) {
     if (left > 0) {
-      left -= threadIdx.x % 4 * 16 / (int)sizeof(W);
+      const int t = threadIdx.x % 4;
+      left -= t * OF_CHUNK;
 #pragma unroll
       for (int i = 0; i < TILES * 4; ++i) {
-        const int half = i % 2, at = half * LINE / 2;
-        cp_async16(dyn_smem + chunk_away(to, 4 * half) + i / 2 * EIGHT, w[i / 4][i / 2 % 2] + at, at < left);
+        const int half = i % 2;
+        cp_async16(dyn_smem + chunk_away(to, 4 * half) + i / 2 * EIGHT, w[i / 4][i / 2 % 2] + half * 4 * CHUNK,
+                   half * 4 * OF_CHUNK < left);
+      }
+      if constexpr (SCALES > 0) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+          const unsigned char* const chunk = t == 0 ? w[tile][0] : w[tile][1];  // lanes 0 and 1 of each four: outputs g and g + 8
+          if (t < 2) cp_async16(dyn_smem + scales + (2 * tile + t) * 8 * SCALES, chunk + LINE_BYTES - t * CHUNK);
+        }
       }
     }
     cp_commit();
 #pragma unroll
-    for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] += WARPS * LINE;
+    for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] += WARPS * Line<W>::BYTES;
     to += turn;
     from += turn;
+    scales += turn;
     turn = -turn;
   }
 
@@ -110,11 +124,17 @@ struct Ring {
     return dyn_smem + chunk_away(from, 2 * i) + eights * EIGHT;
   }
 
-  /// A step of a tile as mma's A operands, of 16 elements of k each. PRECOND: the line has arrived, and all lanes know.
-  __device__ __forceinline__ void read(unsigned (&a)[2][Operand<W>::TERMS][4], int step, int tile) const {
-    if constexpr (sizeof(W) == 2) {
+  /// A step of a tile. PRECOND: the line has arrived, and all lanes know.
+  __device__ __forceinline__ void read(StepWeights<W>& to, int step, int tile) const {
+    if constexpr (SCALES > 0) {
+      unsigned quants[4];
+      ldmatrix_x4(quants, at(step, 2 * tile));
+      const unsigned char* const own = dyn_smem + scales + (2 * tile * 8 * SCALES + 4 * step);
+      const auto word = [&](int row) { return *reinterpret_cast<const unsigned*>(own + row * 8 * SCALES); };
+      to = StepWeights<W>(quants, word(0), word(1));
+    } else if constexpr (Operand<W>::TERMS == 1) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) ldmatrix_x4(a[half][0], at(2 * step + half, 2 * tile));
+      for (int half = 0; half < 2; ++half) ldmatrix_x4(to.halves[half][0], at(2 * step + half, 2 * tile));
     } else {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
@@ -127,7 +147,7 @@ struct Ring {
         }
         split<__nv_bfloat16>(x, terms);
 #pragma unroll
-        for (int i = 0; i < 12; ++i) a[i % 4 / 2][i / 4][i % 2 * 2 + row] = terms[i / 4][i % 4];
+        for (int i = 0; i < 12; ++i) to.halves[i % 4 / 2][i / 4][i % 2 * 2 + row] = terms[i / 4][i % 4];
       }
     }
   }
@@ -157,7 +177,7 @@ struct Part {
 
   /// Adds a step of 8 rows.
   __device__ __forceinline__ void add_rows(int b, float (&in)[8], const float (&weight)[NORM ? 8 : 1],
-                                           const unsigned (&w)[TILES][2][Operand<W>::TERMS][4]) {
+                                           const StepWeights<W> (&w)[TILES]) {
     if constexpr (NORM) {
       sums.squares[b] += sum_squares(in);
 #pragma unroll
@@ -174,20 +194,20 @@ struct Part {
   template <bool WHOLE>
   __device__ __forceinline__ void add_line(int left) {
     const int count = WHOLE ? LINE : left;
-    const float* norm_weight = NORM ? norm_end - left + threadIdx.x % 4 * 2 : nullptr;
+    const float* norm_weight = NORM ? norm_end - left + threadIdx.x % 4 * Line<W>::TOGETHER : nullptr;
     float in[AHEAD][8], weight[NORM ? 8 : 1];
     const auto load = [&](int i) {
       const int first = i / BATCHES * STEP;
-      if (i < STEPS * BATCHES) load_step(in[i % AHEAD], x[i % BATCHES] + first, count - first);
+      if (i < STEPS * BATCHES) load_step<W>(in[i % AHEAD], x[i % BATCHES] + first, count - first);
     };
-    if constexpr (NORM) load_step(weight, norm_weight, count);
+    if constexpr (NORM) load_step<W>(weight, norm_weight, count);
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) load(i);
     cp_wait<1>();
     __syncwarp();  // the weights are there for all lanes
 #pragma unroll UNROLL
     for (int step = 0; step < STEPS; ++step) {
-      unsigned w[TILES][2][Operand<W>::TERMS][4];
+      StepWeights<W> w[TILES];
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile) ring.read(w[tile], step, tile);
 #pragma unroll
@@ -199,7 +219,7 @@ struct Part {
       }
       const int next = (step + 1) * STEP;
       if constexpr (NORM)
-        if (step + 1 < STEPS) load_step(weight, norm_weight + next, count - next);
+        if (step + 1 < STEPS) load_step<W>(weight, norm_weight + next, count - next);
     }
   }
 
@@ -225,9 +245,10 @@ struct Part {
 template <class W, int BATCHES, int TILES, bool NORM>
 __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float* x,
                                          const float* __restrict__ norm_weight, float norm_offset,
-                                         const W* const (&w)[TILES][2], int k, int rows) {
+                                         const unsigned char* const (&w)[TILES][2], int k, int rows) {
   using Own = Part<W, BATCHES, TILES, NORM>;
-  const int line = threadIdx.x / 32 * Own::LINE, g = threadIdx.x % 32 / 4, first = line + threadIdx.x % 4 * 2;
+  const int line = threadIdx.x / 32 * Own::LINE, g = threadIdx.x % 32 / 4,
+            first = line + threadIdx.x % 4 * Line<W>::TOGETHER;
   Own part = {};
   part.ring.begin(w, line, threadIdx.x / 32 * Room<W, BATCHES, TILES>::WARP);
 #pragma unroll
@@ -281,10 +302,10 @@ struct Merge {
 
 /// The rows of weights that a lane copies for a tile; beyond the last row, the last one, whose products are then not stored.
 template <class W>
-__device__ __forceinline__ void tile_rows(const W* (&rows)[2], const void* w, const TileOuts& tile, int outs, int k) {
+__device__ __forceinline__ void tile_rows(const unsigned char* (&rows)[2], const void* w, const TileOuts& tile, int outs, int k) {
   const int g = threadIdx.x % 32 / 4;
-  rows[0] = static_cast<const W*>(w) + (size_t)min(tile.first + g, outs - 1) * k;
-  rows[1] = static_cast<const W*>(w) + (size_t)min(tile.second + g, outs - 1) * k;
+  const auto row = [&](int out) { return static_cast<const unsigned char*>(w) + min(out + g, outs - 1) * Line<W>::row_bytes(k); };
+  rows[0] = row(tile.first), rows[1] = row(tile.second);
 }
 
 template <class W, int BATCHES, int TILES>
@@ -296,7 +317,7 @@ __device__ __forceinline__ void plain(const float* x, const MatrixJobs& jobs, in
   {
     int block = blockIdx.x;
     const MatrixJob job = jobs.find(block, OUTS);
-    const W* w[TILES][2];
+    const unsigned char* w[TILES][2];
 #pragma unroll
     for (int i = 0; i < TILES; ++i) tile_rows<W>(w[i], job.w, TileOuts(block * TILES + i), job.outs, k);
     multiply<W, BATCHES, TILES, false>(sums, x, nullptr, 0.0f, w, k, rows);
@@ -328,7 +349,7 @@ __device__ __forceinline__ void qkv(const float* x, const float* __restrict__ no
     int block = blockIdx.x;
     const int number = jobs.number(block, OUTS);
     const MatrixJob job = jobs.get(number);
-    const W* w[TILES][2];
+    const unsigned char* w[TILES][2];
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
       tile_rows<W>(w[i], job.w, TileOuts(block * TILES + i, paired(number)), job.outs, k);
@@ -367,7 +388,7 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
   PRECOND_GRID(ceil_div(gate.outs, OUTS), 1);
   let_next_grid_start();
   const int first = blockIdx.x * OUTS;
-  const W* w[TILES][2];
+  const unsigned char* w[TILES][2];
 #pragma unroll
   for (int i = 0; i < TILES; ++i)
     tile_rows<W>(w[i], (i < HALF ? gate : up).w, TileOuts(blockIdx.x * HALF + i % HALF), gate.outs, k);
@@ -412,6 +433,10 @@ GEMV_KERNELS(f16, __half, 3, 2, r8, 1, 1, 2)
 GEMV_KERNELS(f16, __half, 2, 2, r16, 2, 2, 2)
 GEMV_KERNELS(f16, __half, 1, 1, r64, 8, 4, 4)
 GEMV_KERNELS(f16, __half, 1, 1, r64s, 8, 2, 2)
+GEMV_KERNELS(q8, Q8Line, 3, 2, r8, 1, 1, 2)
+GEMV_KERNELS(q8, Q8Line, 2, 2, r16, 2, 2, 2)
+GEMV_KERNELS(q8, Q8Line, 1, 1, r64, 8, 4, 4)
+GEMV_KERNELS(q8, Q8Line, 1, 1, r64s, 8, 2, 2)
 GEMV_KERNELS(f32, float, 1, 1, r8, 1, 1, 2)
 GEMV_KERNELS(f32, float, 1, 1, r16, 2, 2, 2)
 #undef GEMV_KERNELS

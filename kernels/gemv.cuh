@@ -1,9 +1,10 @@
 // Parts shared by gemv.cu and gemv_wide.cu: products of two 16-bit terms of the activations, in the same bits, and where they go.
 //
 // The order of a sum: k is cut into lines of 128 bytes of weights. Of those, each of eight warps takes every eighth, and adds
-// up its steps of 32 elements one after the other; the warps' sums are added in order.
+// up its steps of 32 elements one after the other (of weights in 8 bits, blocks of 16); the warps' sums are added in order.
 #pragma once
 #include "dense.cuh"
+#include "q8.cuh"
 #include "rope.cuh"
 
 namespace gemv {
@@ -24,32 +25,75 @@ struct Operand<float> {
   static constexpr int TERMS = 3, X_TERMS = 3;
   using Type = __nv_bfloat16;
 };
+template <>
+struct Operand<Q8Line> : Operand<__half> {};
 
-/// A lane's elements 2t, 2t + 1 of every 8 of a step, of a row of activations or of the norm weights. `left`: elements of k
-/// from the step on; zeros beyond.
+/// A line of weights of type W: its elements of k and its bytes; and how many neighbouring elements of a step a lane has.
+template <class W>
+struct Line {
+  static constexpr int ELEMENTS = LINE_BYTES / (int)sizeof(W), BYTES = LINE_BYTES, TOGETHER = 2;
+  __device__ __forceinline__ static size_t row_bytes(int k) { return (size_t)k * sizeof(W); }
+};
+template <>
+struct Line<Q8Line> {
+  static constexpr int ELEMENTS = Q8Line::WEIGHTS, BYTES = sizeof(Q8Line), TOGETHER = 4;  // the word that ldmatrix gives a lane
+  __device__ __forceinline__ static size_t row_bytes(int k) { return (size_t)Q8Line::of_row(k) * BYTES; }
+};
+
+/// The elements of a step that lane 4g + t has of a row of activations or of the norm weights: those from N t on, N at once, of every
+/// 4 N; N is `Line<W>::TOGETHER`. `from`: the first one. `left`: elements of k from the step on; zeros beyond.
+template <class W>
 __device__ __forceinline__ void load_step(float (&to)[8], const float* from, int left) {
+  constexpr int N = Line<W>::TOGETHER;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float2 pair = make_float2(0.0f, 0.0f);
-    if (8 * i < left) pair = *reinterpret_cast<const float2*>(from + 8 * i);
-    to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
+  for (int i = 0; i < 8; i += N) {
+    if constexpr (N == 2) {
+      float2 pair = make_float2(0.0f, 0.0f);
+      if (4 * i < left) pair = *reinterpret_cast<const float2*>(from + 4 * i);
+      to[i] = pair.x, to[i + 1] = pair.y;
+    } else {
+      float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (4 * i < left) four = *reinterpret_cast<const float4*>(from + 4 * i);
+      to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+    }
   }
 }
 
-/// acc += the product of 16 outputs and 8 rows over a step.
+/// A step of 16 rows of weights as mma's A operands, of 16 elements of k each.
 template <class W>
-__device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&w)[2][Operand<W>::TERMS][4],
-                                              const unsigned (&x)[Operand<W>::X_TERMS][4]) {
+struct StepWeights {
+  unsigned halves[2][Operand<W>::TERMS][4];
+};
+template <>
+struct StepWeights<Q8Line> {
+  unsigned halves[2][1][4];
+  unsigned scales[2];  // of rows g and g + 8: of both halves, bf16
+
+  StepWeights() = default;
+  /// From the words that ldmatrix gives of two blocks.
+  __device__ __forceinline__ StepWeights(const unsigned (&quants)[4], unsigned scales_g, unsigned scales_g8) : scales{scales_g, scales_g8} {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) widen_quants(quants[i], halves[i / 2][0][i % 2], halves[i / 2][0][i % 2 + 2]);
+  }
+  __device__ __forceinline__ float scale(int half, int row) const {
+    const float2 both = unpack2<__nv_bfloat16>(scales[row]);
+    return half == 0 ? both.x : both.y;
+  }
+};
+
+/// The product of 16 outputs and 8 rows over halves `first` .. `end` of a step.
+template <class W>
+__device__ __forceinline__ void multiply_halves(float (&c)[4], const StepWeights<W>& w, const unsigned (&x)[Operand<W>::X_TERMS][4],
+                                                int first, int end) {
   using T = typename Operand<W>::Type;
-  float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int term = Operand<W>::X_TERMS - 1; term >= 0; --term) {
 #pragma unroll
     for (int i = Operand<W>::TERMS - 1; i >= 0; --i) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int half = first; half < end; ++half) {
         const unsigned b[2] = {x[term][2 * half], x[term][2 * half + 1]};
-        mma_m16n8k16<T>(c, w[half][i], b);
+        mma_m16n8k16<T>(c, w.halves[half][i], b);
       }
     }
     if (term > 0 && Split<T>::NEXT != 1.0f) {
@@ -57,8 +101,25 @@ __device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&
       for (int i = 0; i < 4; ++i) c[i] *= Split<T>::NEXT;
     }
   }
+}
+
+/// acc += the product of 16 outputs and 8 rows over a step.
+template <class W>
+__device__ __forceinline__ void multiply_step(float (&acc)[4], const StepWeights<W>& w, const unsigned (&x)[Operand<W>::X_TERMS][4]) {
+  float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  multiply_halves<W>(c, w, x, 0, 2);
 #pragma unroll
   for (int i = 0; i < 4; ++i) acc[i] += c[i];
+}
+template <>
+__device__ __forceinline__ void multiply_step<Q8Line>(float (&acc)[4], const StepWeights<Q8Line>& w, const unsigned (&x)[2][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    multiply_halves<Q8Line>(c, w, x, half, half + 1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[i] = __fmaf_rn(c[i], w.scale(half, i / 2), acc[i]);
+  }
 }
 
 /// Where a tile's lines g and g + 8 are: at outputs `first` + g and `second` + g.
@@ -127,14 +188,14 @@ struct PairPlace {
   }
 };
 
-/// Splits a row into terms; with NORM, the sum of this warp's squares. Lane
-/// 4g + t has elements 2t, 2t + 1 of every 8 of step g of eight, which is of this warp's lines; `store(first, terms)` takes a step, from
-/// the lane's first element on. AT_ONCE times eight steps are loaded together.
-template <bool NORM, int AT_ONCE, class Store>
+/// Splits a row into terms for weights of type W; with NORM, the sum of this warp's squares. Lane 4g + t has its elements of step g of
+/// eight, which is of this warp's lines; `store(first, terms)` takes a step, from its first element on. AT_ONCE times eight steps are
+/// loaded together.
+template <class W, bool NORM, int AT_ONCE, class Store>
 __device__ __forceinline__ float split_steps(const float* x, const float* norm_weight, float norm_offset, int width,
                                              const Store& store) {
-  constexpr int LINE = LINE_BYTES / 2, STEPS = LINE / STEP, LINES = 8 / STEPS * WARPS;  // LINES: of all warps, with eight steps each
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  constexpr int LINE = Line<W>::ELEMENTS, STEPS = LINE / STEP, LINES = 8 / STEPS * WARPS;  // LINES: of all warps, with eight steps each
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = t * Line<W>::TOGETHER;
   float squares = 0.0f;
 #pragma unroll 1
   for (int line = warp; line * LINE < width; line += AT_ONCE * LINES) {
@@ -142,20 +203,20 @@ __device__ __forceinline__ float split_steps(const float* x, const float* norm_w
     const auto first = [&](int i) { return (line + i * LINES + g / STEPS * WARPS) * LINE + g % STEPS * STEP; };
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      load_step(in[i], x + first(i) + 2 * t, width - first(i));
-      if constexpr (NORM) load_step(weight[i], norm_weight + first(i) + 2 * t, width - first(i));
+      load_step<W>(in[i], x + first(i) + own, width - first(i));
+      if constexpr (NORM) load_step<W>(weight[i], norm_weight + first(i) + own, width - first(i));
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
       if constexpr (NORM) {
-        const float own = sum_squares(in[i]);
+        const float of_step = sum_squares(in[i]);
 #pragma unroll
-        for (int step = 0; step < 8; ++step) squares += __shfl_sync(FULL_WARP, own, 4 * step + t);
+        for (int step = 0; step < 8; ++step) squares += __shfl_sync(FULL_WARP, of_step, 4 * step + t);
 #pragma unroll
         for (int j = 0; j < 8; ++j) in[i][j] = __fmul_rn(in[i][j], weight[i][j] + norm_offset);
       }
-      unsigned terms[Operand<__half>::X_TERMS][4];
-      split<__half>(in[i], terms);
+      unsigned terms[Operand<W>::X_TERMS][4];
+      split<typename Operand<W>::Type>(in[i], terms);
       store(first(i), terms);
     }
   }

@@ -1,18 +1,18 @@
 // gemv.cu for one row on compute capability 9.0 and newer, in the same bits: a block a multiprocessor keeps its copies in flight from its
 // first output to its last, where gemv.cu's blocks each have a beginning and an end without any.
 //
-// A ninth warp copies the weights of 16 outputs, a slice of 1024 elements of k at a time, into a ring of stages; the first ones while
+// A ninth warp copies the weights of 16 outputs, a slice of 16 lines at a time, into a ring of stages; the first ones while
 // the kernels before this one still run. The eight others each multiply those lines of a slice that are theirs in gemv.cu. All have split
 // their lines' activations before, once for all outputs. The warps add up an output's sums in turns, so that none waits for the others.
 //
 // Outputs are dealt out in units of eight rows of weights that belong together, as evenly as possible: eight outputs; four gates and their
 // ups; four pairs that are rotated together.
 //
-//   gemv_f16_ring         parameters as gemv_f16_r8
-//   gemv_qkv_f16_ring     as gemv_qkv_f16_r8
-//   gemv_gated_f16_ring   as gemv_gated_f16_r8
+//   gemv_{w}_ring         parameters as gemv_{w}_r8, w = f16, q8
+//   gemv_qkv_{w}_ring     as gemv_qkv_{w}_r8
+//   gemv_gated_{w}_ring   as gemv_gated_{w}_r8
 //
-// PRECOND: rows 1; k a multiple of 64, at most MAX_K; block 288; any grid of at most as many blocks as units; one block a multiprocessor.
+// PRECOND: rows 1; k a multiple of a line (64, of q8 128), at most Slice::MAX_K; block 288; any grid of at most as many blocks as units; one block a multiprocessor.
 // PRECOND: dynamic shared memory NAME_shared_bytes; otherwise as gemv.cu.
 #include "bulk_copy.cuh"
 #include "gemv.cuh"
@@ -22,25 +22,23 @@ namespace gemv {
 namespace ring {
 
 constexpr int UNIT = 8;                // rows of weights
-constexpr int LINE = LINE_BYTES / 2;   // elements of k
-constexpr int SLICE = 1024, LINES = SLICE / LINE;
-constexpr int PITCH = SLICE * 2;       // bytes from a row of a stage to the next: copies to other than whole lines are slower by a tenth
+constexpr int LINES = 16;              // of a slice
 constexpr int BYTES = 227 << 10;       // all shared memory that a block can have
 constexpr int UNITS = TILE / UNIT;         // of a tile of mma
-constexpr int STAGE = TILE * PITCH;        // bytes
 constexpr int ALIGNMENT = 128;             // of stages
 constexpr int MAX_STAGES = 6;
 constexpr int THREADS = (WARPS + 1) * 32;  // the last warp copies
 static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight tiles ahead");
 
-/// The stages, [rows of weights][PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
+/// The stages, [rows of weights][Slice::PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
 struct Stages {
   Mbarrier *full, *empty;
   unsigned char* memory;
   int count;
 };
 
-/// The block's shared memory.
+/// The block's shared memory, with stages of STAGE bytes.
+template <int STAGE>
 struct Shared {
   struct Fixed {
     Mbarrier full[MAX_STAGES], empty[MAX_STAGES];  // the bytes of a stage have come; all warps have read it
@@ -67,10 +65,18 @@ struct Shared {
     __syncthreads();
   }
 };
-static_assert(sizeof(Shared::Fixed) % 16 == 0, "");
 
-/// The largest k with two stages.
-constexpr int MAX_K = (BYTES - (int)sizeof(Shared::Fixed) - ALIGNMENT - 2 * STAGE) / 4 / LINE * LINE;
+/// What a slice of weights of type W takes.
+template <class W>
+struct Slice {
+  static constexpr int LINE = Line<W>::ELEMENTS, ELEMENTS = LINES * LINE;
+  static constexpr int PITCH = LINES * Line<W>::BYTES;  // bytes from a row of a stage to the next: copies to other than whole lines are slower by a tenth
+  static constexpr int STAGE = TILE * PITCH;
+  using Memory = Shared<STAGE>;
+  static_assert(sizeof(typename Memory::Fixed) % 16 == 0, "");
+  /// The largest k with two stages.
+  static constexpr int MAX_K = (BYTES - (int)sizeof(typename Memory::Fixed) - ALIGNMENT - 2 * STAGE) / 4 / LINE * LINE;
+};
 
 /// The units of this block: `first` .. `end`.
 struct Share {
@@ -89,10 +95,11 @@ constexpr int RUN = UNIT / 2;
 
 /// Rows of weights that follow each other, from output `first` on; beyond the matrix, the last one again.
 struct Run {
-  const __half* w;
+  const unsigned char* w;
   int first, last;
-  __device__ __forceinline__ Run(const MatrixJob& job, int out) : w(static_cast<const __half*>(job.w)), first(out), last(job.outs - 1) {}
-  __device__ __forceinline__ const __half* row(int r, int k) const { return w + (size_t)min(first + r, last) * k; }
+  __device__ __forceinline__ Run(const MatrixJob& job, int out)
+      : w(static_cast<const unsigned char*>(job.w)), first(out), last(job.outs - 1) {}
+  __device__ __forceinline__ const unsigned char* row(int r, size_t bytes) const { return w + min(first + r, last) * bytes; }
 };
 
 struct Plain {
@@ -176,25 +183,27 @@ struct Gated {
 };
 
 /// The copies of all slices of the block's tiles. PRECOND: one warp.
-template <class Rows>
+template <class W, class Rows>
 __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
+  constexpr int PITCH = Slice<W>::PITCH;
+  const int row_bytes = (int)Line<W>::row_bytes(k);
   const Share share(rows.units());
   Turn turn;
 #pragma unroll 1
   for (int unit = share.first; unit < share.end; unit += UNITS) {
     const int runs = 2 * min(UNITS, share.end - unit);
-    const __half* from[2 * UNITS][RUN];
+    const unsigned char* from[2 * UNITS][RUN];
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; ++i) {
       const Run run = rows.run(min(unit + i / 2, share.end - 1), i % 2);
 #pragma unroll
-      for (int r = 0; r < RUN; ++r) from[i][r] = run.row(r, k);
+      for (int r = 0; r < RUN; ++r) from[i][r] = run.row(r, row_bytes);
     }
 #pragma unroll 1
-    for (int at = 0; at < k; at += SLICE, turn.next(stages.count)) {
-      const int bytes = min(k - at, SLICE) * 2;
+    for (int at = 0; at < row_bytes; at += PITCH, turn.next(stages.count)) {
+      const int bytes = min(row_bytes - at, PITCH);
       Mbarrier* const full = stages.full + turn.stage;
-      unsigned char* const to = stages.memory + turn.stage * STAGE;
+      unsigned char* const to = stages.memory + turn.stage * Slice<W>::STAGE;
       if (elected()) {
         mbarrier_wait(stages.empty + turn.stage, turn.parity ^ 1);
         mbarrier_expect(full, bytes * runs * RUN);
@@ -217,17 +226,17 @@ __device__ __forceinline__ void swap_if(bool on, unsigned& a, unsigned& b) {
   a = first, b = second;
 }
 
-/// A line of 16 rows of weights as mma's operands. All rows begin in the same bank, so that of row r the chunks of 16 bytes are read in the
+/// A line of 16 rows of weights, two chunks of 16 bytes at a time. All rows begin in the same bank, so that of row r chunks are read in the
 /// order c ^ r % 8, and put in their own by three exchanges. PRECOND: the whole warp.
-__device__ __forceinline__ void read_line(unsigned (&w)[2][2][1][4], const unsigned char* line) {
+__device__ __forceinline__ void read_line(unsigned (&w)[4][4], const unsigned char* line, int pitch) {
   const int lane = threadIdx.x % 32;
-  const unsigned char* const row = line + lane % 16 * PITCH;
-  const int chunk = (lane / 16 ^ lane % 8) * 16;
+  const unsigned char* const row = line + lane % 16 * pitch;
+  const int chunk = lane / 16 ^ lane % 8;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) ldmatrix_x4(w[i / 2][i % 2][0], row + (chunk ^ i * 32));
+  for (int i = 0; i < 4; ++i) ldmatrix_x4(w[i], row + (chunk ^ i * 2) * 16);
 #pragma unroll
   for (int rows = 0; rows < 2; ++rows) {  // 0 .. 7, 8 .. 15
-    const auto word = [&](int chunk) -> unsigned& { return w[chunk / 4][chunk / 2 % 2][0][chunk % 2 * 2 + rows]; };
+    const auto word = [&](int chunk) -> unsigned& { return w[chunk / 2][chunk % 2 * 2 + rows]; };
 #pragma unroll
     for (int bit = 1; bit < 8; bit *= 2)
 #pragma unroll
@@ -236,32 +245,62 @@ __device__ __forceinline__ void read_line(unsigned (&w)[2][2][1][4], const unsig
   }
 }
 
+/// The lane's scales of a line, those of a step a word: nothing of weights without.
+template <class W>
+struct LineScales {
+  __device__ __forceinline__ explicit LineScales(const unsigned char*) {}
+  __device__ __forceinline__ StepWeights<W> weights(const unsigned (&line)[4][4], int step) const {
+    StepWeights<W> to;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to.halves[i / 4][0][i % 4] = line[2 * step + i / 4][i % 4];
+    return to;
+  }
+};
+template <>
+struct LineScales<Q8Line> {
+  uint4 rows[2];  // g, g + 8
+  __device__ __forceinline__ explicit LineScales(const unsigned char* line) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      rows[i] = *reinterpret_cast<const uint4*>(line + (threadIdx.x % 32 / 4 + 8 * i) * Slice<Q8Line>::PITCH + LINE_BYTES);
+  }
+  __device__ __forceinline__ StepWeights<Q8Line> weights(const unsigned (&line)[4][4], int step) const {
+    const auto word = [&](const uint4& of) { return step == 0 ? of.x : step == 1 ? of.y : step == 2 ? of.z : of.w; };
+    return StepWeights<Q8Line>(line[step], word(rows[0]), word(rows[1]));
+  }
+};
+
 /// This warp's part of a slice, times the activations. `left`: elements of k from the slice on.
+template <class W>
 __device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char* stage, const uint4* terms, int left) {
+  constexpr int LINE = Slice<W>::LINE;
   const int warp = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < LINES; i += WARPS) {
-    const int line = i + warp;
-    if (line * LINE >= left) break;
-    unsigned w[2][2][1][4];
-    read_line(w, stage + line * LINE_BYTES);
+    const int number = i + warp;
+    if (number * LINE >= left) break;
+    const unsigned char* const line = stage + number * Line<W>::BYTES;
+    unsigned words[4][4];
+    read_line(words, line, Slice<W>::PITCH);
+    const LineScales<W> scales(line);
 #pragma unroll
     for (int step = 0; step < LINE / STEP; ++step) {
       unsigned x[2][4];
 #pragma unroll
       for (int term = 0; term < 2; ++term) {
-        const uint4 words = terms[((line * (LINE / STEP) + step) * 2 + term) * 4 + threadIdx.x % 4];
-        x[term][0] = words.x, x[term][1] = words.y, x[term][2] = words.z, x[term][3] = words.w;
+        const uint4 of_lane = terms[((number * (LINE / STEP) + step) * 2 + term) * 4 + threadIdx.x % 4];
+        x[term][0] = of_lane.x, x[term][1] = of_lane.y, x[term][2] = of_lane.z, x[term][3] = of_lane.w;
       }
-      multiply_step<__half>(sums, w[step], x);
+      multiply_step<W>(sums, scales.weights(words, step), x);
     }
   }
 }
 
 /// PRECOND: the warps but the copying one, after what the kernels before this one wrote is there.
-template <bool NORM, class Rows>
-__device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows, const float* x, const float* norm_weight,
-                                         float norm_offset, float eps, int k) {
+template <class W, bool NORM, class Rows>
+__device__ __forceinline__ void multiply(const typename Slice<W>::Memory& shared, const Rows& rows, const float* x,
+                                         const float* norm_weight, float norm_offset, float eps, int k) {
+  constexpr int SLICE = Slice<W>::ELEMENTS;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const auto store = [&](int first, const unsigned (&terms)[2][4]) {
     if (first >= k) return;
@@ -269,8 +308,8 @@ __device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows,
     for (int term = 0; term < 2; ++term)
       shared.terms[(first / STEP * 2 + term) * 4 + t] = make_uint4(terms[term][0], terms[term][1], terms[term][2], terms[term][3]);
   };
-  const float squares = split_steps<NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
-  Shared::Fixed& fixed = *shared.fixed;
+  const float squares = split_steps<W, NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
+  auto& fixed = *shared.fixed;
   if (NORM && lane == 0) fixed.squares[warp] = squares;
   sync_beside_ldmatrix();  // the terms of this warp's lines are there
   const Share share(rows.units());
@@ -285,7 +324,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows,
 #pragma unroll 1
     for (int at = 0; at < k; at += SLICE, turn.next(shared.stages.count)) {
       mbarrier_wait(fixed.full + turn.stage, turn.parity);
-      add_slice(sums, shared.stages.memory + turn.stage * STAGE, shared.terms + at / STEP * 8, k - at);
+      add_slice<W>(sums, shared.stages.memory + turn.stage * Slice<W>::STAGE, shared.terms + at / STEP * 8, k - at);
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) mbarrier_arrive(fixed.empty + turn.stage);
     }
@@ -304,43 +343,44 @@ __device__ __forceinline__ void multiply(const Shared& shared, const Rows& rows,
   }
 }
 
-template <bool NORM, class Rows>
+template <class W, bool NORM, class Rows>
 __device__ __forceinline__ void product(const Rows& rows, const float* x, const float* norm_weight, float norm_offset, float eps,
                                         int k) {
   PRECOND_GRID(min((int)gridDim.x, rows.units()), 1);
-  const Shared shared(k);
+  const typename Slice<W>::Memory shared(k);
   shared.begin();
-  if (threadIdx.x >= WARPS * 32) copy_slices(shared.stages, rows, k);  // weights are nobody's output
+  if (threadIdx.x >= WARPS * 32) copy_slices<W>(shared.stages, rows, k);  // weights are nobody's output
   wait_for_earlier_grids();
   // now, so that the next kernel's beginning is behind the end of all before this one
   let_next_grid_start();
-  if (threadIdx.x < WARPS * 32) multiply<NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
+  if (threadIdx.x < WARPS * 32) multiply<W, NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
 }
 
 }  // namespace ring
 }  // namespace gemv
 
-SHARED_BYTES(gemv_f16_ring, gemv::ring::BYTES)
-SHARED_BYTES(gemv_qkv_f16_ring, gemv::ring::BYTES)
-SHARED_BYTES(gemv_gated_f16_ring, gemv::ring::BYTES)
-STARTS_EARLY(gemv_f16_ring)
-STARTS_EARLY(gemv_qkv_f16_ring)
-STARTS_EARLY(gemv_gated_f16_ring)
-
-extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
-    gemv_f16_ring(const float* x, const __grid_constant__ MatrixJobs jobs, int k, int rows, int accumulate) {
-  gemv::ring::product<false>(gemv::ring::Plain{jobs, accumulate != 0}, x, nullptr, 0.0f, 0.0f, k);
-}
-
-extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
-    gemv_qkv_f16_ring(const float* x, const float* norm_weight, float norm_offset, float eps, const __grid_constant__ MatrixJobs jobs,
-                      int k, int rows, const __grid_constant__ RopeTarget to) {
-  gemv::ring::product<true>(gemv::ring::Qkv{jobs, to}, x, norm_weight, norm_offset, eps, k);
-}
-
-extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)
-    gemv_gated_f16_ring(const float* x, const float* norm_weight, float norm_offset, float eps,
-                        const __grid_constant__ MatrixJobs jobs, int k, int rows, int activation) {
-  gemv::ring::product<true>(gemv::ring::Gated{jobs, activation}, x, norm_weight, norm_offset, eps, k);
-}
+#define RING_KERNELS(name, W)                                                                                                          \
+  SHARED_BYTES(gemv_##name##_ring, gemv::ring::BYTES)                                                                                  \
+  SHARED_BYTES(gemv_qkv_##name##_ring, gemv::ring::BYTES)                                                                              \
+  SHARED_BYTES(gemv_gated_##name##_ring, gemv::ring::BYTES)                                                                            \
+  STARTS_EARLY(gemv_##name##_ring)                                                                                                     \
+  STARTS_EARLY(gemv_qkv_##name##_ring)                                                                                                 \
+  STARTS_EARLY(gemv_gated_##name##_ring)                                                                                               \
+  extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)                                                                 \
+      gemv_##name##_ring(const float* x, const __grid_constant__ MatrixJobs jobs, int k, int rows, int accumulate) {                   \
+    gemv::ring::product<W, false>(gemv::ring::Plain{jobs, accumulate != 0}, x, nullptr, 0.0f, 0.0f, k);                                \
+  }                                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)                                                                 \
+      gemv_qkv_##name##_ring(const float* x, const float* norm_weight, float norm_offset, float eps,                                   \
+                             const __grid_constant__ MatrixJobs jobs, int k, int rows, const __grid_constant__ RopeTarget to) {        \
+    gemv::ring::product<W, true>(gemv::ring::Qkv{jobs, to}, x, norm_weight, norm_offset, eps, k);                                      \
+  }                                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(gemv::ring::THREADS, 1)                                                                 \
+      gemv_gated_##name##_ring(const float* x, const float* norm_weight, float norm_offset, float eps,                                 \
+                               const __grid_constant__ MatrixJobs jobs, int k, int rows, int activation) {                             \
+    gemv::ring::product<W, true>(gemv::ring::Gated{jobs, activation}, x, norm_weight, norm_offset, eps, k);                            \
+  }
+RING_KERNELS(f16, __half)
+RING_KERNELS(q8, Q8Line)
+#undef RING_KERNELS
 #endif

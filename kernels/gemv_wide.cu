@@ -48,7 +48,7 @@ struct Block {
 template <bool NORM>
 __device__ __forceinline__ float split_row(const float* x, const float* norm_weight, float norm_offset, __half* high, __half* low,
                                            int width) {
-  return split_steps<NORM, 1>(x, norm_weight, norm_offset, width, [&](int first, const unsigned (&terms)[TERMS][4]) {
+  return split_steps<__half, NORM, 1>(x, norm_weight, norm_offset, width, [&](int first, const unsigned (&terms)[TERMS][4]) {
     const int own = first + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -138,10 +138,10 @@ struct Sums {
       }
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile) {
-        unsigned w[2][1][4];
+        StepWeights<__half> w;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          ldmatrix_x4(w[half][0], dyn_smem + (w_from ^ (2 * step + half) * 32) + tile * TILE * LINE_BYTES);
+          ldmatrix_x4(w.halves[half][0], dyn_smem + (w_from ^ (2 * step + half) * 32) + tile * TILE * LINE_BYTES);
 #pragma unroll
         for (int b = 0; b < BATCHES; ++b) multiply_step<__half>(y[tile][b], w, x[b]);
       }

@@ -2,7 +2,7 @@
 // self-test: one warp a result, float32, no shared memory. Slow, and short enough to be read at once.
 //
 // Each takes the parameters of the kernel that it replaces, then, as ints, what that kernel's name says: element types
-// (0 f32, 1 f16, 2 bf16) and head_dim. It is launched as that one is; whatever the grid, its warps share the work.
+// (0 f32, 1 f16, 2 bf16; of weights 3 q8) and head_dim. It is launched as that one is; whatever the grid, its warps share the work.
 //
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_qkv     (x, norm_weight, norm_offset, eps, jobs, k, rows, to, w_type)
@@ -18,12 +18,13 @@
 // PRECOND: block a multiple of 32; head_dim <= 512; plain_attn_decode: grid z the rows; plain_attn_prefill: grid (parts,
 //   kv_heads).
 #include "dense.cuh"
+#include "q8.cuh"
 #include "rope.cuh"
 #include "softmax_state.cuh"
 
 namespace plain {
 
-enum Type { F32 = CACHE_F32, F16 = CACHE_F16, BF16 = CACHE_BF16 };
+enum Type { F32 = CACHE_F32, F16 = CACHE_F16, BF16 = CACHE_BF16, Q8 };
 
 __device__ __forceinline__ float element(const void* from, size_t i, int type) {
   if (type == F32) return static_cast<const float*>(from)[i];
@@ -55,6 +56,11 @@ struct Input {
   float norm_offset, eps;
   int k, w_type;
 
+  __device__ __forceinline__ float weight(const void* w, int out, int i) const {
+    if (w_type != Q8) return element(w, (size_t)out * k + i, w_type);
+    return (static_cast<const Q8Line*>(w) + (size_t)out * Q8Line::of_row(k))[i / Q8Line::WEIGHTS].weight(i % Q8Line::WEIGHTS);
+  }
+
   /// The product of a row with row `out` of a job's matrix, and its bias. PRECOND: the whole warp.
   __device__ __forceinline__ float operator()(int row, const MatrixJob& job, int out) const {
     const float* own = x + (size_t)row * k;
@@ -62,7 +68,7 @@ struct Input {
     for (int i = lane(); i < k; i += 32) {
       squares = fmaf(own[i], own[i], squares);
       const float input = norm_weight ? own[i] * (norm_weight[i] + norm_offset) : own[i];
-      sum = fmaf(input, element(job.w, (size_t)out * k + i, w_type), sum);
+      sum = fmaf(input, weight(job.w, out, i), sum);
     }
     sum = warp_reduce<Sum>(sum) * (job.scales ? job.scales[out] : 1.0f);
     if (norm_weight) sum *= norm_factor(warp_reduce<Sum>(squares), k, eps);

@@ -47,7 +47,7 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// The CPU's storage of weights of matrix products.
+/// Storage of weights of matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {

@@ -10,6 +10,7 @@ mod device;
 pub mod distribution;
 pub mod entropy;
 pub mod forward;
+pub mod q8;
 pub mod reference;
 pub mod sampling;
 mod value_type;

@@ -51,7 +51,7 @@ pub struct EngineOptions {
     /// Type of cached values [default: f32; on CUDA f16]; q8, 8 bits, on the CPU only
     #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
     pub v_cache: Option<ValueType>,
-    /// CPU weights in memory; q8: 8 bits, faster, slightly different results
+    /// Weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
     /// Tokens guessed for a pass from the text so far, none of which changes a result; auto: the number that pays, none on CUDA
@@ -263,12 +263,11 @@ fn open_backend(
     // a type that CUDA has not: None
     let on_cuda = v_cache.map_or(Some(None), |v_cache| v_cache.float().map(Some));
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
-        let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten(), gamma };
+        let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten(), weights: format, gamma };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let only_on_cpu = match () {
-        () if !format.is_file() => Some(format!("weights in {format}")),
-        () if device == DeviceChoice::Reference => None,
+        () if device == DeviceChoice::Reference => (!format.is_file()).then(|| format!("weights in {format}")),
         () if on_cuda.is_none() => Some("values in q8".to_owned()),
         () => None,
     };

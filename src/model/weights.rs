@@ -348,6 +348,12 @@ impl Weights {
         std::iter::once(&self.embedding).chain(inputs).chain(layers).chain(head).collect()
     }
 
+    /// Every matrix that activations are multiplied with, but for routers and other small ones.
+    pub fn products(&self) -> impl Iterator<Item = &Weight> {
+        let layers = self.layers.iter().flat_map(LayerWeights::products);
+        layers.chain(self.layer_inputs.iter().map(|inputs| &inputs.projection)).chain(std::iter::once(&self.head))
+    }
+
     /// Bytes of all matrices in their files.
     pub fn byte_len(&self) -> usize {
         self.matrices().iter().map(|w| w.byte_len()).sum()

@@ -41,7 +41,7 @@ SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
 
 # Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line; gemm.cu: the halves of a
 # slice); others count once.
-INNER_ROUNDS = {f"gemv{part}_f16_r64": 2 for part in ("", "_qkv", "_gated")}
+INNER_ROUNDS = {f"gemv{part}_{w}_r64": steps for part in ("", "_qkv", "_gated") for w, steps in (("f16", 2), ("q8", 4))}
 INNER_ROUNDS |= {f"gemm{part}_m{rows}": 2 for part in ("", "_gated") for rows in (64, 128)}
 
 # Units of work, and the counter that says how many instructions a unit takes on hardware.
@@ -54,8 +54,8 @@ COUNTERS = {
 }
 # file: (threads of a block, unit, kernels)
 KERNELS = {
-    "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_qkv", "_gated") for rows in (8, 16, 64)]),
-    "gemv_ring": (288, HMMA, [f"gemv{part}_f16_ring" for part in ("", "_qkv", "_gated")]),
+    "gemv": (256, WEIGHTS, [f"gemv{part}_{w}_r{rows}" for w in ("f16", "q8") for part in ("", "_qkv", "_gated") for rows in (8, 16, 64)]),
+    "gemv_ring": (288, HMMA, [f"gemv{part}_{w}_ring" for w in ("f16", "q8") for part in ("", "_qkv", "_gated")]),
     "gemv_wide": (128, HMMA, ["gemv_wide_m64", "gemv_wide_gated_m64", "gemv_wide_m128", "gemv_wide_gated_m128"]),
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),

@@ -13,6 +13,9 @@ CUDA_HOST_EXPORT(embed_f16)
 CUDA_HOST_EXPORT(embed_f32)
 CUDA_HOST_EXPORT(rope_cache)
 CUDA_HOST_EXPORT(narrow_weights)
+CUDA_HOST_EXPORT(pack_q8_f32)
+CUDA_HOST_EXPORT(pack_q8_f16)
+CUDA_HOST_EXPORT(pack_q8_bf16)
 
 constexpr double U = 1.0 / (1 << 24);
 
@@ -160,6 +163,34 @@ static void test_narrow_weights(int outs, int k) {
   });
 }
 
+/// Each weight to the nearest multiple of the smallest scale that reaches the largest of its block; zeros beyond k.
+template <class T>
+static void test_pack_q8(int outs, int k) {
+  auto values = normal((size_t)outs * k, k, 0.05f);
+  for (int i = 0; i < 16; ++i) values[i] = 0;
+  for (int i = 16; i < 32; ++i) values[i] = std::ldexp(127.0f, -(i % 16));  // the first scale that fits is 1
+  const auto before = convert<T>(values);
+  Device<T> w(before);
+  const int of_row = Q8Line::of_row(k);
+  schedules(2, [&](int) {
+    Device<Q8Line> lines((size_t)outs * of_row);
+    launch(std::string("pack_q8_") + type_name<T>(), outs, 256, 0, (const T*)w.get(), lines.get(), k);
+    for (int o = 0; o < outs; ++o)
+      for (int first = 0; first < of_row * 128; first += 16) {
+        const Q8Line& line = lines[(size_t)o * of_row + first / 128];
+        double max = 0;
+        for (int i = first; i < std::min(k, first + 16); ++i) max = std::max(max, std::abs(value(before[(size_t)o * k + i])));
+        const double scale = value(line.scales[first % 128 / 16]), below = scale * (1 - 1.0 / 128);
+        check(scale * 127 >= max && (max == 0 ? scale == 0 : below * 127 < max), "pack_q8: scale");
+        for (int i = first; i < first + 16; ++i) {
+          const double want = i < k ? value(before[(size_t)o * k + i]) : 0, got = scale * (line.quants[i % 128] - 128);
+          check_error(std::abs(got - want), scale * (0.5 + 1e-4), "pack_q8");  // and what the product with the inverse rounds
+          check(line.quants[i % 128] > 0, "pack_q8: beyond 127");
+        }
+      }
+  });
+}
+
 /// Element i of keys [.., head_dim] in the cache.
 template <class K>
 static double key_value(const Device<K>& keys, size_t i, int) {
@@ -288,6 +319,11 @@ int main() {
     test_embed<__half>(width, 1, false);
     test_embed<__half>(width, 16, true);
     test_narrow_weights(9, width);
+  }
+  for (int width : {32, 64, 576, 2304, 5008}) {
+    test_pack_q8<float>(3, width);
+    test_pack_q8<__half>(2, width);
+    test_pack_q8<__nv_bfloat16>(1, width);
   }
   for (const RopeCase& c : {RopeCase{4, 2, 16, 1, false}, RopeCase{14, 2, 64, 5, false}, RopeCase{3, 1, 96, 16, true},
                             RopeCase{5, 5, 128, 3, true}, RopeCase{4, 1, 256, 7, true}, RopeCase{7, 1, 80, 2, false},

@@ -3,7 +3,8 @@
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
 // 2 ceil(k / 512) <= k / 256 + 2 partial sums in a lane (one addition fewer: the first is to zero), 7 additions of the
 // warps, and 32 products (terms included: 2 or 3 times that) inside the tensor core; 9 more u for norm factor, weight, bias
-// and residual. Two f16 terms leave 2^-22 |x|, 4 u, or 2^-30 for tiny values.
+// and residual. Two f16 terms leave 2^-22 |x|, 4 u, or 2^-30 for tiny values. Of weights in 8 bits a lane has 8 ceil(k / 1024) <= k / 128 + 8
+// partial sums, each of 16 products.
 #include "dense_support.h"
 
 #include "gemv.cu"
@@ -19,8 +20,18 @@ EXPORT(f16, r16)
 EXPORT(f16, r64)
 EXPORT(f16, r64s)
 EXPORT(f16, ring)
+EXPORT(q8, r8)
+EXPORT(q8, r16)
+EXPORT(q8, r64)
+EXPORT(q8, r64s)
+EXPORT(q8, ring)
 EXPORT(f32, r8)
 EXPORT(f32, r16)
+
+template <>
+const char* type_name<Q8Line>() {
+  return "q8";
+}
 
 constexpr double U = 1.0 / (1 << 24);
 
@@ -28,7 +39,25 @@ struct Reference {
   double value, magnitude;  // the sum, and the sum of absolute values
 };
 
-static double tolerance(int k) { return (k / 256 + 8 + 96 + 9 + 4) * U; }
+template <class W>
+static double tolerance(int k) {
+  return ((sizeof(W) == sizeof(Q8Line) ? k / 128 + 8 : k / 256) + 8 + 96 + 9 + 4) * U;
+}
+
+/// Row `out` of a matrix, and its weight i.
+template <class W>
+static const W* row(const W* w, int out, int k) {
+  return w + out * (gemv::Line<W>::row_bytes(k) / sizeof(W));
+}
+template <class W>
+static double weight(const W* row, int i) {
+  return value(row[i]);
+}
+template <>
+double weight(const Q8Line* row, int i) {
+  const Q8Line& line = row[i / 128];
+  return value(line.scales[i % 128 / 16]) * (line.quants[i % 128] - 128);
+}
 
 /// x (normed or not) times one row of w.
 template <class W>
@@ -36,7 +65,7 @@ static Reference dot(const float* x, const W* w, int k, const float* norm_weight
   double sum = 0, magnitude = 0, squares = 0;
   for (int i = 0; i < k; ++i) {
     const double a = x[i] * (norm_weight ? norm_weight[i] + offset : 1.0);
-    sum += a * value(w[i]), magnitude += std::abs(a * value(w[i])), squares += (double)x[i] * x[i];
+    sum += a * weight(w, i), magnitude += std::abs(a * weight(w, i)), squares += (double)x[i] * x[i];
   }
   const double factor = norm_weight ? 1 / std::sqrt(squares / k + eps) : 1;
   return {sum * factor, magnitude * factor};
@@ -79,6 +108,18 @@ struct Case {
     return convert<W>(normal((size_t)outs * k, seed + 2 + which, 0.05f));
   }
 };
+template <>
+std::vector<Q8Line> Case<Q8Line>::matrix(int outs, int which) const {
+  std::mt19937 random(seed + 2 + which);
+  std::vector<Q8Line> lines(outs * Q8Line::of_row(k), Q8Line{});
+  for (size_t i = 0; i < lines.size() * 128; ++i) {
+    Q8Line& line = lines[i / 128];
+    if ((int)(i % (Q8Line::of_row(k) * 128)) >= k) continue;
+    if (i % 16 == 0) line.scales[i % 128 / 16] = __float2bfloat16((1 + random() % 255) * 1e-5f);
+    line.quants[i % 128] = 1 + random() % 255;
+  }
+  return lines;
+}
 
 /// Up to three matrices in one launch, with every combination of norm (which never accumulates), bias and accumulation.
 template <class W>
@@ -116,11 +157,11 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < rows; ++r)
         for (int o = 0; o < outs[j]; ++o) {
-          Reference want = dot(&c.x[(size_t)r * k], w[j].get() + (size_t)o * k, k,
+          Reference want = dot(&c.x[(size_t)r * k], row(w[j].get(), o, k), k,
                                norm ? c.norm_weight.data() : nullptr, offset, eps);
           if (j != 2) want.value *= scales[j][o], want.magnitude *= scales[j][o];
           const double extra = (j == 1 ? 0.0 : bias[j][o]) + (accumulate ? before[j][(size_t)r * outs[j] + o] : 0.0);
-          const double bound = tolerance(k) * (want.magnitude + std::abs(extra)) + 1e-10;
+          const double bound = tolerance<W>(k) * (want.magnitude + std::abs(extra)) + 1e-10;
           const double error = std::abs(want.value + extra - y[j][(size_t)r * outs[j] + o]);
           check_error(error, bound,
                       name + " k " + std::to_string(k) + " rows " + std::to_string(rows) + " outs " +
@@ -220,7 +261,7 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
     for (int r = 0; r < rows; ++r)
       for (int o = 0; o < outs; ++o) {
         const auto part = [&](const Device<W>& w, const float* scale, const Device<float>& b) {
-          auto sum = dot(&c.x[(size_t)r * k], &w[(size_t)o * k], k, c.norm_weight.data(), offset, eps);
+          auto sum = dot(&c.x[(size_t)r * k], row(&w[0], o, k), k, c.norm_weight.data(), offset, eps);
           if (scale) sum.value *= scale[o], sum.magnitude *= scale[o];
           if (bias) sum.value += b[o], sum.magnitude += std::abs(b[o]);
           return sum;
@@ -228,7 +269,7 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
         const Reference g = part(gate, gate_scales, gate_bias), u = part(up, up_scales, up_bias);
         const double want = activate_f64(g.value, activation) * u.value;
         // |act'| <= 1.13; expf and tanhf within 4 u of their argument's size
-        const double eg = tolerance(k) * g.magnitude, eu = tolerance(k) * u.magnitude;
+        const double eg = tolerance<W>(k) * g.magnitude, eu = tolerance<W>(k) * u.magnitude;
         const double bound =
             1.2 * eg * (std::abs(u.value) + eu) + eu * std::abs(g.value) + 16 * U * std::abs(g.value * u.value) + 1e-10;
         const double error = std::abs(want - y[(size_t)r * outs + o]);
@@ -293,59 +334,80 @@ static void test_not_finite() {
           "not finite: rows mixed");
 }
 
+/// k that is no multiple of a line, at most one of what a line is loaded in.
+template <class W>
+constexpr int ODD = 1000;
+template <>
+constexpr int ODD<Q8Line> = 1008;
+
 template <class W>
 static void test_type() {
-  for (int k : {8, 64, 96, 576, 896, 1000, 2432})
+  constexpr int odd = ODD<W>;
+  for (int k : {odd == 1000 ? 8 : 16, 64, 96, 576, 896, odd, 2432})
     for (int rows : {1, 3, 8, 11, 16})
       test_plain<W>(k, rows, {48}, k % 3 == 0, k % 3 != 0 && rows % 2, k == 576 && rows % 8 == 3 ? 6 : 0);
   for (int outs : {1, 7, 16, 257})
     for (int rows : {1, 2, 4, 5, 16}) test_plain<W>(96, rows, {outs}, rows % 2, outs == 7 && rows % 2 == 0, 0);
-  test_plain<W>(1000, 3, {48, 16, 17}, true, false, 6);
-  test_plain<W>(200, 13, {33, 7, 64}, true, false, 6);
+  test_plain<W>(odd, 3, {48, 16, 17}, true, false, 6);
+  test_plain<W>(208, 13, {33, 7, 64}, true, false, 6);
   test_plain<W>(64, 1, {5, 9}, false, true, 3);
   for (const RopeShape& s : {RopeShape{3, 1, 16, 0, 0}, {4, 2, 32, 0, 1}, {2, 1, 64, 1, 1}, {1, 1, 96, 2, 2}, {2, 1, 128, 0, 1}})
-    for (int rows : {1, 5, 16}) test_rotated<W>(200, rows, s, s.head_dim == 32 ? 3 : 0, variant(rows));
+    for (int rows : {1, 5, 16}) test_rotated<W>(208, rows, s, s.head_dim == 32 ? 3 : 0, variant(rows));
   for (int activation : {0, 1})
     for (int rows : {1, 7, 16}) test_gated<W>(896, rows, 48, activation, rows == 7, rows == 7 ? 6 : 0, variant(rows));
   test_gated<W>(64, 10, 33, 0, true, 0, variant(10));
-  test_gated<W>(1000, 2, 7, 1, false, 0, variant(2));
+  test_gated<W>(odd, 2, 7, 1, false, 0, variant(2));
 }
 
 /// Up to 64 rows.
+template <class W>
 static void test_many_rows(const Variant& v) {
-  test_plain<__half>(1000, 17, {48, 16, 17}, true, false, 3, v);
-  test_plain<__half>(96, 64, {70}, false, true, 0, v);
-  test_plain<__half>(8, 37, {7}, true, false, 0, v);
-  test_rotated<__half>(200, 33, {3, 1, 96, 0, 1}, 0, v);
-  test_rotated<__half>(1000, 64, {5, 1, 32, 1, 1}, 1, v);
-  test_gated<__half>(1000, 33, 40, 0, true, 3, v);
-  test_gated<__half>(64, 64, 33, 1, false, 0, v);
+  constexpr int odd = ODD<W>;
+  test_plain<W>(odd, 17, {48, 16, 17}, true, false, 3, v);
+  test_plain<W>(96, 64, {70}, false, true, 0, v);
+  test_plain<W>(odd == 1000 ? 8 : 16, 37, {7}, true, false, 0, v);
+  test_rotated<W>(208, 33, {3, 1, 96, 0, 1}, 0, v);
+  test_rotated<W>(odd, 64, {5, 1, 32, 1, 1}, 1, v);
+  test_gated<W>(odd, 33, 40, 0, true, 3, v);
+  test_gated<W>(64, 64, 33, 1, false, 0, v);
 }
 
 /// One row, by `blocks` blocks.
+template <class W>
 static void test_ring(int blocks) {
   const Variant v = {"ring", 1, 8, 4, blocks};
-  for (int k : {64, 576, 1024, 1088, 2432})
-    for (bool norm : {false, true}) test_plain<__half>(k, 1, {48}, norm, !norm && k != 576, k == 1088 ? 6 : 0, v);
-  for (int outs : {1, 7, 16, 257}) test_plain<__half>(128, 1, {outs}, outs % 2, outs == 16, outs == 16 ? 3 : 0, v);
-  test_plain<__half>(1984, 1, {33, 7, 64}, true, false, 6, v);
-  test_plain<__half>(64, 1, {800}, false, true, 3, v);  // more tiles of one slice than adders
+  constexpr int line = gemv::Line<W>::ELEMENTS;
+  for (int lines : {1, 9, 16, 17, 38})
+    for (bool norm : {false, true})
+      test_plain<W>(lines * line, 1, {48}, norm, !norm && lines != 9, lines == 17 ? 6 : 0, v);
+  for (int outs : {1, 7, 16, 257}) test_plain<W>(128, 1, {outs}, outs % 2, outs == 16, outs == 16 ? 3 : 0, v);
+  test_plain<W>(31 * line, 1, {33, 7, 64}, true, false, 6, v);
+  test_plain<W>(line, 1, {800}, false, true, 3, v);  // more tiles of one slice than adders
   for (const RopeShape& s : {RopeShape{3, 1, 16, 0, 0}, {4, 2, 32, 0, 1}, {2, 1, 64, 1, 1}, {1, 1, 96, 2, 2}, {2, 1, 128, 0, 1}})
-    test_rotated<__half>(192, 1, s, s.head_dim == 32 ? 3 : 0, v);
-  for (int activation : {0, 1}) test_gated<__half>(896, 1, 48 - activation, activation, activation, 3, v);
-  test_batch_independence<__half>(3200, 40, {v});
+    test_rotated<W>(3 * line, 1, s, s.head_dim == 32 ? 3 : 0, v);
+  for (int activation : {0, 1}) test_gated<W>(14 * line, 1, 48 - activation, activation, activation, 3, v);
+  test_batch_independence<W>(50 * line, 40, {v});
+}
+
+/// All that weights in 16 and in 8 bits have.
+template <class W>
+static void test_all() {
+  const Variant one_block = {"ring", 1, 8, 4, 1};
+  for (int blocks : {1, 3, 132}) test_ring<W>(blocks);
+  test_plain<W>(14336, 1, {24}, false, true, 0, one_block);
+  test_plain<W>(gemv::ring::Slice<W>::MAX_K, 1, {24}, true, false, 0, one_block);
+  test_type<W>();
+  test_many_rows<W>(variants[2]);
+  test_many_rows<W>(variants[3]);
+  test_batch_independence<W>(1104, 40, {std::begin(variants), std::end(variants)});
 }
 
 int main() {
-  for (int blocks : {1, 3, 132}) test_ring(blocks);
-  test_plain<__half>(14336, 1, {24}, false, true, 0, {"ring", 1, 8, 4, 1});
-  test_plain<__half>(gemv::ring::MAX_K, 1, {24}, true, false, 0, {"ring", 1, 8, 4, 1});
-  test_type<__half>();
+  test_all<__half>();
+  test_all<Q8Line>();
   test_type<float>();
-  test_many_rows(variants[2]);
-  test_many_rows(variants[3]);
-  test_batch_independence<__half>(1096, 40, {std::begin(variants), std::end(variants)});
   test_batch_independence<float>(1096, 40, {variants[0], variants[1]});
   test_not_finite();
+  printf("largest k of the ring: f16 %d, q8 %d\n", gemv::ring::Slice<__half>::MAX_K, gemv::ring::Slice<Q8Line>::MAX_K);
   return report("gemv");
 }

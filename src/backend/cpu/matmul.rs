@@ -10,11 +10,11 @@
 //! |y - exact| ≤ γ(⌈k/16⌉ + 4) Σ|w||x| with γ(m) = m·2^-24 / (1 - m·2^-24), that is at most γ(k) for k ≥ 5: the usual
 //! forward bound of a dot product, with fewer roundings because the lanes share them. A bias rounds once more.
 //!
-//! Weights stay in their stored dtype, or in 8 bits ([`q8`]), and are widened in registers (`narrow`, for a few rows, which
+//! Weights stay in their stored dtype, or in 8 bits ([`Q8Block`]), and are widened in registers (`narrow`, for a few rows, which
 //! memory bounds) or a strip of outputs at a time (`wide`, which arithmetic bounds).
 
 mod narrow;
-pub mod q8;
+mod q8;
 mod tests;
 #[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
 mod tiled;
@@ -29,8 +29,8 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::thread::LocalKey;
 
+use crate::backend::q8::Q8Block;
 pub use crate::model::weights::Elements;
-use q8::Q8Block;
 
 /// A weight matrix: [rows, k] row-major, one row per output.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,10 @@
 //! Weights in a form of the backend's own.
 
-use super::matmul::q8::{Q8Block, quantize};
 use super::matmul::{Matrix, Numbers};
 use super::threads::ThreadPool;
 use crate::backend::WeightFormat;
-use crate::model::weights::{LayerWeights, Weight};
+use crate::backend::q8::{Q8Block, quantize};
+use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ impl Packed {
         if format == WeightFormat::File {
             return Packed::default();
         }
-        let products: Vec<&Weight> = products(weights).collect();
+        let products: Vec<&Weight> = weights.products().collect();
         let packed = pool.map(products.len(), |i| quantize(products[i].elements(), products[i].in_features));
         let named = products.iter().zip(packed).filter_map(|(weight, q8)| Some((weight.name.clone(), q8?)));
         Packed { q8: named.collect() }
@@ -44,10 +44,4 @@ impl Packed {
     pub fn bytes(&self) -> usize {
         self.q8.values().map(|blocks| size_of_val(&blocks[..])).sum()
     }
-}
-
-/// Every matrix that activations are multiplied with, but for routers, which stay as they are.
-fn products(weights: &Weights) -> impl Iterator<Item = &Weight> {
-    let layers = weights.layers.iter().flat_map(LayerWeights::products);
-    layers.chain(weights.layer_inputs.iter().map(|inputs| &inputs.projection)).chain(std::iter::once(&weights.head))
 }

@@ -6,7 +6,9 @@ use super::memory::DevicePtr;
 use super::tensor_map::TensorMap;
 use crate::backend::DType;
 use crate::backend::entropy::Gamma;
+use crate::backend::q8;
 use bytemuck::{Pod, Zeroable};
+use half::bf16;
 use std::ffi::c_void;
 
 /// Declares structs in device memory, some of them a kernel's parameter by value: public fields in C's layout, without
@@ -23,6 +25,12 @@ macro_rules! structs {
 }
 
 structs! {
+    /// 128 weights in 8 bits (`q8.cuh`): in blocks of sixteen, each number plus 128, and the blocks' scales in bf16.
+    Q8Line {
+        quants: [[u8; q8::BLOCK]; 8],
+        scales: [u16; 8],
+    }
+
     /// One row of a pass.
     RowState {
         slot: i32,
@@ -254,6 +262,21 @@ pub type MatrixJobs = [MatrixJob; 3];
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stored {}
 
+impl Q8Line {
+    /// Lines of a row of `k` weights.
+    pub fn of_row(k: usize) -> usize {
+        k.div_ceil(8 * q8::BLOCK)
+    }
+
+    /// Its weights.
+    pub fn numbers(&self) -> impl Iterator<Item = f32> {
+        let number = |(quants, scale): (&[u8; q8::BLOCK], &u16)| {
+            quants.map(|quant| bf16::from_bits(*scale).to_f32() * (f32::from(quant) - 128.0))
+        };
+        self.quants.iter().zip(&self.scales).flat_map(number)
+    }
+}
+
 /// A dtype's number in kernels (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
 pub fn type_number(dtype: DType) -> i32 {
     match dtype {
@@ -359,6 +382,8 @@ parameters! {
     RoundRows(1024) { x: DevicePtr<f32>, width: Int, to: RoundedRows }
     /// `weights.cu`: `narrow_weights`
     NarrowWeights(256) { w: DevicePtr<Stored>, scales: DevicePtr<f32>, k: Int }
+    /// `weights.cu`: `pack_q8_{w}`
+    PackQ8(256) { w: DevicePtr<Stored>, lines: DevicePtr<Q8Line>, k: Int }
     /// `norm.cu`: `rms_norm`
     RmsNorm(256) { x: DevicePtr<f32>, norm: Norm, width: Int, y: DevicePtr<f32>, not_finite: DevicePtr<i32> }
     /// `norm.cu`: `rms_norm_f16`

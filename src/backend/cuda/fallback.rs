@@ -26,7 +26,7 @@ impl Fallbacks<'_> {
     /// Leaves out of a set what fails; `cache` has the types of keys and values.
     pub fn apply(mut self, set: &mut KernelSet, cache: (DType, DType)) -> Result<Replaced, CudaError> {
         for (dtype, matmul) in &mut set.matmul {
-            let ints = [Int(type_number(*dtype))];
+            let ints = [Int(dtype.number())];
             for NarrowKernels { gemv, qkv, gated, .. } in &mut matmul.narrow {
                 self.replace(gemv, "plain_gemv", &ints)?;
                 self.replace(qkv, "plain_gemv_qkv", &ints)?;

@@ -3,7 +3,7 @@
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
     Embed, ExpertDown, ExpertGated, ExpertSum, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
-    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache,
+    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights, PackQ8, RmsNorm, RmsNormF16, RopeCache,
     RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
@@ -11,6 +11,7 @@ use super::error::CudaError;
 use super::launch::{Kernel, Parameters};
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
+use super::weights::MatrixType;
 use crate::model::ModelSpec;
 use crate::model::config::LayerSpec;
 use crate::model::weights::DType;
@@ -151,13 +152,13 @@ pub struct Variants {
     pub layers: usize,
     /// Query heads per layer.
     pub heads: usize,
-    /// Types of weights on the device.
-    pub types: Vec<DType>,
-    pub embedding: DType,
+    /// Types of matrices on the device.
+    pub types: Vec<MatrixType>,
+    pub embedding: MatrixType,
     /// Types of cached keys and values.
     pub cache: (DType, DType),
     /// Type of the experts' weights, if there are experts.
-    pub experts: Option<DType>,
+    pub experts: Option<MatrixType>,
     /// Whether there are gated delta nets.
     pub delta_net: bool,
 }
@@ -166,8 +167,10 @@ pub struct Variants {
 pub struct KernelSet {
     /// For weights that are bf16 in their file.
     pub narrow_weights: Kernel<NarrowWeights>,
+    /// For weights in 8 bits, by their type in the file ([`type_number`]).
+    pub pack_q8: Option<[Kernel<PackQ8>; 3]>,
     pub embed: Kernel<Embed>,
-    pub matmul: HashMap<DType, MatmulKernels>,
+    pub matmul: HashMap<MatrixType, MatmulKernels>,
     pub rms_norm: Kernel<RmsNorm>,
     pub add_rms_norm: Kernel<AddRmsNorm>,
     pub rope_cache: Kernel<RopeCache>,
@@ -220,11 +223,11 @@ pub struct DeltaKernels {
 pub struct MatmulKernels {
     /// For few rows, ascending.
     pub narrow: Vec<NarrowKernels>,
-    /// [`RING`], with the same bits, if the device supports it.
+    /// `gemv_ring.cu`, with the same bits, if the device supports it.
     pub ring: Option<NarrowKernels>,
     /// For decode steps with more rows, with the same bits, if the device supports them.
     pub many: Option<ManyKernels>,
-    /// For wide passes; `None` for f32 weights, which `narrow` multiplies.
+    /// For wide passes with weights in f16; others `narrow` multiplies.
     pub wide: Option<WideKernels>,
 }
 
@@ -239,33 +242,44 @@ pub struct NarrowVariant {
     pub outs: usize,
     pub gates: usize,
     /// Of `gemv_ring.cu`: `outs` and `gates` are shared out among at most one block per multiprocessor.
-    pub ring: bool,
+    pub ring: Option<RingLimits>,
+}
+
+/// In-features of `gemv_ring.cu`.
+#[derive(Clone, Copy, Debug)]
+pub struct RingLimits {
+    multiple_of: usize,
+    /// With which two stages fit (`MAX_K`).
+    max: usize,
 }
 
 impl NarrowVariant {
     pub fn grid(&self, blocks: usize, multiprocessors: usize) -> [usize; 3] {
-        [if self.ring { blocks.min(multiprocessors.max(1)) } else { blocks }, 1, 1]
+        [if self.ring.is_some() { blocks.min(multiprocessors.max(1)) } else { blocks }, 1, 1]
     }
 
     /// Whether it multiplies rows of `k` in-features.
     fn takes(&self, k: usize) -> bool {
-        !self.ring || k.is_multiple_of(RING_LINE) && k <= RING_MAX_K
+        self.ring.is_none_or(|ring| k.is_multiple_of(ring.multiple_of) && k <= ring.max)
     }
 }
 
-/// In-features of `gemv_ring.cu`: multiples, and the most (`MAX_K`), with which two stages fit.
-const RING_LINE: usize = 64;
-const RING_MAX_K: usize = 40_576;
-
-/// The fastest for one row of f16 weights, on compute capability 9.0 and newer.
-pub const RING: NarrowVariant = NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: true };
+/// The fastest for one row, on compute capability 9.0 and newer.
+fn ring(dtype: MatrixType) -> Option<NarrowVariant> {
+    let ring = match dtype {
+        MatrixType::F16 => RingLimits { multiple_of: 64, max: 40_576 },
+        MatrixType::Q8 => RingLimits { multiple_of: 128, max: 38_528 },
+        MatrixType::F32 => return None,
+    };
+    Some(NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: Some(ring) })
+}
 
 /// Ascending in rows; of equal ones, the first that fits the device's shared memory is used.
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
-    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16, ring: false },
-    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16, ring: false },
-    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32, ring: false },
-    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16, ring: false },
+    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16, ring: None },
+    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16, ring: None },
+    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32, ring: None },
+    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16, ring: None },
 ];
 
 /// Products of `gemv.cu`, in the same bits by all variants.
@@ -304,6 +318,7 @@ impl KernelSet {
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
+            pack_q8: types.contains(&MatrixType::Q8).then(|| load_packing(files)).transpose()?,
             embed: files.get("embed", &format!("embed_{}", embedding.name()))?,
             matmul: matmul.collect::<Result<_, CudaError>>()?,
             rms_norm: files.get("norm", "rms_norm")?,
@@ -350,6 +365,12 @@ fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Re
     fits.then(|| files.get(file, name)).transpose()
 }
 
+fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3], CudaError> {
+    let [f32, f16, bf16] =
+        [DType::F32, DType::F16, DType::Bf16].map(|t| files.get("weights", &format!("pack_q8_{}", t.name())));
+    Ok([f32?, f16?, bf16?])
+}
+
 /// With shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
 fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
@@ -361,15 +382,17 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
 }
 
 impl MatmulKernels {
-    fn load(files: &KernelFiles, dtype: DType) -> Result<MatmulKernels, CudaError> {
+    fn load(files: &KernelFiles, dtype: MatrixType) -> Result<MatmulKernels, CudaError> {
         let mut narrow: Vec<NarrowKernels> = Vec::new();
         for variant in NARROW_VARIANTS {
             if narrow.last().is_none_or(|kernels| kernels.variant.rows < variant.rows) {
                 narrow.extend(NarrowKernels::load(files, dtype.name(), variant)?);
             }
         }
-        if dtype != DType::F16 {
-            return Ok(MatmulKernels { narrow, ring: None, many: None, wide: None });
+        let ring = ring(dtype).filter(|_| files.device.info.capability >= HOPPER);
+        let ring = ring.map_or(Ok(None), |ring| NarrowKernels::load(files, dtype.name(), ring))?;
+        if dtype != MatrixType::F16 {
+            return Ok(MatmulKernels { narrow, ring, many: None, wide: None });
         }
         let gemm = |product: &str| of_sizes(|rows| files.get("gemm", &format!("gemm{product}_m{rows}")));
         let hopper = |name: &str| match TensorMap::supported() {
@@ -383,8 +406,6 @@ impl MatmulKernels {
             round: files.get("gemm", "round_rows")?,
             rms_norm: files.get("norm", "rms_norm_f16")?,
         };
-        let ring =
-            if files.device.info.capability >= HOPPER { NarrowKernels::load(files, dtype.name(), RING)? } else { None };
         Ok(MatmulKernels { narrow, ring, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
@@ -412,7 +433,7 @@ impl MatmulKernels {
 impl NarrowKernels {
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
-        let (file, threads) = if variant.ring { ("gemv_ring", 288) } else { ("gemv", 256) };
+        let (file, threads) = if variant.ring.is_some() { ("gemv_ring", 288) } else { ("gemv", 256) };
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
             return Ok(None);
@@ -445,7 +466,7 @@ impl ManyKernels {
 
 impl ExpertKernels {
     /// For experts of this type of weights.
-    pub fn load(files: &KernelFiles, w: DType) -> Result<ExpertKernels, CudaError> {
+    pub fn load(files: &KernelFiles, w: MatrixType) -> Result<ExpertKernels, CudaError> {
         Ok(ExpertKernels {
             choose: files.get("experts", "choose_experts")?,
             group: files.get("experts", "group_choices")?,

@@ -30,7 +30,7 @@ mod weights;
 use super::entropy::Gamma;
 use super::{
     Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
-    SequenceId, Step, TraceOptions, ValueType,
+    SequenceId, Step, TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::Rotation;
 use crate::model::{ModelSpec, Weights};
@@ -51,7 +51,7 @@ pub use selftest::{Check, check_all, run_if_child};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use weights::{DeviceWeights, type_on_device};
+use weights::{DeviceWeights, MatrixTypes};
 
 /// Growth step of rotary tables, in positions.
 const ANGLE_STEP: usize = 4096;
@@ -64,6 +64,7 @@ pub struct CudaOptions {
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<DType>,
     pub v_cache: Option<DType>,
+    pub weights: WeightFormat,
     pub gamma: Gamma,
 }
 
@@ -124,20 +125,17 @@ impl CudaBackend {
         options: &CudaOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CudaBackend, CudaError> {
-        weights::check_shape(&spec, &weights)?;
+        weights::check_shape(&spec, &weights, options.weights)?;
         let device = Device::open(options.ordinal)?;
         let files = KernelFiles::new(&device)?;
         let cache = (options.k_cache.unwrap_or(DEFAULT_CACHE.0), options.v_cache.unwrap_or(DEFAULT_CACHE.1));
-        let mut types: Vec<_> = weights.matrices().into_iter().map(type_on_device).collect();
-        types.sort_unstable_by_key(|t| t.name());
-        types.dedup();
         let head_dims: BTreeSet<usize> = spec.attention_layers().map(|layer| spec.layers[layer].head_dim).collect();
         let variants = Variants {
             head_dims: head_dims.into_iter().collect(),
             layers: spec.attention_layers().count(),
             heads: spec.num_attention_heads,
-            types,
-            embedding: type_on_device(&weights.embedding),
+            types: MatrixTypes::new(&weights, options.weights).all(&weights),
+            embedding: weights.embedding.dtype.into(),
             cache,
             experts: weights::expert_type(&weights),
             delta_net: spec.delta_net.is_some(),
@@ -159,7 +157,7 @@ impl CudaBackend {
         cache: (DType, DType),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CudaBackend, CudaError> {
-        let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels.narrow_weights, progress)?;
+        let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels, progress)?;
         let splits = decode_splits(&spec, device.info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let shapes: Vec<_> = spec.attention_layers().map(|layer| sequences.layer_shape(layer)).collect();
@@ -242,7 +240,8 @@ impl CudaBackend {
 impl Backend for CudaBackend {
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.device.info;
-        format!("cuda:{ordinal} ({name}, {}, {})", crate::units::bytes(*total), self.origin)
+        let weights = if self.kernels.pack_q8.is_some() { ", q8 weights" } else { "" };
+        format!("cuda:{ordinal} ({name}, {}, {}{weights})", crate::units::bytes(*total), self.origin)
     }
 
     fn warnings(&self) -> &[String] {
@@ -251,6 +250,10 @@ impl Backend for CudaBackend {
 
     fn cache_types(&self) -> (DType, ValueType) {
         (self.cache.0, self.cache.1.into())
+    }
+
+    fn weight_bytes_per_token(&self) -> Option<usize> {
+        Some(self.host_weights.bytes_per_token(&self.spec, |weight| self.weights.types.bytes(weight)))
     }
 
     fn max_rows(&self) -> usize {

@@ -1,13 +1,14 @@
 //! The weights on the device, copied from the memory map through pinned buffers: f32 and f16 matrices as they are, bf16
 //! ones in f16 with a power of two for each row, which is exact ([`narrow_weights`](super::abi::NarrowWeights)) and lets
-//! the tensor cores multiply them with f16 activations; norm weights and biases in f32.
+//! the tensor cores multiply them with f16 activations; or those of products in 8 bits, the CPU's numbers
+//! ([`pack_q8`](super::abi::PackQ8)); norm weights and biases in f32.
 
-use super::abi::{ExpertView, NarrowWeights, Stored};
+use super::abi::{ExpertView, NarrowWeights, PackQ8, Q8Line, Stored, type_number};
 use super::context::Device;
 use super::error::{Context, CudaError};
-use super::kernel_set::{MAX_CHOSEN, MAX_KEY_DIM};
-use super::launch::Kernel;
+use super::kernel_set::{KernelSet, MAX_CHOSEN, MAX_KEY_DIM};
 use super::memory::{Buffer, DevicePtr, Pinned};
+use crate::backend::{WeightFormat, q8};
 use crate::model::config::LayerSpec;
 use crate::model::weights::{
     DType, DeltaNetWeights, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight,
@@ -15,6 +16,8 @@ use crate::model::weights::{
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashSet};
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::rc::Rc;
 
@@ -28,15 +31,82 @@ pub struct Matrix {
     scales: Option<Buffer<f32>>,
     pub out_features: usize,
     pub in_features: usize,
-    /// f32 or f16
-    pub dtype: DType,
+    pub dtype: MatrixType,
 }
 
-/// A matrix's type on the device.
-pub fn type_on_device(weight: &Weight) -> DType {
-    match weight.dtype {
-        DType::Bf16 => DType::F16,
-        stored => stored,
+/// Type of a matrix on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum MatrixType {
+    F32,
+    F16,
+    /// Lines of [`Q8Line`], a row after the other.
+    Q8,
+}
+
+impl MatrixType {
+    /// Its name in those of kernels.
+    pub fn name(self) -> &'static str {
+        match self {
+            MatrixType::F32 => "f32",
+            MatrixType::F16 => "f16",
+            MatrixType::Q8 => "q8",
+        }
+    }
+
+    /// Its number in `plain.cu`.
+    pub fn number(self) -> i32 {
+        match self {
+            MatrixType::F32 => type_number(DType::F32),
+            MatrixType::F16 => type_number(DType::F16),
+            MatrixType::Q8 => 3,
+        }
+    }
+
+    /// Bytes of a matrix.
+    fn bytes(self, weight: &Weight) -> usize {
+        match self {
+            MatrixType::Q8 => weight.rows * Q8Line::of_row(weight.in_features) * size_of::<Q8Line>(),
+            _ => weight.byte_len(),
+        }
+    }
+}
+
+impl From<DType> for MatrixType {
+    fn from(stored: DType) -> MatrixType {
+        match stored {
+            DType::F32 => MatrixType::F32,
+            DType::F16 | DType::Bf16 => MatrixType::F16,
+        }
+    }
+}
+
+/// Types of a model's matrices on the device. The embedding has that of its file, and so has another head in 8 bits.
+pub struct MatrixTypes {
+    /// Names of those in 8 bits.
+    packed: HashSet<String>,
+}
+
+impl MatrixTypes {
+    pub fn new(weights: &Weights, format: WeightFormat) -> MatrixTypes {
+        let packed = weights.products().filter(|weight| !format.is_file() && q8::fits(weight.in_features));
+        MatrixTypes { packed: packed.map(|weight| weight.name.clone()).collect() }
+    }
+
+    /// Of a product's matrix.
+    pub fn of(&self, weight: &Weight) -> MatrixType {
+        if self.packed.contains(&weight.name) { MatrixType::Q8 } else { weight.dtype.into() }
+    }
+
+    /// All that there are, each once.
+    pub fn all(&self, weights: &Weights) -> Vec<MatrixType> {
+        let of_files = weights.matrices().into_iter().map(|weight| MatrixType::from(weight.dtype));
+        let all: BTreeSet<_> = of_files.chain((!self.packed.is_empty()).then_some(MatrixType::Q8)).collect();
+        all.into_iter().collect()
+    }
+
+    /// Bytes of a product's matrix.
+    pub fn bytes(&self, weight: &Weight) -> usize {
+        self.of(weight).bytes(weight)
     }
 }
 
@@ -52,7 +122,17 @@ impl Matrix {
 
     /// Its numbers, row by row.
     pub fn read(&self, device: &Device) -> Result<Vec<f32>, CudaError> {
-        let numbers = device.read_numbers(&self.data, 0, self.out_features * self.in_features, self.dtype)?;
+        let count = self.out_features * self.in_features;
+        let numbers = match self.dtype {
+            MatrixType::F32 => device.read_numbers(&self.data, 0, count, DType::F32)?,
+            MatrixType::F16 => device.read_numbers(&self.data, 0, count, DType::F16)?,
+            MatrixType::Q8 => {
+                let of_row = Q8Line::of_row(self.in_features);
+                let lines: Vec<Q8Line> = device.read_at(&self.data, 0, self.out_features * of_row)?;
+                let row = |row: &[Q8Line]| row.iter().flat_map(Q8Line::numbers).take(self.in_features).collect();
+                lines.chunks(of_row).flat_map(|lines| -> Vec<f32> { row(lines) }).collect()
+            }
+        };
         let Some(scales) = &self.scales else { return Ok(numbers) };
         let scales: Vec<f32> = device.read(scales, 0, self.out_features)?;
         Ok(numbers.iter().enumerate().map(|(i, w)| w * scales[i / self.in_features]).collect())
@@ -77,6 +157,7 @@ pub struct DeviceWeights {
     /// The projection over √hidden_size, its norm over √2 and with what is added to norms.
     pub layer_inputs: Option<LayerInputs<Matrix, Buffer<f32>>>,
     pub layers: Vec<DeviceLayer>,
+    pub types: MatrixTypes,
     /// The experts of each layer, as kernels have them.
     pub experts: Vec<Buffer<ExpertView>>,
     pub final_norm: Buffer<f32>,
@@ -90,30 +171,45 @@ pub struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Copies everything; `progress` gets the bytes copied so far and the bytes of all matrices.
+    /// Copies everything, in 8 bits if there are kernels that pack it; `progress` gets the bytes copied so far and the bytes of all
+    /// matrices.
     pub fn upload(
         device: &Device,
         weights: &Weights,
         spec: &ModelSpec,
-        narrow: &Kernel<NarrowWeights>,
+        kernels: &KernelSet,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<DeviceWeights, CudaError> {
-        let total = weights.byte_len();
+        let format = if kernels.pack_q8.is_some() { WeightFormat::Q8 } else { WeightFormat::File };
+        let types = MatrixTypes::new(weights, format);
+        let (embedding, head) = (&weights.embedding, &weights.head);
+        let is_embedding = head.name == embedding.name;
+        // in 8 bits the head is copied, too, and of what is packed the largest lies beside
+        let (tied, again) =
+            (is_embedding && types.of(head) != MatrixType::Q8, if is_embedding { head.byte_len() } else { 0 });
+        let (total, wanted) = if types.packed.is_empty() {
+            (weights.byte_len(), weights.byte_len())
+        } else {
+            let others = weights.matrices().into_iter().filter(|weight| weight.name != embedding.name);
+            let held: usize = others.chain(is_embedding.then_some(head)).map(|weight| types.bytes(weight)).sum();
+            let largest = weights.products().map(Weight::byte_len).max().unwrap_or(0);
+            (weights.byte_len() + again, embedding.byte_len() + held + largest)
+        };
         let (free, memory) = device.memory()?;
-        if total > free {
-            return Err(CudaError::OutOfMemory { what: "the weights".to_owned(), wanted: total, free, total: memory });
+        if wanted > free {
+            return Err(CudaError::OutOfMemory { what: "the weights".to_owned(), wanted, free, total: memory });
         }
         let stage = || Ok((device.pinned(STAGE.min(total))?, device.event()?));
-        let mut uploader = Uploader { device, narrow, stages: [stage()?, stage()?], next: 0, done: 0, total, progress };
-        let embedding = uploader.matrix(&weights.embedding)?;
+        let stages = [stage()?, stage()?];
+        let mut uploader = Uploader { device, kernels, types: &types, stages, next: 0, done: 0, total, progress };
+        let embedding = uploader.stored(embedding)?;
         let layer_inputs =
             weights.layer_inputs.as_ref().map(|inputs| uploader.layer_inputs(inputs, spec)).transpose()?;
         let residual = spec.residual_multiplier;
         let layers: Vec<DeviceLayer> =
             weights.layers.iter().map(|layer| uploader.layer(layer, residual)).collect::<Result<_, _>>()?;
         let experts = layers.iter().map(|layer| expert_views(device, layer)).collect::<Result<_, _>>()?;
-        let tied = weights.head.name == weights.embedding.name;
-        let mut head = (!tied).then(|| uploader.matrix(&weights.head)).transpose()?;
+        let mut head = (!tied).then(|| uploader.matrix(head)).transpose()?;
         if spec.logits_scaling != 1.0 {
             head = Some(head.as_ref().unwrap_or(&embedding).times(1.0 / spec.logits_scaling, device)?);
         }
@@ -121,7 +217,7 @@ impl DeviceWeights {
         device.synchronize()?;
         let hidden_scale = hidden_scale(&weights.final_norm, spec.norm_weight_offset);
         let ones = device.upload("a norm", &vec![1.0; spec.hidden_size])?;
-        Ok(DeviceWeights { embedding, layer_inputs, layers, experts, final_norm, hidden_scale, head, ones })
+        Ok(DeviceWeights { embedding, layer_inputs, layers, types, experts, final_norm, hidden_scale, head, ones })
     }
 
     pub fn head(&self) -> &Matrix {
@@ -151,14 +247,17 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
 }
 
 /// The type of the experts' weights on the device, if there are experts.
-pub fn expert_type(weights: &Weights) -> Option<DType> {
+pub fn expert_type(weights: &Weights) -> Option<MatrixType> {
     let mixed = weights.layers.iter().find(|layer| layer.router.is_some())?;
-    mixed.experts.first().map(|expert| type_on_device(&expert.gate))
+    mixed.experts.first().map(|expert| expert.gate.dtype.into())
 }
 
 /// The kernels' requirements on a model's shape: the first that is not met.
-pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
+pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) -> Result<(), CudaError> {
     let experts = spec.experts.as_ref();
+    let packed_experts = experts.filter(|_| !format.is_file());
+    let packed_experts = packed_experts.map(|_| format!("experts with weights in {format}: use --device cpu"));
+    let on_device = |weight: &Weight| MatrixType::from(weight.dtype);
     let of_layer = |layer: &LayerSpec| {
         let q_width = spec.num_attention_heads * layer.head_dim;
         [("intermediate_size", layer.intermediate_size), ("heads x head_dim", q_width)]
@@ -180,7 +279,7 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     let delta_net = spec.delta_net.as_ref().and_then(|net| {
         let (keys, key, values, value) = (net.num_key_heads, net.key_head_dim, net.num_value_heads, net.value_head_dim);
         // products of wide passes with 16-bit weights have two outputs at a time
-        let in_pairs = weights.layers.iter().any(|layer| type_on_device(&layer.q) == DType::F16);
+        let in_pairs = weights.layers.iter().any(|layer| on_device(&layer.q) == MatrixType::F16);
         let odd = in_pairs && net.widths()[0] % 2 != 0;
         let unfit = key > MAX_KEY_DIM || odd || value % 4 != 0 || net.widths()[2] % 8 != 0;
         unfit.then(|| {
@@ -192,28 +291,29 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     });
     let tokens = &weights.embedding;
     let inputs = weights.layer_inputs.as_ref().map(|inputs| &inputs.embedding);
-    let inputs = inputs.filter(|inputs| type_on_device(inputs) != type_on_device(tokens));
+    let inputs = inputs.filter(|inputs| on_device(inputs) != on_device(tokens));
     let inputs = inputs.map(|w| format!("{} in {}, tokens' in {}", w.name, w.dtype.name(), tokens.dtype.name()));
     let chosen = experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > MAX_CHOSEN);
     let chosen = chosen.map(|top_k| format!("{top_k} experts per token: expected at most {MAX_CHOSEN}"));
     let (layers, common) = (&weights.layers, expert_type(weights));
     let mixed = layers.iter().filter(|layer| layer.router.is_some()).flat_map(|layer| &layer.experts);
-    let expert = mixed.flat_map(|e| [&e.gate, &e.up, &e.down]).find(|w| Some(type_on_device(w)) != common);
+    let expert = mixed.flat_map(|e| [&e.gate, &e.up, &e.down]).find(|w| Some(on_device(w)) != common);
     let expert = expert.map(|w| format!("{} in {}, unlike other experts", w.name, w.dtype.name()));
     let beside = layers.iter().filter_map(|layer| layer.dense_beside.as_ref().map(|beside| &beside.network));
     let shared = layers.iter().filter_map(|layer| layer.shared_expert.as_ref().map(|(expert, _)| expert));
     let mut networks = layers.iter().flat_map(|layer| &layer.experts).chain(beside).chain(shared);
-    let network = networks.find(|network| type_on_device(&network.gate) != type_on_device(&network.up));
+    let network = networks.find(|network| on_device(&network.gate) != on_device(&network.up));
     let network = network.map(|Expert { gate, up, .. }| {
         format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name())
     });
-    let problem = width.or(vocab).or(delta_net).or(inputs).or(chosen).or(expert).or(network);
+    let problem = packed_experts.or(width).or(vocab).or(delta_net).or(inputs).or(chosen).or(expert).or(network);
     problem.map_or(Ok(()), |problem| Err(CudaError::Unsupported(problem)))
 }
 
 struct Uploader<'a> {
     device: &'a Device,
-    narrow: &'a Kernel<NarrowWeights>,
+    kernels: &'a KernelSet,
+    types: &'a MatrixTypes,
     stages: [(Pinned, CudaEvent); 2],
     /// The next stage.
     next: usize,
@@ -229,7 +329,7 @@ impl Uploader<'_> {
         let vector = |values: &Vec<f32>| device.upload("a norm or bias", values);
         let optional = |values: &Option<Vec<f32>>| values.as_ref().map(vector).transpose();
         let shared = layer.shared_expert.as_ref();
-        let shared = shared.map(|(expert, gate)| Ok((self.expert(expert, residual)?, self.matrix(gate)?)));
+        let shared = shared.map(|(expert, gate)| Ok((self.expert(expert, residual)?, self.stored(gate)?)));
         let times = |values: &Option<Vec<f32>>| values.as_ref().map(|bias| bias.iter().map(|x| x * residual).collect());
         Ok(DeviceLayer {
             input_norm: optional(&layer.input_norm)?,
@@ -249,7 +349,7 @@ impl Uploader<'_> {
             delta_net: layer.delta_net.as_ref().map(|net| self.delta_net(net)).transpose()?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
-            router: layer.router.as_ref().map(|router| self.matrix(router)).transpose()?,
+            router: layer.router.as_ref().map(|router| self.stored(router)).transpose()?,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
             shared_expert: shared.transpose()?,
             dense_beside: layer.dense_beside.as_ref().map(|beside| self.dense_beside(beside)).transpose()?,
@@ -277,7 +377,7 @@ impl Uploader<'_> {
     ) -> Result<LayerInputs<Matrix, Buffer<f32>>, CudaError> {
         let norm: Vec<f32> = inputs.norm.iter().map(|w| (spec.norm_weight_offset + w) * FRAC_1_SQRT_2).collect();
         Ok(LayerInputs {
-            embedding: self.matrix(&inputs.embedding)?,
+            embedding: self.stored(&inputs.embedding)?,
             projection: self.scaled(&inputs.projection, (spec.hidden_size as f32).sqrt().recip())?,
             norm: self.vector(&norm)?,
         })
@@ -291,8 +391,8 @@ impl Uploader<'_> {
     fn delta_net(&mut self, net: &DeltaNetWeights) -> Result<DeltaNetWeights<Matrix, Buffer<f32>>, CudaError> {
         let [q, k, v] = net.conv.each_ref().map(|taps| self.vector(taps));
         Ok(DeltaNetWeights {
-            a: self.matrix(&net.a)?,
-            b: self.matrix(&net.b)?,
+            a: self.stored(&net.a)?,
+            b: self.stored(&net.b)?,
             a_log: self.vector(&net.a_log)?,
             dt_bias: self.vector(&net.dt_bias)?,
             conv: [q?, k?, v?],
@@ -317,7 +417,35 @@ impl Uploader<'_> {
         if factor == 1.0 { Ok(matrix) } else { matrix.times(factor, self.device) }
     }
 
+    /// A product's matrix, in its type.
     fn matrix(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
+        let Some(kernels) = self.kernels.pack_q8.as_ref().filter(|_| self.types.of(weight) == MatrixType::Q8) else {
+            return self.stored(weight);
+        };
+        let (k, raw) = (weight.in_features, self.bytes(weight)?);
+        let data = self.device.allocate(&weight.name, MatrixType::Q8.bytes(weight))?;
+        let parameters = PackQ8 { w: raw.ptr().cast(), lines: data.ptr().cast(), k: k.into() };
+        self.device.launch(&kernels[type_number(weight.dtype) as usize], [weight.rows, 1, 1], &parameters)?;
+        Ok(Matrix {
+            data: Rc::new(data),
+            scales: None,
+            out_features: weight.rows,
+            in_features: k,
+            dtype: MatrixType::Q8,
+        })
+    }
+
+    /// A matrix in its file's type, bf16 in f16.
+    fn stored(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
+        let data = self.bytes(weight)?;
+        let (out_features, in_features) = (weight.rows, weight.in_features);
+        let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
+        let data = Rc::new(data);
+        Ok(Matrix { data, scales, out_features, in_features, dtype: weight.dtype.into() })
+    }
+
+    /// A copy of a matrix's bytes.
+    fn bytes(&mut self, weight: &Weight) -> Result<Buffer<u8>, CudaError> {
         let bytes = weight.byte_slice();
         let data = self.device.allocate(&weight.name, bytes.len())?;
         let mut offset = 0;
@@ -325,17 +453,14 @@ impl Uploader<'_> {
             self.copy(&data, offset, part)?;
             offset += part.len();
         }
-        let (out_features, in_features) = (weight.rows, weight.in_features);
-        let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
-        let data = Rc::new(data);
-        Ok(Matrix { data, scales, out_features, in_features, dtype: type_on_device(weight) })
+        Ok(data)
     }
 
     /// Converts a copied bf16 matrix to f16; returns the row scales.
     fn narrow(&self, data: &Buffer<u8>, weight: &Weight) -> Result<Buffer<f32>, CudaError> {
         let scales = self.device.allocate(&weight.name, weight.rows)?;
         let parameters = NarrowWeights { w: data.ptr().cast(), scales: scales.ptr(), k: weight.in_features.into() };
-        self.device.launch(self.narrow, [weight.rows, 1, 1], &parameters)?;
+        self.device.launch(&self.kernels.narrow_weights, [weight.rows, 1, 1], &parameters)?;
         Ok(scales)
     }
 

@@ -29,24 +29,24 @@ impl Noise {
     }
 }
 
-/// A tensor's type, by its name, and the one that its numbers are rounded to before.
-type Types = dyn Fn(&str) -> [DType; 2];
+/// Rounds a tensor's numbers, by its name, in rows of some length; returns the type that holds them.
+type Rounding = dyn Fn(&str, usize, &mut [f32]) -> DType;
 
 /// A source of tensors of any name and shape.
 pub(super) struct RandomTensors {
-    types: Box<Types>,
+    rounding: Box<Rounding>,
     /// Added to norm weights by the model.
     norm_offset: f32,
 }
 
 impl RandomTensors {
     pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Weight {
-        let [dtype, rounded] = (self.types)(name);
         let ((center, half_width), in_features) =
             (range(name, shape, self.norm_offset), shape.last().copied().unwrap_or(1));
         let mut noise = Noise::new(name);
-        let number = |_| rounded.round(center + half_width * noise.next());
-        let numbers: Vec<f32> = (0..shape.iter().product()).map(number).collect();
+        let number = |_| center + half_width * noise.next();
+        let mut numbers: Vec<f32> = (0..shape.iter().product()).map(number).collect();
+        let dtype = (self.rounding)(name, in_features, &mut numbers);
         let mut bytes = Vec::new();
         dtype.encode(&numbers, &mut bytes);
         let copy = Some(copy(std::iter::once(&bytes[..]), bytes.len()));
@@ -83,13 +83,16 @@ pub fn range(name: &str, shape: &[usize], norm_offset: f32) -> (f32, f32) {
 }
 
 impl Weights {
-    /// Random weights for a model, the same for the same names. `types` has each tensor's type, and the one that its numbers are
-    /// rounded to before.
+    /// Random weights for a model, the same for the same names. `rounding` gets each tensor's name, the length of its rows and its
+    /// numbers, and returns its type.
     ///
     /// # Errors
     /// Those of a model that contradicts itself.
-    pub fn random(spec: &ModelSpec, types: impl Fn(&str) -> [DType; 2] + 'static) -> Result<Self, ModelError> {
-        let random = RandomTensors { types: Box::new(types), norm_offset: spec.norm_weight_offset };
+    pub fn random(
+        spec: &ModelSpec,
+        rounding: impl Fn(&str, usize, &mut [f32]) -> DType + 'static,
+    ) -> Result<Self, ModelError> {
+        let random = RandomTensors { rounding: Box::new(rounding), norm_offset: spec.norm_weight_offset };
         let (path, prefix, source) = (PathBuf::new(), PREFIXES[0], Source::Random(random));
         Self::read(&TensorIndex { path, prefix, source }, spec)
     }

@@ -161,6 +161,7 @@ static inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
 static inline __half2 __floats2half2_rn(float x, float y) { return {__half(x), __half(y)}; }
 static inline __half2 __float22half2_rn(float2 v) { return {__half(v.x), __half(v.y)}; }
 static inline float2 __half22float2(__half2 v) { return {float(v.x), float(v.y)}; }
+static inline __half2 __hsub2(__half2 a, __half2 b) { return {__half(float(a.x) - float(b.x)), __half(float(a.y) - float(b.y))}; }
 static inline __half __low2half(__half2 v) { return v.x; }
 static inline __half __high2half(__half2 v) { return v.y; }
 static inline float __low2float(__half2 v) { return v.x; }

@@ -35,7 +35,7 @@ impl Owned {
             Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect()),
             Owned::F16(values.iter().map(|&v| f16::from_f32(v)).collect()),
         ];
-        all.extend(q8::quantize(Elements::F32(values), k).map(Owned::Q8));
+        all.extend(crate::backend::q8::quantize(Elements::F32(values), k).map(Owned::Q8));
         all
     }
 

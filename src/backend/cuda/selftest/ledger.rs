@@ -96,6 +96,11 @@ impl Ledger {
         self.record.borrow().passed(kernel) == Some(false)
     }
 
+    /// Whether a kernel fails whose name begins so.
+    pub fn failed_any(&self, names: &str) -> bool {
+        self.record.borrow().verdicts.iter().any(|(kernel, passed)| !passed && kernel.starts_with(names))
+    }
+
     /// Begins a case.
     pub fn begin(&self, case: String) {
         self.runs(None);

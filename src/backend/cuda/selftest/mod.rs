@@ -19,6 +19,7 @@ use super::error::{CudaError, PLEASE_REPORT};
 use super::fallback::Fallbacks;
 use super::kernel_set::{KernelSet, Variants};
 use super::loader::KernelFiles;
+use super::weights::MatrixType;
 use crate::backend::BackendError;
 use crate::model::weights::DType;
 use child::{Message, Request};
@@ -158,12 +159,16 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
 fn every_variant() -> Vec<Variants> {
     use DType::{Bf16, F16, F32};
     let caches = [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)];
+    let (all, half) = ([MatrixType::F32, MatrixType::F16, MatrixType::Q8], Some(MatrixType::F16));
     let attention =
         [16, 32, 64, 96, 128, 256, 512].into_iter().flat_map(|head_dim| caches.map(|cache| (head_dim, cache)));
     let variants = |(index, (head_dim, cache))| {
         let (head_dims, layers, heads, delta_net) = (vec![head_dim], 0, 0, index == 0);
-        let (types, embedding, experts) =
-            if index == 0 { (vec![F32, F16], F32, Some(F16)) } else { (vec![F16], F16, None) };
+        let (types, embedding, experts) = if index == 0 {
+            (all.to_vec(), MatrixType::F32, half)
+        } else {
+            (vec![MatrixType::F16], MatrixType::F16, None)
+        };
         Variants { head_dims, layers, heads, types, embedding, cache, experts, delta_net }
     };
     attention.enumerate().map(variants).collect()
@@ -226,16 +231,17 @@ impl<'a> SelfTest<'a> {
         // in a complete test also what is used where those for Hopper, or all but plain ones, are missing
         let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
         for missing in missing {
-            let own = |case: &Case| {
+            let own = |case: &Case, dtype: MatrixType| {
+                let q8 = case.family == Family::Llama && !ledger.failed_any("pack_q8");
                 let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
                 // kernels for Hopper have blocks of one size
                 let right = |kernel: &&str| ledger.passed.borrow().contains_key(*kernel);
                 let hopper = missing.is_none() && ["gemm_hopper", "gemm_gated_hopper"].iter().all(right);
                 let other = all && needed && !(hopper && case.is_of_blocks());
-                case.attention || other && *missing != Some("")
+                (dtype != MatrixType::Q8 || q8) && (case.attention || other && *missing != Some(""))
             };
             for (dtype, case) in variants.types.iter().flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
-                while own(case) {
+                while own(case, dtype) {
                     ledger.begin(format!("{case}, {}", dtype.name()));
                     let fails =
                         |kernel: &str| ledger.failed(kernel) || missing.is_some_and(|part| kernel.contains(part));

@@ -2,6 +2,8 @@
 
 use super::super::error::CudaError;
 use super::super::kernel_set::Variants;
+use super::super::weights::MatrixType;
+use crate::backend::q8;
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
 use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
@@ -35,9 +37,10 @@ const LLAMA: Case = Case { family: Family::Llama, rows: 0, decode: false, traced
 const GEMMA: Case = Case { family: Family::Gemma, ..LLAMA };
 
 /// The table of cases: every kernel is launched in one of them. Variants for products of many rows are chosen by the layer's sizes.
-pub const CASES: [Case; 10] = [
+pub const CASES: [Case; 11] = [
     Case { rows: 5, traced: false, attention: true, ..LLAMA },
     Case { rows: 9, ..LLAMA },
+    Case { rows: 17, traced: false, decode: true, ..LLAMA },
     Case { rows: 6, attention: true, ..GEMMA },
     Case { rows: 17, traced: false, decode: true, ..GEMMA },
     Case { rows: 22, attention: true, ..GEMMA },
@@ -80,7 +83,7 @@ impl Family {
         });
         let own = match self {
             Family::Llama => json!({
-                "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 64,
+                "architectures": ["LlamaForCausalLM"], "hidden_size": 1152, "intermediate_size": 128,
                 "num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 1
             }),
             Family::Gemma => json!({
@@ -121,17 +124,32 @@ impl Family {
         self,
         spec: &ModelSpec,
         variants: &Variants,
-        (dtype, keys): (DType, DType),
+        (dtype, keys): (MatrixType, DType),
     ) -> Result<[Arc<Weights>; 2], CudaError> {
-        let (embedding, experts) = (variants.embedding, variants.experts.unwrap_or(dtype));
+        let stored_as = |on_device| if on_device == MatrixType::F16 { DType::F16 } else { DType::F32 };
+        let [embedding, experts] = [variants.embedding, variants.experts.unwrap_or(dtype)].map(stored_as);
         let of_name = move |name: &str| match name {
             _ if name.contains("embed_tokens") => embedding,
             _ if name.contains(".experts.") => experts,
             _ if name.contains("k_proj") => keys,
-            _ => dtype,
+            _ if name.contains("q_proj") && dtype == MatrixType::Q8 => DType::F16,
+            _ => stored_as(dtype),
         };
-        let stored = Weights::random(spec, move |name| [of_name(name); 2]).map_err(unsupported)?;
-        let wide = Weights::random(spec, move |name| [DType::F32, of_name(name)]).map_err(unsupported)?;
+        let round =
+            move |name: &str, numbers: &mut [f32]| numbers.iter_mut().for_each(|x| *x = of_name(name).round(*x));
+        let as_stored = move |name: &str, _, numbers: &mut [f32]| {
+            round(name, numbers);
+            of_name(name)
+        };
+        let widened = move |name: &str, k, numbers: &mut [f32]| {
+            round(name, numbers);
+            if dtype == MatrixType::Q8 && (name.contains("_proj") || name.contains("lm_head")) {
+                q8::round(numbers, k);
+            }
+            DType::F32
+        };
+        let stored = Weights::random(spec, as_stored).map_err(unsupported)?;
+        let wide = Weights::random(spec, widened).map_err(unsupported)?;
         let without_gates = |mut weights: Weights| {
             // without a gate, and only then, attention's output is rounded in wide passes
             let windows = weights.layers.iter_mut().zip(&spec.layers).filter(|(_, layer)| layer.window.is_some());

@@ -10,6 +10,7 @@ use super::super::gemm::Input;
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Variants};
 use super::super::lm_head::CHUNK;
 use super::super::memory::Buffer;
+use super::super::weights::MatrixType;
 use super::compare::{Bound, Rows, lists, rows};
 use super::ledger::Ledger;
 use super::model::{Case, Family};
@@ -62,7 +63,7 @@ impl<'a> Pair<'a> {
         test: &'a SelfTest,
         device: &Device,
         case: &'a Case,
-        (variants, dtype): (&Variants, DType),
+        (variants, dtype): (&Variants, MatrixType),
         fails: &dyn Fn(&str) -> bool,
     ) -> Result<Pair<'a>, CudaError> {
         let (ledger, spec, cache) = (&*test.ledger, case.family.spec(variants)?, variants.cache);
@@ -70,24 +71,32 @@ impl<'a> Pair<'a> {
         let layers = variants.layers.max(spec.attention_layers().count());
         let heads = variants.heads.max(spec.num_attention_heads);
         let variants = Variants { layers, heads, types: vec![dtype], ..variants.clone() };
-        let narrows = dtype == DType::F16 && !ledger.failed("narrow_weights");
-        let stored = if narrows { DType::Bf16 } else { dtype };
+        let packs = dtype == MatrixType::Q8;
+        let narrows = dtype == MatrixType::F16 && !ledger.failed("narrow_weights");
+        let stored = match dtype {
+            MatrixType::F32 => DType::F32,
+            MatrixType::F16 if !narrows => DType::F16,
+            MatrixType::F16 | MatrixType::Q8 => DType::Bf16,
+        };
         let [weights, wide] = case.family.weights(&spec, &variants, (dtype, stored))?;
         let mut kernels = KernelSet::load(test.files, &variants)?;
         Fallbacks::new(test.files, fails).apply(&mut kernels, cache)?;
         let types = (cache.0, cache.1.into());
-        let reference = ReferenceBackend::new(spec.clone(), wide, types, Gamma::PUBLISHED);
+        let reference = ReferenceBackend::new(spec.clone(), wide.clone(), types, Gamma::PUBLISHED);
         let mut device = device.clone();
         device.info.multiprocessors = MULTIPROCESSORS[0];
         let mut device = CudaBackend::with(spec, weights.clone(), device, kernels, cache, &mut |_, _| ())?;
         device.device.info.multiprocessors = MULTIPROCESSORS[1];
-        for (layer, right) in device.weights.layers.iter().zip(&weights.layers).filter(|_| narrows) {
-            let (Some(found), Some(want)) = (&layer.k, &right.k) else { continue };
-            let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];
-            let [found, want] = [found, want].map(|numbers| rows(&numbers, device.spec.hidden_size));
-            ledger.compare(&["narrow_weights"], "weights", found, want, Bound::EXACT);
+        for (layer, right) in device.weights.layers.iter().zip(&wide.layers).filter(|_| narrows || packs) {
+            let keys = layer.k.as_ref().zip(right.k.as_ref());
+            let others = [(&layer.q, &right.q), (&layer.o, &right.o)].into_iter().filter(|_| packs);
+            for (found, want) in keys.into_iter().chain(others) {
+                let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];
+                let [found, want] = [found, want].map(|numbers| rows(&numbers, device.spec.hidden_size));
+                ledger.compare(&["narrow_weights", "pack_q8"], "weights", found, want, Bound::EXACT);
+            }
         }
-        let rounds = dtype == DType::F16 && !case.decode && case.rows > NARROW_ROWS;
+        let rounds = dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
         let bound = if rounds { Bound::ROUNDED } else { Bound::LIKE_F32 };
         // other numbers each time: what was left in memory is wrong
         let noise = Noise::new(ledger.tries.replace(ledger.tries.get() + 1));
