@@ -59,14 +59,15 @@ struct Sums {
 /// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next. The scales of 8 bits follow.
 template <class W, int TILES>
 struct Ring {
+  using Unit = typename Line<W>::Unit;
   static constexpr int LINE = Line<W>::ELEMENTS;
   static constexpr int PLACE = TILES * TILE * Line<W>::BYTES, BYTES = 2 * PLACE;
   static constexpr int EIGHT = 8 * LINE_BYTES;  // from output g to output g + 8
-  static constexpr int CHUNK = LINE_BYTES / 8, OF_CHUNK = LINE / 8;  // its bytes, and its elements
-  static constexpr int SCALES = Line<W>::BYTES - LINE_BYTES;         // bytes of a line, of 8 bits
+  static constexpr int CHUNK = 16 / (int)sizeof(Unit), OF_CHUNK = LINE / 8;  // its units, and its elements
+  static constexpr int SCALES = Line<W>::BYTES - LINE_BYTES;                 // bytes of a line, of 8 bits
 
   // A lane copies chunks t and t + 4 of outputs g and g + 8 of each tile.
-  const unsigned char* w[TILES][2];  // chunk t of these outputs, of the next line
+  const Unit* w[TILES][2];  // chunk t of these outputs, of the next line
   // Of the place of the line in use, in bytes from the beginning of shared memory, for the first tile: where its chunk t of
   // output g goes, and what it reads of the first two chunks. Its other chunks are `chunk_away` apart.
   int to, from;
@@ -77,10 +78,10 @@ struct Ring {
   /// that ldmatrix meets no bank twice.
   __device__ __forceinline__ static int chunk_away(int at, int chunks) { return at ^ chunks * 16; }
 
-  /// For the outputs whose weights are `rows`; `line` is the warp's first element of k, `place` its shared memory.
-  __device__ __forceinline__ void begin(const unsigned char* const (&rows)[TILES][2], int line, int place) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = line / LINE * Line<W>::BYTES + t * CHUNK;
-    const auto chunk = [&](int out, int c) { return place + out * LINE_BYTES + (c ^ out % 8) * CHUNK; };
+  /// For the outputs whose weights are `rows`; `line` is the warp's first, `place` its shared memory.
+  __device__ __forceinline__ void begin(const Unit* const (&rows)[TILES][2], int line, int place) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = line * Line<W>::UNITS + t * CHUNK;
+    const auto chunk = [&](int out, int c) { return place + out * LINE_BYTES + (c ^ out % 8) * 16; };
     to = chunk(g, t);
     from = Operand<W>::TERMS == 1 ? chunk(lane % 16, lane / 16) : chunk(g, t / 2) + t % 2 * 8;
     scales = place + TILES * TILE * LINE_BYTES + g * SCALES;
@@ -105,14 +106,14 @@ struct Ring {
       if constexpr (SCALES > 0) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
-          const unsigned char* const chunk = t == 0 ? w[tile][0] : w[tile][1];  // lanes 0 and 1 of each four: outputs g and g + 8
+          const Unit* const chunk = t == 0 ? w[tile][0] : w[tile][1];  // lanes 0 and 1 of each four: outputs g and g + 8
           if (t < 2) cp_async16(dyn_smem + scales + (2 * tile + t) * 8 * SCALES, chunk + LINE_BYTES - t * CHUNK);
         }
       }
     }
     cp_commit();
 #pragma unroll
-    for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] += WARPS * Line<W>::BYTES;
+    for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] += WARPS * Line<W>::UNITS;
     to += turn;
     from += turn;
     scales += turn;
@@ -167,7 +168,7 @@ struct Part {
   using T = typename Operand<W>::Type;
   using Weights = Ring<W, TILES>;
   static constexpr int LINE = Weights::LINE, STEPS = LINE / STEP, ROUND = WARPS * LINE;
-  static constexpr int AHEAD = BATCHES < 2 ? 1 : 2, UNROLL = BATCHES > 2 ? 1 : STEPS;
+  static constexpr int AHEAD = BATCHES < 2 ? 1 : 2, UNROLL = BATCHES * STEPS > 4 ? 1 : STEPS;
 
   Sums<BATCHES, TILES> sums;
   Weights ring;
@@ -245,12 +246,12 @@ struct Part {
 template <class W, int BATCHES, int TILES, bool NORM>
 __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float* x,
                                          const float* __restrict__ norm_weight, float norm_offset,
-                                         const unsigned char* const (&w)[TILES][2], int k, int rows) {
+                                         const typename Line<W>::Unit* const (&w)[TILES][2], int k, int rows) {
   using Own = Part<W, BATCHES, TILES, NORM>;
   const int line = threadIdx.x / 32 * Own::LINE, g = threadIdx.x % 32 / 4,
             first = line + threadIdx.x % 4 * Line<W>::TOGETHER;
   Own part = {};
-  part.ring.begin(w, line, threadIdx.x / 32 * Room<W, BATCHES, TILES>::WARP);
+  part.ring.begin(w, threadIdx.x / 32, threadIdx.x / 32 * Room<W, BATCHES, TILES>::WARP);
 #pragma unroll
   for (int b = 0; b < BATCHES; ++b) part.x[b] = x + (size_t)min(8 * b + g, rows - 1) * k + first;
   part.norm_end = NORM ? norm_weight + k : nullptr;
@@ -302,10 +303,10 @@ struct Merge {
 
 /// The rows of weights that a lane copies for a tile; beyond the last row, the last one, whose products are then not stored.
 template <class W>
-__device__ __forceinline__ void tile_rows(const unsigned char* (&rows)[2], const void* w, const TileOuts& tile, int outs, int k) {
+__device__ __forceinline__ void tile_rows(const typename Line<W>::Unit* (&rows)[2], const void* w, const TileOuts& tile, int outs, int k) {
   const int g = threadIdx.x % 32 / 4;
-  const auto row = [&](int out) { return static_cast<const unsigned char*>(w) + min(out + g, outs - 1) * Line<W>::row_bytes(k); };
-  rows[0] = row(tile.first), rows[1] = row(tile.second);
+  rows[0] = row_of<W>(w, min(tile.first + g, outs - 1), k);
+  rows[1] = row_of<W>(w, min(tile.second + g, outs - 1), k);
 }
 
 template <class W, int BATCHES, int TILES>
@@ -317,7 +318,7 @@ __device__ __forceinline__ void plain(const float* x, const MatrixJobs& jobs, in
   {
     int block = blockIdx.x;
     const MatrixJob job = jobs.find(block, OUTS);
-    const unsigned char* w[TILES][2];
+    const typename Line<W>::Unit* w[TILES][2];
 #pragma unroll
     for (int i = 0; i < TILES; ++i) tile_rows<W>(w[i], job.w, TileOuts(block * TILES + i), job.outs, k);
     multiply<W, BATCHES, TILES, false>(sums, x, nullptr, 0.0f, w, k, rows);
@@ -349,7 +350,7 @@ __device__ __forceinline__ void qkv(const float* x, const float* __restrict__ no
     int block = blockIdx.x;
     const int number = jobs.number(block, OUTS);
     const MatrixJob job = jobs.get(number);
-    const unsigned char* w[TILES][2];
+    const typename Line<W>::Unit* w[TILES][2];
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
       tile_rows<W>(w[i], job.w, TileOuts(block * TILES + i, paired(number)), job.outs, k);
@@ -388,7 +389,7 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
   PRECOND_GRID(ceil_div(gate.outs, OUTS), 1);
   let_next_grid_start();
   const int first = blockIdx.x * OUTS;
-  const unsigned char* w[TILES][2];
+  const typename Line<W>::Unit* w[TILES][2];
 #pragma unroll
   for (int i = 0; i < TILES; ++i)
     tile_rows<W>(w[i], (i < HALF ? gate : up).w, TileOuts(blockIdx.x * HALF + i % HALF), gate.outs, k);
@@ -433,7 +434,7 @@ GEMV_KERNELS(f16, __half, 3, 2, r8, 1, 1, 2)
 GEMV_KERNELS(f16, __half, 2, 2, r16, 2, 2, 2)
 GEMV_KERNELS(f16, __half, 1, 1, r64, 8, 4, 4)
 GEMV_KERNELS(f16, __half, 1, 1, r64s, 8, 2, 2)
-GEMV_KERNELS(q8, Q8Line, 3, 2, r8, 1, 1, 2)
+GEMV_KERNELS(q8, Q8Line, 2, 2, r8, 1, 1, 2)
 GEMV_KERNELS(q8, Q8Line, 2, 2, r16, 2, 2, 2)
 GEMV_KERNELS(q8, Q8Line, 1, 1, r64, 8, 4, 4)
 GEMV_KERNELS(q8, Q8Line, 1, 1, r64s, 8, 2, 2)

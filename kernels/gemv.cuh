@@ -28,17 +28,26 @@ struct Operand<float> {
 template <>
 struct Operand<Q8Line> : Operand<__half> {};
 
-/// A line of weights of type W: its elements of k and its bytes; and how many neighbouring elements of a step a lane has.
+/// A line of weights of type W: its elements of k, its bytes, and the units in which it is addressed; and how many neighbouring elements of
+/// a step a lane has.
 template <class W>
 struct Line {
-  static constexpr int ELEMENTS = LINE_BYTES / (int)sizeof(W), BYTES = LINE_BYTES, TOGETHER = 2;
-  __device__ __forceinline__ static size_t row_bytes(int k) { return (size_t)k * sizeof(W); }
+  using Unit = W;
+  static constexpr int ELEMENTS = LINE_BYTES / (int)sizeof(W), BYTES = LINE_BYTES, UNITS = ELEMENTS, TOGETHER = 2;
+  __device__ __forceinline__ static int row_units(int k) { return k; }
 };
 template <>
 struct Line<Q8Line> {
-  static constexpr int ELEMENTS = Q8Line::WEIGHTS, BYTES = sizeof(Q8Line), TOGETHER = 4;  // the word that ldmatrix gives a lane
-  __device__ __forceinline__ static size_t row_bytes(int k) { return (size_t)Q8Line::of_row(k) * BYTES; }
+  using Unit = unsigned char;
+  static constexpr int ELEMENTS = Q8Line::WEIGHTS, BYTES = sizeof(Q8Line), UNITS = BYTES, TOGETHER = 4;  // the word that ldmatrix gives a lane
+  __device__ __forceinline__ static int row_units(int k) { return Q8Line::of_row(k) * UNITS; }
 };
+
+/// Row `out` of a matrix of k columns.
+template <class W>
+__device__ __forceinline__ const typename Line<W>::Unit* row_of(const void* w, int out, int k) {
+  return static_cast<const typename Line<W>::Unit*>(w) + (size_t)out * Line<W>::row_units(k);
+}
 
 /// The elements of a step that lane 4g + t has of a row of activations or of the norm weights: those from N t on, N at once, of every
 /// 4 N; N is `Line<W>::TOGETHER`. `from`: the first one. `left`: elements of k from the step on; zeros beyond.

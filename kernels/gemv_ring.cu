@@ -95,11 +95,9 @@ constexpr int RUN = UNIT / 2;
 
 /// Rows of weights that follow each other, from output `first` on; beyond the matrix, the last one again.
 struct Run {
-  const unsigned char* w;
+  const void* w;
   int first, last;
-  __device__ __forceinline__ Run(const MatrixJob& job, int out)
-      : w(static_cast<const unsigned char*>(job.w)), first(out), last(job.outs - 1) {}
-  __device__ __forceinline__ const unsigned char* row(int r, size_t bytes) const { return w + min(first + r, last) * bytes; }
+  __device__ __forceinline__ Run(const MatrixJob& job, int out) : w(job.w), first(out), last(job.outs - 1) {}
 };
 
 struct Plain {
@@ -185,23 +183,23 @@ struct Gated {
 /// The copies of all slices of the block's tiles. PRECOND: one warp.
 template <class W, class Rows>
 __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
-  constexpr int PITCH = Slice<W>::PITCH;
-  const int row_bytes = (int)Line<W>::row_bytes(k);
+  constexpr int PITCH = Slice<W>::PITCH, SLICE = LINES * Line<W>::UNITS;
+  const int row_units = Line<W>::row_units(k);
   const Share share(rows.units());
   Turn turn;
 #pragma unroll 1
   for (int unit = share.first; unit < share.end; unit += UNITS) {
     const int runs = 2 * min(UNITS, share.end - unit);
-    const unsigned char* from[2 * UNITS][RUN];
+    const typename Line<W>::Unit* from[2 * UNITS][RUN];
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; ++i) {
       const Run run = rows.run(min(unit + i / 2, share.end - 1), i % 2);
 #pragma unroll
-      for (int r = 0; r < RUN; ++r) from[i][r] = run.row(r, row_bytes);
+      for (int r = 0; r < RUN; ++r) from[i][r] = row_of<W>(run.w, min(run.first + r, run.last), k);
     }
 #pragma unroll 1
-    for (int at = 0; at < row_bytes; at += PITCH, turn.next(stages.count)) {
-      const int bytes = min(row_bytes - at, PITCH);
+    for (int at = 0; at < row_units; at += SLICE, turn.next(stages.count)) {
+      const int bytes = min(row_units - at, SLICE) * (int)sizeof(typename Line<W>::Unit);
       Mbarrier* const full = stages.full + turn.stage;
       unsigned char* const to = stages.memory + turn.stage * Slice<W>::STAGE;
       if (elected()) {

@@ -41,7 +41,8 @@ SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
 
 # Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line; gemm.cu: the halves of a
 # slice); others count once.
-INNER_ROUNDS = {f"gemv{part}_{w}_r64": steps for part in ("", "_qkv", "_gated") for w, steps in (("f16", 2), ("q8", 4))}
+INNER_ROUNDS = {f"gemv{part}_{kernel}": rounds for part in ("", "_qkv", "_gated")
+                for kernel, rounds in (("f16_r64", 2), ("q8_r64", 4), ("q8_r16", 4))}
 INNER_ROUNDS |= {f"gemm{part}_m{rows}": 2 for part in ("", "_gated") for rows in (64, 128)}
 
 # Units of work, and the counter that says how many instructions a unit takes on hardware.

@@ -47,7 +47,7 @@ static double tolerance(int k) {
 /// Row `out` of a matrix, and its weight i.
 template <class W>
 static const W* row(const W* w, int out, int k) {
-  return w + out * (gemv::Line<W>::row_bytes(k) / sizeof(W));
+  return reinterpret_cast<const W*>(gemv::row_of<W>(w, out, k));
 }
 template <class W>
 static double weight(const W* row, int i) {

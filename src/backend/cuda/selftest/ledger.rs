@@ -73,14 +73,20 @@ impl Ledger {
                 self.running.replace(kernel.clone());
             }
             Message::Checked(check) => {
-                self.record.borrow_mut().note(&check.kernel, check.ok());
+                self.record.borrow_mut().verdicts.insert(check.kernel.clone(), check.ok());
+                if !check.ok() {
+                    self.record.borrow().save();
+                }
                 let mut all = self.checks.borrow_mut();
                 match all.iter_mut().find(|other| other.kernel == check.kernel) {
                     Some(other) => other.add(check),
                     None => all.push(check.clone()),
                 }
             }
-            Message::Tested(model) => self.record.borrow_mut().note(model, true),
+            Message::Tested(model) => {
+                self.record.borrow_mut().verdicts.insert(model.clone(), true);
+                self.record.borrow().save(); // with those of its kernels
+            }
             Message::Ended(_) => {}
         }
         if self.is_child {

@@ -57,7 +57,8 @@ impl Record {
         let running = self.running_file().filter(|_| self.lock.is_some());
         let text = running.and_then(|file| cache::read(&file).ok()).and_then(|text| String::from_utf8(text).ok());
         if let Some(kernel) = text.as_deref().and_then(|text| text.strip_prefix(RUNNING)) {
-            self.note(kernel, false);
+            self.verdicts.insert(kernel.to_owned(), false);
+            self.save();
         }
     }
 
@@ -76,9 +77,8 @@ impl Record {
         };
     }
 
-    /// Notes a verdict, on a kernel that does not run any more or on a model.
-    pub fn note(&mut self, name: &str, passed: bool) {
-        self.verdicts.insert(name.to_owned(), passed);
+    /// Writes the verdicts; no kernel runs any more.
+    pub fn save(&self) {
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.verdicts)) {
             // as above
             let _ = cache::write_sealed(path, &text);
