@@ -200,6 +200,7 @@ figures() {
   [[ -z $has_torch ]] || step matrix-rate 40 python3 benches/rivals_gpu.py --device "$torch_device" $quick --matrix-rate "$work/matrix"
   [[ ! -s $work/matrix ]] || rates+=(--matrix-rate "$(< "$work/matrix")")
   measure "$first_shape" 240 --shapes "$first_shape" --stages "$measure" --keep
+  measure q8 60 --shapes "$first_shape" --stages decode --weights q8 --suffix ", 8-bit weights" --keep
   [[ -z $other_shapes ]] || measure other-shapes 120 --shapes "${other_shapes#,}" --stages decode
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use uqac::internals::InputRounding;
 use uqac::{DType, DeviceChoice, ValueType};
-use uqac::{Engine, EngineOptions};
+use uqac::{Engine, EngineOptions, WeightFormat};
 
 #[derive(clap::Args)]
 pub struct RunArgs {
@@ -59,6 +59,9 @@ pub struct RunArgs {
     /// Type of the cached values [default: the engine's]
     #[arg(long)]
     v_cache: Option<ValueType>,
+    /// Weights in memory: as in the file, or in 8 bits
+    #[arg(long, default_value_t, value_name = "file|q8")]
+    weights: WeightFormat,
     /// libcupti, for `timeline` [default: libcupti.so, as the loader finds it]
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
@@ -178,8 +181,9 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let report = Report { counts, ..Report::default() };
     let (json, suffix) = (arguments.json.clone(), arguments.suffix.clone());
     let log = Log { report, json, suffix, failures: 0 };
-    let RunArgs { device, threads, k_cache, v_cache, matrix_rate, read_rate, .. } = *arguments;
-    let options = EngineOptions { device: resolve(device), threads, k_cache, v_cache, ..EngineOptions::default() };
+    let RunArgs { device, threads, k_cache, v_cache, weights, matrix_rate, read_rate, .. } = *arguments;
+    let device = resolve(device);
+    let options = EngineOptions { device, threads, k_cache, v_cache, weights, ..EngineOptions::default() };
     let rig = Rig { machine, options, sizes, matrix_rate, read_rate, deadline, counts };
     let mut session = Session { arguments, rig, folder, log };
     session.describe()?;
