@@ -7,8 +7,10 @@ use super::tensor_map::TensorMap;
 use crate::backend::DType;
 use crate::backend::entropy::Gamma;
 use crate::backend::q8;
+use crate::model::weights::Weight;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
+use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
 
 /// Declares structs in device memory, some of them a kernel's parameter by value: public fields in C's layout, without
@@ -274,6 +276,52 @@ impl Q8Line {
             quants.map(|quant| bf16::from_bits(*scale).to_f32() * (f32::from(quant) - 128.0))
         };
         self.quants.iter().zip(&self.scales).flat_map(number)
+    }
+}
+
+/// Type of a matrix on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum MatrixType {
+    F32,
+    F16,
+    /// Lines of [`Q8Line`], a row after the other.
+    Q8,
+}
+
+impl MatrixType {
+    /// Its name in those of kernels.
+    pub fn name(self) -> &'static str {
+        match self {
+            MatrixType::F32 => "f32",
+            MatrixType::F16 => "f16",
+            MatrixType::Q8 => "q8",
+        }
+    }
+
+    /// Its number in `plain.cu`.
+    pub fn number(self) -> i32 {
+        match self {
+            MatrixType::F32 => type_number(DType::F32),
+            MatrixType::F16 => type_number(DType::F16),
+            MatrixType::Q8 => 3,
+        }
+    }
+
+    /// Bytes of a matrix.
+    pub fn bytes(self, weight: &Weight) -> usize {
+        match self {
+            MatrixType::Q8 => weight.rows * Q8Line::of_row(weight.in_features) * size_of::<Q8Line>(),
+            _ => weight.byte_len(),
+        }
+    }
+}
+
+impl From<DType> for MatrixType {
+    fn from(stored: DType) -> MatrixType {
+        match stored {
+            DType::F32 => MatrixType::F32,
+            DType::F16 | DType::Bf16 => MatrixType::F16,
+        }
     }
 }
 

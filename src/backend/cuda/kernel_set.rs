@@ -3,15 +3,14 @@
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
     Embed, ExpertDown, ExpertGated, ExpertSum, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
-    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights, PackQ8, RmsNorm, RmsNormF16, RopeCache,
-    RoundRows, SplitRows,
+    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, MatrixType, NarrowWeights, PackQ8, RmsNorm, RmsNormF16,
+    RopeCache, RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
 use super::launch::{Kernel, Parameters};
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
-use super::weights::MatrixType;
 use crate::model::ModelSpec;
 use crate::model::config::LayerSpec;
 use crate::model::weights::DType;

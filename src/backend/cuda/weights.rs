@@ -3,7 +3,7 @@
 //! the tensor cores multiply them with f16 activations; or those of products in 8 bits, the CPU's numbers
 //! ([`pack_q8`](super::abi::PackQ8)); norm weights and biases in f32.
 
-use super::abi::{ExpertView, NarrowWeights, PackQ8, Q8Line, Stored, type_number};
+use super::abi::{ExpertView, MatrixType, NarrowWeights, PackQ8, Q8Line, Stored, type_number};
 use super::context::Device;
 use super::error::{Context, CudaError};
 use super::kernel_set::{KernelSet, MAX_CHOSEN, MAX_KEY_DIM};
@@ -16,7 +16,6 @@ use crate::model::weights::{
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::rc::Rc;
@@ -32,52 +31,6 @@ pub struct Matrix {
     pub out_features: usize,
     pub in_features: usize,
     pub dtype: MatrixType,
-}
-
-/// Type of a matrix on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum MatrixType {
-    F32,
-    F16,
-    /// Lines of [`Q8Line`], a row after the other.
-    Q8,
-}
-
-impl MatrixType {
-    /// Its name in those of kernels.
-    pub fn name(self) -> &'static str {
-        match self {
-            MatrixType::F32 => "f32",
-            MatrixType::F16 => "f16",
-            MatrixType::Q8 => "q8",
-        }
-    }
-
-    /// Its number in `plain.cu`.
-    pub fn number(self) -> i32 {
-        match self {
-            MatrixType::F32 => type_number(DType::F32),
-            MatrixType::F16 => type_number(DType::F16),
-            MatrixType::Q8 => 3,
-        }
-    }
-
-    /// Bytes of a matrix.
-    fn bytes(self, weight: &Weight) -> usize {
-        match self {
-            MatrixType::Q8 => weight.rows * Q8Line::of_row(weight.in_features) * size_of::<Q8Line>(),
-            _ => weight.byte_len(),
-        }
-    }
-}
-
-impl From<DType> for MatrixType {
-    fn from(stored: DType) -> MatrixType {
-        match stored {
-            DType::F32 => MatrixType::F32,
-            DType::F16 | DType::Bf16 => MatrixType::F16,
-        }
-    }
 }
 
 /// Types of a model's matrices on the device. The embedding has that of its file, and so has another head in 8 bits.

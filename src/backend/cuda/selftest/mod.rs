@@ -14,12 +14,12 @@ mod model;
 mod pair;
 mod record;
 
+use super::abi::MatrixType;
 use super::context::Device;
 use super::error::{CudaError, PLEASE_REPORT};
 use super::fallback::Fallbacks;
 use super::kernel_set::{KernelSet, Variants};
 use super::loader::KernelFiles;
-use super::weights::MatrixType;
 use crate::backend::BackendError;
 use crate::model::weights::DType;
 use child::{Message, Request};

@@ -1,8 +1,8 @@
 //! The small random models of the self-test, and the table of its cases.
 
+use super::super::abi::MatrixType;
 use super::super::error::CudaError;
 use super::super::kernel_set::Variants;
-use super::super::weights::MatrixType;
 use crate::backend::q8;
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
 use crate::model::weights::DType;

@@ -2,7 +2,7 @@
 //! and what it leaves is compared.
 
 use super::super::CudaBackend;
-use super::super::abi::{HeadState, LogitPart};
+use super::super::abi::{HeadState, LogitPart, MatrixType};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::fallback::Fallbacks;
@@ -10,7 +10,6 @@ use super::super::gemm::Input;
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Variants};
 use super::super::lm_head::CHUNK;
 use super::super::memory::Buffer;
-use super::super::weights::MatrixType;
 use super::compare::{Bound, Rows, lists, rows};
 use super::ledger::Ledger;
 use super::model::{Case, Family};
