@@ -98,10 +98,10 @@ fn decode(
 ) -> Result<(f64, Vec<u32>), BenchError> {
     let sampling = Sampling { temperature, ..Sampling::GREEDY };
     let options =
-        GenerateOptions { max_tokens: tokens, sampling, trace, ignore_ends: true, ..GenerateOptions::default() };
+        GenerateOptions { max_tokens: tokens, sampling, trace, ends: Some(Vec::new()), ..GenerateOptions::default() };
     // each sequence's first token comes from its prompt's pass
     let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
-    let mut generations = base.generate_sharing_with(prompts, &options, 0.., &mut |_| {
+    let mut generations = base.generate_sharing(prompts, &options, 0.., &mut |_| {
         last = Instant::now();
         count += 1;
         if count == prompts.len() {

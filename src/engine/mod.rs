@@ -221,24 +221,27 @@ impl Engine {
         prompt_len: usize,
         selection: HeadSelection,
     ) -> Result<TracedSequence<'_>, EngineError> {
-        let (sequence, steps) = self.trace_sequence(tokens, prompt_len, selection)?;
-        TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps)
+        let (sequence, generation) = self.trace_sequence(tokens, prompt_len, selection)?;
+        TracedSequence::new(self, sequence, generation)
     }
 
-    /// A sequence of the backend with these tokens, and the steps of its response.
+    /// A sequence of the backend with these tokens, and its response as if it had been generated.
     fn trace_sequence(
         &mut self,
         tokens: &[u32],
         prompt_len: usize,
         selection: HeadSelection,
-    ) -> Result<(SequenceId, Vec<Step>), EngineError> {
+    ) -> Result<(SequenceId, Generation), EngineError> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
         let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
         match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
-            Ok(steps) => Ok((sequence, steps)),
+            Ok(steps) => {
+                let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);
+                Ok((sequence, Generation { tokens, prompt_len, finish, steps }))
+            }
             Err(error) => {
                 self.backend.close(sequence);
                 Err(error)

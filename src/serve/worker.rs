@@ -223,10 +223,7 @@ impl Worker<'_, '_> {
         let mut active = Active { job: job.clone(), index, echoed, streamed, eos };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
         let mut on_token = |progress: Progress| active.token(&progress);
-        let ticket = match *pass {
-            Some(pass) => batch.start_after(pass, &prompt.tokens, stream, request, &mut on_token)?,
-            None => batch.start_with(&prompt.tokens, stream, request, &mut on_token)?,
-        };
+        let ticket = batch.start_with(*pass, &prompt.tokens, stream, request, &mut on_token)?;
         self.active.insert(ticket, active);
         Ok(())
     }
