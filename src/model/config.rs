@@ -6,10 +6,7 @@ mod rope;
 
 pub use rope::{RopeScaling, RopeSpec, Rotation, head_order};
 
-use super::ModelError;
 use families::{FAMILIES, MULTIMODAL};
-use serde_json::Value;
-use std::path::Path;
 
 /// The gate's activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,22 +175,6 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 }
 
 impl ModelSpec {
-    /// Reads `config.json` and, where there is one, `generation_config.json`.
-    ///
-    /// # Errors
-    /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
-    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
-        read::spec(folder)
-    }
-
-    /// Of a `config.json` that is no file, such as that of a published shape.
-    ///
-    /// # Errors
-    /// As [`ModelSpec::from_folder`].
-    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
-        read::of_config(Path::new(read::CONFIG), config)
-    }
-
     /// The last layer that keeps something of a sequence, keys and values or a state: rows that nobody reads end there.
     pub fn last_memory(&self) -> Option<usize> {
         (0..self.layers.len()).rfind(|index| self.layers[*index].delta_net || self.layers[*index].kv_layer == *index)
@@ -246,7 +227,8 @@ impl ModelSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::model::ModelError;
+    use serde_json::{Value, json};
 
     fn spec(edit: impl FnOnce(&mut Value)) -> Result<ModelSpec, ModelError> {
         let mut config = json!({

@@ -9,36 +9,49 @@ use crate::model::{ModelError, ModelSpec, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
-pub(super) const CONFIG: &str = "config.json";
+const CONFIG: &str = "config.json";
 
-/// See [`ModelSpec::from_folder`].
-pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
-    let path = folder.join(CONFIG);
-    let mut spec = of_config(&path, &read_json(&path)?)?;
-    let generation = folder.join("generation_config.json");
-    let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
-    if generation.is_file() {
-        for id in typed::<Generation>(&generation, &read_json(&generation)?)?.eos_token_id.0 {
-            if !spec.eos_token_ids.contains(&id) {
-                spec.eos_token_ids.push(id);
-                ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
+impl ModelSpec {
+    /// Reads `config.json` and, where there is one, `generation_config.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
+    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        let path = folder.join(CONFIG);
+        let mut spec = ModelSpec::of_config(&path, &read_json(&path)?)?;
+        let generation = folder.join("generation_config.json");
+        let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
+        if generation.is_file() {
+            for id in typed::<Generation>(&generation, &read_json(&generation)?)?.eos_token_id.0 {
+                if !spec.eos_token_ids.contains(&id) {
+                    spec.eos_token_ids.push(id);
+                    ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
+                }
             }
         }
+        spec.sources.extend((!spec.eos_token_ids.is_empty()).then_some(("eos", ends)));
+        Ok(spec)
     }
-    spec.sources.extend((!spec.eos_token_ids.is_empty()).then_some(("eos", ends)));
-    Ok(spec)
-}
 
-/// The settings of `config.json` alone; errors name it by `path`.
-pub(super) fn of_config(path: &Path, tree: &Value) -> Result<ModelSpec, ModelError> {
-    let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
-    let (architecture, family) = family(&typed::<Named>(path, tree)?).map_err(error)?;
-    let config = typed::<Config>(path, &settings(tree, family))?;
-    config.spec(architecture, family).map_err(error)
+    /// Of a `config.json` that is no file, such as that of a published shape.
+    ///
+    /// # Errors
+    /// As [`ModelSpec::from_folder`].
+    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
+        ModelSpec::of_config(Path::new(CONFIG), config)
+    }
+
+    /// The settings of `config.json` alone; errors name it by `path`.
+    fn of_config(path: &Path, config: &Value) -> Result<Self, ModelError> {
+        let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
+        let (architecture, family) = family(&typed::<Named>(path, config)?).map_err(error)?;
+        let config = typed::<Config>(path, &settings(config, family))?;
+        config.spec(architecture, family).map_err(error)
+    }
 }
 
 /// The family of a text model, or of the `text_config` of a multimodal one.
@@ -78,12 +91,11 @@ fn settings(tree: &Value, family: &Family) -> Value {
             _ => true,
         })
     };
-    let mut settings = (family.defaults)();
-    for (key, value) in settings.as_object_mut().into_iter().flatten() {
-        found(key).into_iter().for_each(|found| *value = found.clone());
+    let mut settings = json!({});
+    for (key, absent) in [COMMON(), (family.keys)()].iter().filter_map(Value::as_object).flatten() {
+        let value = found(key).or(Some(absent).filter(|absent| !absent.is_null()));
+        value.into_iter().for_each(|value| settings[key] = value.clone());
     }
-    let keys = COMMON.iter().chain(family.keys);
-    keys.for_each(|key| found(key).into_iter().for_each(|value| settings[*key] = value.clone()));
     (family.fixed)().as_object().into_iter().flatten().for_each(|(key, value)| settings[key] = value.clone());
     settings
 }
