@@ -2,6 +2,7 @@
 //! has a text for every id.
 
 use super::shapes::{Shape, Tensor};
+use crate::model::tokenizer::byte_of_char;
 use crate::model::weights::file_header;
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
@@ -17,7 +18,7 @@ const MARKER: &str = "random-weights";
 
 /// Writes the folder unless it is already complete. `threads` 0: one per core.
 pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
-    let config = shape.config().to_string();
+    let config = shape.config.to_string();
     let marker = folder.join(MARKER);
     match std::fs::read_to_string(&marker) {
         Ok(finished) if finished == config => return Ok(()),
@@ -80,16 +81,9 @@ fn fill(chunk: &mut [u16], counter: u64, tensor: &Tensor) {
 
 /// A byte-level tokenizer: the 256 bytes, then an invented word for each further id.
 fn tokenizer(vocab_size: usize) -> Value {
-    // byte-level BPE writes printable bytes as themselves and the others as characters from U+0100 on
-    let prints = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
-    let mut stand_in = 256;
-    let mut vocab = Map::new();
-    for byte in 0..256u32 {
-        let code = if prints(byte) { byte } else { stand_in };
-        stand_in += u32::from(!prints(byte));
-        vocab.insert(char::from_u32(code).unwrap_or('?').to_string(), json!(byte));
-    }
-    vocab.extend((256..vocab_size).map(|id| (format!("word{id}"), json!(id))));
+    let bytes = ('\0'..='\u{143}').filter_map(|c| Some((c.to_string(), json!(byte_of_char(c)?))));
+    let words = (256..vocab_size).map(|id| (format!("word{id}"), json!(id)));
+    let vocab: Map<String, Value> = bytes.chain(words).collect();
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,

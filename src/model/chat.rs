@@ -129,9 +129,6 @@ pub enum ChatError {
     /// No thread could be started to render on.
     #[error("no thread can be started for the chat template: {0}")]
     Thread(std::io::Error),
-    /// The rendered text could not be encoded.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
 }
 
 /// A model's chat template, ready to render.
@@ -279,20 +276,6 @@ impl ChatTemplate {
     /// The template's text as published.
     pub fn source(&self) -> &str {
         &self.source
-    }
-
-    /// The token ids of the rendered `messages`. The tokenizer adds nothing: a template writes its own BOS, as
-    /// in transformers' `apply_chat_template(tokenize=True)`.
-    ///
-    /// # Errors
-    /// Those of [`Self::render`] and [`Tokenizer::encode`].
-    pub fn encode(
-        &self,
-        tokenizer: &Tokenizer,
-        messages: &[Message],
-        add_generation_prompt: bool,
-    ) -> Result<Vec<u32>, ChatError> {
-        Ok(tokenizer.encode(&self.render(messages, add_generation_prompt)?, false)?)
     }
 }
 

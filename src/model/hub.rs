@@ -5,7 +5,7 @@
 
 use super::demo::{self, DemoError};
 use super::gguf::{self, GgufError};
-use crate::files;
+use crate::{cache, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -135,13 +135,8 @@ fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
 
 /// The cache folder of the hub's own library.
 fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let variable = |name| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || {
-        variable("HF_HOME")
-            .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
-            .or_else(|| variable("HOME").map(|home| home.join(".cache/huggingface")))
-    };
-    variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
+    let own = environment("HF_HUB_CACHE").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    own.or_else(|| Some(cache::folder_of("HF_HOME", "huggingface", environment)?.join("hub")))
 }
 
 fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
@@ -194,10 +189,7 @@ fn is_revision(revision: &str) -> bool {
 
 /// Names in a folder, sorted; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
-    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = read.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
+    files::entries(folder).unwrap_or_default().iter().map(|entry| files::name(entry)).collect()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use config::Token;
 pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
+pub(crate) use detokenize::byte_of_char;
 
 /// Why a tokenizer could not be read or used.
 #[derive(Debug, thiserror::Error)]
@@ -76,16 +77,8 @@ pub struct Tokenizer {
     vocab_size: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// The BOS by `tokenizer_config.json` where it differs from `tokenizer.json`'s.
-    bos_rule: BosRule,
-}
-
-/// `add_bos_token` of `tokenizer_config.json`, where it is stated and the post-processor of `tokenizer.json` differs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum BosRule {
-    AsTokenizerJson,
-    Prepend(u32),
-    Drop(u32),
+    /// The BOS, and `add_bos_token` of `tokenizer_config.json`, where the post-processor of `tokenizer.json` does otherwise.
+    bos_rule: Option<(u32, bool)>,
 }
 
 impl Tokenizer {
@@ -108,8 +101,8 @@ impl Tokenizer {
         add_missing_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
         let plan = Plan::new(inner.get_decoder())
             .map_err(|found| TokenizerError::UnsupportedDecoder { path: path.clone(), found })?;
-        let id_of = |token: &Option<String>| token.as_deref().and_then(|t| inner.token_to_id(t));
-        let (bos_id, eos_id) = (id_of(&config.bos_token), id_of(&config.eos_token));
+        let id_of = |name: &str| inner.token_to_id(config.special_tokens.get(name)?);
+        let (bos_id, eos_id) = (id_of("bos_token"), id_of("eos_token"));
         let bos_rule = bos_rule(&inner, &config, bos_id)?;
         let vocab_size = inner.get_vocab_size(true);
         Ok(Self { inner, plan, config, vocab_size, bos_id, eos_id, bos_rule })
@@ -123,8 +116,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = encode_raw(&self.inner, text, add_special_tokens)?;
         match self.bos_rule {
-            BosRule::Prepend(bos) if add_special_tokens => ids.insert(0, bos),
-            BosRule::Drop(bos) if add_special_tokens && ids.first() == Some(&bos) => {
+            Some((bos, true)) if add_special_tokens => ids.insert(0, bos),
+            Some((bos, false)) if add_special_tokens && ids.first() == Some(&bos) => {
                 ids.remove(0);
             }
             _ => {}
@@ -184,12 +177,12 @@ impl Tokenizer {
 
     /// Text of the token that begins a sequence, if the model has one.
     pub fn bos_token(&self) -> Option<&str> {
-        self.config.bos_token.as_deref()
+        self.config.special_tokens.get("bos_token").map(String::as_str)
     }
 
     /// Text of the token that ends a sequence, if the model has one.
     pub fn eos_token(&self) -> Option<&str> {
-        self.config.eos_token.as_deref()
+        self.config.special_tokens.get("eos_token").map(String::as_str)
     }
 
     /// Id of [`Self::bos_token`]; none if the vocabulary does not have it.
@@ -258,19 +251,13 @@ fn add_missing_tokens(
     Ok(())
 }
 
-/// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text.
+/// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text; see [`Tokenizer::bos_rule`].
 fn bos_rule(
     inner: &tokenizers::Tokenizer,
     config: &TokenizerConfig,
     bos: Option<u32>,
-) -> Result<BosRule, TokenizerError> {
-    let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else {
-        return Ok(BosRule::AsTokenizerJson);
-    };
+) -> Result<Option<(u32, bool)>, TokenizerError> {
+    let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else { return Ok(None) };
     let added = encode_raw(inner, "a", true)?.first() == Some(&bos);
-    Ok(match (added, wanted) {
-        (false, true) => BosRule::Prepend(bos),
-        (true, false) => BosRule::Drop(bos),
-        _ => BosRule::AsTokenizerJson,
-    })
+    Ok((added != wanted).then_some((bos, wanted)))
 }

@@ -211,11 +211,8 @@ impl Weight {
 
     /// Looks for NaN and infinity.
     fn check_finite(&self) -> Result<(), ModelError> {
-        let index = match self.elements() {
-            Elements::F32(v) => v.iter().position(|x| !x.is_finite()),
-            Elements::Bf16(v) => v.iter().position(|x| !x.is_finite()),
-            Elements::F16(v) => v.iter().position(|x| !x.is_finite()),
-        };
+        let elements = self.elements();
+        let index = (0..elements.len()).find(|index| !elements.get(*index).is_finite());
         let path = self.file.as_ref().map_or_else(PathBuf::new, |file| file.path.clone());
         let error = |index| ModelError::NotFinite { path, tensor: self.name.clone(), index };
         index.map_or(Ok(()), |index| Err(error(index)))
