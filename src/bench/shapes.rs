@@ -27,7 +27,8 @@ pub fn names() -> [&'static str; PUBLISHED.len()] {
 pub struct Shape {
     pub name: &'static str,
     pub spec: ModelSpec,
-    config: Value,
+    /// `config.json`
+    pub config: Value,
 }
 
 /// One tensor of a checkpoint, uniform in `center ± half_width`.
@@ -107,11 +108,6 @@ impl Shape {
             sizes["num_kv_shared_layers"] = json!(shared * layers / all);
         }
         self.with(&sizes)
-    }
-
-    /// `config.json`
-    pub fn config(&self) -> &Value {
-        &self.config
     }
 
     /// Every tensor, in a range that keeps activations finite.
