@@ -2,7 +2,7 @@
 
 use super::error::{CliError, Failure};
 use super::options::{ModelArgs, load};
-use super::{note, print, print_json, write};
+use super::{note, show, write};
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::shapes::Shape;
@@ -81,11 +81,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(path) = &args.picture {
         write(path, &report.picture().standalone())?;
     }
-    match args.json {
-        true => print_json(&report)?,
-        false => print(&tables(&report, TermStyle::of_stdout()))?,
-    }
-    Ok(())
+    Ok(show(args.json, &report, || tables(&report, TermStyle::of_stdout()))?)
 }
 
 /// Speculative decoding on the first questions of a task.
@@ -102,11 +98,7 @@ fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine)
         }
     }
     let found = speculation::run(engine, model, &prompts, &mut note)?;
-    match args.json {
-        true => print_json(&found)?,
-        false => print(&speculation_table(&found, TermStyle::of_stdout()))?,
-    }
-    Ok(())
+    Ok(show(args.json, &found, || speculation_table(&found, TermStyle::of_stdout()))?)
 }
 
 fn speculation_table(found: &Speculation, style: TermStyle) -> String {

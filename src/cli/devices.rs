@@ -1,7 +1,7 @@
 //! `uqac devices`: devices, and the self-test of their kernels.
 
 use super::error::Failure;
-use super::{print, print_json};
+use super::{print, print_json, show};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
 use crate::report::term::{Style, TermStyle, TextTable, visible};
@@ -29,7 +29,7 @@ pub fn run(args: &DevicesArgs) -> Result<ExitCode, Failure> {
         return check(args.json);
     }
     let (devices, text) = devices();
-    if args.json { print_json(&devices) } else { print(&text) }?;
+    show(args.json, &devices, || text)?;
     Ok(ExitCode::SUCCESS)
 }
 
