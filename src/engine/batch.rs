@@ -74,11 +74,7 @@ impl Engine {
 }
 
 impl Batch<'_> {
-    /// Responses that have been started and not yet taken out.
-    pub fn len(&self) -> usize {
-        self.running.len()
-    }
-
+    /// Whether all responses that have been started are taken out.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
@@ -143,7 +139,10 @@ impl Batch<'_> {
         request: Request,
         on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
+        if prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        self.engine.check_length(prompt.len() + 1)?;
         let trace = request.0.heads().map(|selection| selection.options(prompt.len()));
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
@@ -154,15 +153,11 @@ impl Batch<'_> {
             None => (backend.open(trace)?, 0),
         };
         backend.expect_fork(id, prompt.len() - 1);
-        let generation = Generation {
-            tokens: prompt.to_vec(),
-            prompt_len: prompt.len(),
-            finish: FinishReason::Length,
-            steps: Vec::new(),
-        };
+        let (tokens, prompt_len, steps) = (prompt.to_vec(), prompt.len(), Vec::new());
+        let generation = Generation { tokens, prompt_len, finish: FinishReason::Length, steps };
         let has_stop = !request.0.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
-        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means);
+        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.parts.layer_means);
         let running = self.enter(id, stream, request, generation);
         (running.text, running.lookup) = (text, guesses.then(|| Lookup::of(prompt)));
         let ticket = running.ticket;
@@ -171,13 +166,8 @@ impl Batch<'_> {
             running.advance(on_token);
             if running.finished { self.last_rows() } else { Ok(()) }
         });
-        match started {
-            Ok(()) => Ok(ticket),
-            Err(error) => {
-                self.remove(ticket).inspect(|r| self.engine.backend.close(r.id));
-                Err(error)
-            }
-        }
+        started.inspect_err(|_| drop(self.take(ticket)))?;
+        Ok(ticket)
     }
 
     /// Adds a sequence of the backend.
@@ -233,27 +223,20 @@ impl Batch<'_> {
         Some(TracedSequence::new(self.engine, id, generation))
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Running> {
-        let index = self.running.iter().position(|r| r.ticket == ticket)?;
-        let running = self.running.remove(index);
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Running> {
+        let running = self.running.extract_if(.., |r| r.ticket == ticket).next()?;
         if self.shares_guesses && running.lookup.is_some() {
             self.guess_from(&running.generation.tokens[running.generation.prompt_len..]);
         }
         Some(running)
     }
 
-    /// Decodes until every response has ended and takes them all, in the order in which they were started; with their
-    /// sequences, which remain open.
-    pub(super) fn finish_traced(&mut self, on_token: OnToken) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
-        self.decode(on_token, &mut |_| false)?;
-        Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
-    }
-
-    /// [`finish_traced`](Self::finish_traced) without the sequences.
+    /// Decodes until every response has ended and takes them all, in the order in which they were started.
     pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
-        let finished = self.finish_traced(on_token)?;
-        finished.iter().for_each(|(id, _)| self.engine.backend.close(*id));
-        Ok(finished.into_iter().map(|(_, generation)| generation).collect())
+        self.decode(on_token, &mut |_| false)?;
+        let finished = std::mem::take(&mut self.running);
+        finished.iter().for_each(|r| self.engine.backend.close(r.id));
+        Ok(finished.into_iter().map(|r| r.generation).collect())
     }
 
     /// Lets responses guess from those taken out before. For responses of one person: how fast tokens come would tell
@@ -267,13 +250,6 @@ impl Batch<'_> {
         if self.others.len() + response.len() <= MAX_SHARED {
             self.others.add(response);
         }
-    }
-
-    fn check(&self, prompt: &[u32]) -> Result<(), EngineError> {
-        if prompt.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
-        self.engine.check_length(prompt.len() + 1)
     }
 
     /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none with `max_tokens`

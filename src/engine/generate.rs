@@ -1,8 +1,9 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
+use super::batch::Running;
 use super::running::{Measure, RunningConfidence};
-use super::trace::{HeadSelection, TracedSequence, shared};
-use super::{Engine, EngineError};
+use super::trace::{TracedSequence, shared};
+use super::{Engine, EngineError, HeadSelection};
 use crate::backend::sampling::Sampling;
 use crate::backend::{Step, TokenLogprob};
 use std::ops::ControlFlow;
@@ -136,10 +137,9 @@ impl Engine {
     ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
         let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
         let mut batch = self.batch(&options);
-        batch.start(prompt, 0, &mut on_token)?;
-        let Some((id, generation)) = batch.finish_traced(&mut on_token)?.pop() else {
-            return Err(EngineError::EmptyPrompt);
-        };
+        let ticket = batch.start(prompt, 0, &mut on_token)?;
+        batch.decode(&mut on_token, &mut |_| false)?;
+        let Some(Running { id, generation, .. }) = batch.remove(ticket) else { return Err(EngineError::EmptyPrompt) };
         drop(batch);
         Ok((generation.finish, TracedSequence::new(self, id, generation)?))
     }

@@ -12,11 +12,12 @@ mod speculate;
 mod stop;
 mod trace;
 
+pub use crate::backend::HeadSelection;
 pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use pace::{Speculate, SpeculationStats};
 pub use response::{Response, Variant};
-pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
+pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
@@ -237,16 +238,10 @@ impl Engine {
         }
         self.check_length(tokens.len())?;
         let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
-        match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
-            Ok(steps) => {
-                let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);
-                Ok((sequence, Generation { tokens, prompt_len, finish, steps }))
-            }
-            Err(error) => {
-                self.backend.close(sequence);
-                Err(error)
-            }
-        }
+        let steps = trace_response(&mut *self.backend, sequence, tokens, prompt_len);
+        let steps = steps.inspect_err(|_| self.backend.close(sequence))?;
+        let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);
+        Ok((sequence, Generation { tokens, prompt_len, finish, steps }))
     }
 
     fn check_length(&self, tokens: usize) -> Result<(), EngineError> {

@@ -23,13 +23,13 @@ impl Running {
     fn look(&mut self, others: &Lookup, pace: &mut Pace) {
         let tokens = &self.generation.tokens;
         if let (Some(guess), Some(last)) = (self.guess.take(), tokens.last()) {
-            pace.note_first(&guess, guess.first == *last);
+            pace.note_first(&guess, guess.found.next == *last);
         }
         let Some(own) = self.lookup.as_ref().filter(|_| !self.finished) else { return };
-        let found = [own, others].into_iter().enumerate().filter_map(|(source, lookup)| {
-            let found = lookup.find(tokens)?;
-            Some(Guess { source, found, first: lookup.next(found) })
-        });
+        let found = [own, others]
+            .into_iter()
+            .enumerate()
+            .filter_map(|(source, lookup)| Some(Guess { source, found: lookup.find(tokens)? }));
         // of equals the text itself
         self.guess = found.min_by_key(|guess| KINDS - guess.found.kind);
     }

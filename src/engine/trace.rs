@@ -6,47 +6,19 @@ use super::{Engine, EngineError, Generation, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::reference::dot;
-use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions};
+use crate::backend::{Backend, HeadRecord, HeadSelection, Row, SequenceId, TraceOptions};
 use std::ops::Range;
 
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
 
-/// The parts of the trace of each row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadSelection {
-    /// K: the heads of lowest entropy.
-    pub heads: usize,
-    /// Normalization of that entropy.
-    pub entropy: EntropyRule,
-    /// Whether [`Step::distribution`](crate::backend::Step::distribution) is recorded.
-    pub wide: bool,
-    /// Whether [`Step::heads`](crate::backend::Step::heads) is recorded.
-    pub head_attention: bool,
-    /// Whether [`Response::layer_means`] are recorded.
-    pub layer_means: bool,
-}
-
 impl HeadSelection {
     /// K as published, exact entropies, and nothing more.
-    pub const PUBLISHED: HeadSelection = HeadSelection {
-        heads: SELECTED_HEADS,
-        entropy: EntropyRule::Exact,
-        wide: false,
-        head_attention: false,
-        layer_means: false,
-    };
+    pub const PUBLISHED: HeadSelection = TraceOptions::new(0, SELECTED_HEADS, EntropyRule::Exact).parts;
 
     /// The backend's options for a response that starts at `prompt_len`.
     pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
-        TraceOptions {
-            first_row: prompt_len - 1,
-            heads: self.heads,
-            rule: self.entropy,
-            wide: self.wide,
-            head_attention: self.head_attention,
-            layer_means: self.layer_means,
-        }
+        TraceOptions { first_row: prompt_len - 1, parts: self }
     }
 }
 
