@@ -154,13 +154,10 @@ fn scaling(scaling: &RopeScaling) -> String {
 fn weight_facts(engine: &Engine) -> Value {
     let weights = engine.weights();
     let matrices = weights.matrices();
-    let mut types: Vec<&str> = matrices.iter().map(|w| w.dtype.name()).collect();
-    types.sort_unstable();
-    types.dedup();
     json!({
         "matrices": matrices.len(),
         "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
-        "type": types.join(", "),
+        "type": weights.types(),
         "bytes": weights.byte_len(),
         "bytes_per_decoded_token": engine.weight_bytes_per_token(),
     })

@@ -14,8 +14,6 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
-use jinja::Fault;
-
 use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 use crate::files;
@@ -246,12 +244,12 @@ impl ChatTemplate {
             + messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>();
         let rendered = on_known_stack(|| {
             self.template.render(&variables, input_len).map_err(|fault| match fault {
-                Fault::Limit(message) => ChatError::Limit { message },
-                Fault::Error(message) | Fault::Raised(message) if self.needs_tools(&mut variables, input_len) => {
+                ChatError::Render { message } | ChatError::Template { message }
+                    if self.needs_tools(&mut variables, input_len) =>
+                {
                     ChatError::NeedsTools { message }
                 }
-                Fault::Raised(message) => ChatError::Template { message },
-                Fault::Error(message) => ChatError::Render { message },
+                other => other,
             })
         });
         rendered.map_err(ChatError::Thread)?

@@ -6,8 +6,6 @@ mod rope;
 
 pub use rope::{RopeScaling, RopeSpec, Rotation, head_order};
 
-use families::{FAMILIES, MULTIMODAL};
-
 /// The gate's activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -109,10 +107,9 @@ pub struct ModelSpec {
     pub architecture: String,
     pub hidden_size: usize,
     pub num_attention_heads: usize,
-    /// This and the next two are those of most layers; [`LayerSpec`] has each one's.
+    /// This and the next are those of most layers; [`LayerSpec`] has each one's.
     pub num_key_value_heads: usize,
     pub head_dim: usize,
-    pub intermediate_size: usize,
     /// Rows of the embedding and of the head; a tokenizer may have fewer tokens.
     pub vocab_size: usize,
     /// Longest sequence, in tokens: `max_position_embeddings`, or less where the longer ones need what is not implemented.
@@ -162,16 +159,10 @@ pub struct ModelSpec {
     pub layer_scalar: bool,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
-    pub bos_token_id: Option<u32>,
     /// The source of settings that checkpoints keep in several places.
     pub sources: Vec<(&'static str, &'static str)>,
     /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
     pub eos_token_ids: Vec<u32>,
-}
-
-/// The architectures that [`ModelSpec::from_folder`] understands.
-pub fn architectures() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|family| family.architecture).chain(MULTIMODAL.iter().map(|(name, _)| *name))
 }
 
 impl ModelSpec {

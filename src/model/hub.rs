@@ -15,12 +15,9 @@ pub enum LocateError {
     /// Written like a path, but nothing is there.
     #[error("no such folder: {}", path.display())]
     NoSuchFolder { path: PathBuf },
-    /// A file (such as a checkpoint) instead of its folder.
-    #[error("{} is a file; give the model's folder, the one with config.json", path.display())]
-    NotAFolder { path: PathBuf },
-    /// A folder, but not a model's.
-    #[error("{} is {what}", folder.display())]
-    NotAModel { folder: PathBuf, what: &'static str },
+    /// A file, such as a checkpoint, or a folder, but not a model's.
+    #[error("{} is {what}", path.display())]
+    NotAModel { path: PathBuf, what: &'static str },
     /// The embedded model cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
@@ -86,7 +83,8 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
         return Ok(gguf::folder(path)?);
     }
     if path.is_file() {
-        return Err(LocateError::NotAFolder { path: path.to_path_buf() });
+        let what = "a file; give the model's folder, the one with config.json";
+        return Err(LocateError::NotAModel { path: path.to_path_buf(), what });
     }
     if looks_like_a_path(name) {
         return Err(LocateError::NoSuchFolder { path: path.to_path_buf() });
@@ -155,7 +153,7 @@ fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
     } else {
         "no model folder: config.json is missing"
     };
-    Err(LocateError::NotAModel { folder, what })
+    Err(LocateError::NotAModel { path: folder, what })
 }
 
 fn is_gguf(name: &str) -> bool {

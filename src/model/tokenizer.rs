@@ -133,7 +133,11 @@ impl Tokenizer {
         for &id in ids {
             self.token_text(id)?;
         }
-        let text = self.decode_raw(ids)?;
+        if ids.is_empty() {
+            return Ok(String::new()); // some decoders assume there is a last token
+        }
+        let decoded = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
+        let text = decoded.map_err(|e| TokenizerError::Decode(e.to_string()))?;
         Ok(if self.config.clean_up_tokenization_spaces == Some(true) { detokenize::clean_up(&text) } else { text })
     }
 
@@ -175,17 +179,12 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// Text of the token that begins a sequence, if the model has one.
-    pub fn bos_token(&self) -> Option<&str> {
-        self.config.special_tokens.get("bos_token").map(String::as_str)
-    }
-
     /// Text of the token that ends a sequence, if the model has one.
     pub fn eos_token(&self) -> Option<&str> {
         self.config.special_tokens.get("eos_token").map(String::as_str)
     }
 
-    /// Id of [`Self::bos_token`]; none if the vocabulary does not have it.
+    /// Id of the token that begins a sequence; none if the model or its vocabulary does not have one.
     pub fn bos_token_id(&self) -> Option<u32> {
         self.bos_id
     }
@@ -204,14 +203,6 @@ impl Tokenizer {
     /// The token as the vocabulary writes it (not as text).
     fn token_text(&self, id: u32) -> Result<String, TokenizerError> {
         self.inner.id_to_token(id).ok_or(TokenizerError::UnknownId { id, vocab_size: self.vocab_size })
-    }
-
-    fn decode_raw(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        if ids.is_empty() {
-            return Ok(String::new()); // some decoders assume there is a last token
-        }
-        let decoded = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
-        decoded.map_err(|e| TokenizerError::Decode(e.to_string()))
     }
 }
 

@@ -351,6 +351,12 @@ impl Weights {
         layers.chain(self.layer_inputs.iter().map(|inputs| &inputs.projection)).chain(std::iter::once(&self.head))
     }
 
+    /// The types of all matrices, each once, as `bf16, f32`.
+    pub fn types(&self) -> String {
+        let types: BTreeSet<&str> = self.matrices().iter().map(|w| w.dtype.name()).collect();
+        types.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
     /// Bytes of all matrices in their files.
     pub fn byte_len(&self) -> usize {
         self.matrices().iter().map(|w| w.byte_len()).sum()

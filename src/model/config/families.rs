@@ -64,7 +64,7 @@ pub(super) const COMMON: fn() -> Value = settings!({
     "hidden_size": null, "num_hidden_layers": null, "num_attention_heads": null, "num_key_value_heads": null,
     "head_dim": null, "intermediate_size": null, "vocab_size": null, "max_position_embeddings": null,
     "rms_norm_eps": null, "hidden_act": null, "tie_word_embeddings": null, "rope_theta": null, "rope_scaling": null,
-    "rope_parameters": null, "bos_token_id": null, "eos_token_id": null,
+    "rope_parameters": null, "eos_token_id": null,
 });
 
 const LLAMA: Family = Family {

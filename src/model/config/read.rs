@@ -4,7 +4,7 @@ mod per_layer;
 mod rope;
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
-use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, architectures};
+use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
 use crate::model::{ModelError, ModelSpec, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
@@ -67,7 +67,8 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
         return Ok((name.clone(), family));
     }
     let Some((_, text_model)) = MULTIMODAL.iter().find(|(known, _)| known == name) else {
-        let known = architectures().collect::<Vec<_>>().join(", ");
+        let known = FAMILIES.iter().map(|family| family.architecture).chain(MULTIMODAL.iter().map(|(name, _)| *name));
+        let known = known.collect::<Vec<_>>().join(", ");
         return Err(("architectures", format!("{name} is not supported (supported: {known})")));
     };
     let text = named.text_config.as_ref().ok_or(("text_config", "expected an object, found nothing".to_owned()))?;
@@ -80,7 +81,7 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
 /// The keys that the family reads, of `text_config` where there is one, or else its defaults.
 fn settings(tree: &Value, family: &Family) -> Value {
     /// Of the whole model, where both have the key.
-    const OUTER: [&str; 3] = ["tie_word_embeddings", "bos_token_id", "eos_token_id"];
+    const OUTER: [&str; 2] = ["tie_word_embeddings", "eos_token_id"];
     let text = tree.get("text_config").unwrap_or(tree);
     let found = |key: &str| {
         let outer = tree.get(key).filter(|_| OUTER.contains(&key));
@@ -254,8 +255,6 @@ struct Config {
     sliding_window_pattern: Option<Size>,
     max_window_layers: Option<usize>,
     #[serde(default)]
-    bos_token_id: TokenIds,
-    #[serde(default)]
     eos_token_id: TokenIds,
 }
 
@@ -332,7 +331,6 @@ impl Config {
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
-            intermediate_size: self.intermediate_size.0,
             vocab_size: self.vocab_size.0,
             max_position_embeddings: longer_context.map_or(context, |(limit, _)| limit.min(context)),
             longer_context: longer_context.filter(|(limit, _)| *limit < context).map(|(_, why)| (context, why)),
@@ -365,7 +363,6 @@ impl Config {
             rope,
             boxed_instruction: family.boxed_instruction,
             sources: vec![("rope", rope_source)],
-            bos_token_id: self.bos_token_id.0.first().copied(),
             eos_token_ids: self.eos_token_id.0,
         })
     }
