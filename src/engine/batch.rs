@@ -4,6 +4,7 @@
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
+use super::running::Measure;
 use super::stop::StopText;
 use super::trace::shared;
 use super::{Engine, EngineError, HeadSelection, TracedSequence};
@@ -28,7 +29,7 @@ pub struct Batch<'e> {
     started: u64,
 }
 
-/// Generation options, shared by responses, with the ids that end them.
+/// Generation options, shared by responses, with the ids that end them and all that their running confidence needs.
 #[derive(Clone)]
 pub struct Request(Arc<GenerateOptions>);
 
@@ -69,7 +70,9 @@ impl Engine {
     /// Options for responses of a batch.
     pub fn request(&self, options: &GenerateOptions) -> Request {
         let ends = options.ends.clone().unwrap_or_else(|| self.spec().eos_token_ids.clone());
-        Request(Arc::new(GenerateOptions { ends: Some(ends), ..options.clone() }))
+        let wide = options.running.is_some_and(|running| running.measure == Measure::Group);
+        let trace = options.trace.map(|trace| HeadSelection { wide: trace.wide || wide, ..trace });
+        Request(Arc::new(GenerateOptions { ends: Some(ends), trace, ..options.clone() }))
     }
 }
 
@@ -143,7 +146,7 @@ impl Batch<'_> {
             return Err(EngineError::EmptyPrompt);
         }
         self.engine.check_length(prompt.len() + 1)?;
-        let trace = request.0.heads().map(|selection| selection.options(prompt.len()));
+        let trace = request.0.trace.map(|selection| selection.options(prompt.len()));
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
             Some((from, shared)) => {

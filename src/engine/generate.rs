@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
 use super::batch::Running;
-use super::running::{Measure, RunningConfidence};
+use super::running::RunningConfidence;
 use super::trace::{TracedSequence, shared};
 use super::{Engine, EngineError, HeadSelection};
 use crate::backend::sampling::Sampling;
@@ -34,14 +34,6 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             running: None,
         }
-    }
-}
-
-impl GenerateOptions {
-    /// The trace: the selected heads, and whole distributions where the running confidence needs them.
-    pub(super) fn heads(&self) -> Option<HeadSelection> {
-        let needs = self.running.is_some_and(|running| running.measure == Measure::Group);
-        self.trace.map(|heads| HeadSelection { wide: heads.wide || needs, ..heads })
     }
 }
 

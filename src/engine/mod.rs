@@ -264,22 +264,17 @@ fn open_backend(
         let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten(), weights: format, gamma };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
-    let only_on_cpu = match () {
-        () if device == DeviceChoice::Reference => (!format.is_file()).then(|| format!("weights in {format}")),
-        () if on_cuda.is_none() => Some("values in q8".to_owned()),
-        () => None,
-    };
-    let cuda_fallback_reason = match (device, only_on_cpu) {
-        (DeviceChoice::Cuda(_) | DeviceChoice::Reference, Some(what)) => {
-            return Err(CudaError::Unsupported(format!("{what}: use --device cpu")));
-        }
-        (DeviceChoice::Cpu | DeviceChoice::Reference, _) | (DeviceChoice::Auto, Some(_)) => None,
-        (DeviceChoice::Cuda(ordinal), None) => return Ok((open_cuda(ordinal)?, None)),
-        (DeviceChoice::Auto, None) => match open_cuda(0) {
+    let only_on_cpu = |what: &str| Err(CudaError::Unsupported(format!("{what}: use --device cpu")));
+    let cuda_fallback_reason = match device {
+        DeviceChoice::Reference if !format.is_file() => return only_on_cpu(&format!("weights in {format}")),
+        DeviceChoice::Cuda(_) if on_cuda.is_none() => return only_on_cpu("values in q8"),
+        DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
+        DeviceChoice::Auto if on_cuda.is_some() => match open_cuda(0) {
             Ok(backend) => return Ok((backend, None)),
             Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => None,
             Err(error) => Some(error),
         },
+        DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Reference => None,
     };
     let (k_cache, v_cache) = (k_cache.unwrap_or(DType::F32), v_cache.unwrap_or(ValueType::F32));
     if device == DeviceChoice::Reference {

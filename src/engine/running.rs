@@ -1,7 +1,6 @@
 //! Running confidence of a response while it is written, and the early stop below a threshold.
 
 use crate::backend::Step;
-use crate::units::count;
 use serde::{Deserialize, Serialize};
 
 /// Steps that a running confidence is the mean of, unless it is set: DeepConf's authors take 2,048, but nearly every response
@@ -46,30 +45,13 @@ impl Measure {
 }
 
 /// A response's running confidence: the mean of a measure over the last `window` predicted tokens, none before there are as
-/// many. DeepConf's online rule (section 3.3) ends a response with the first token after which it is below a threshold; without one
-/// it is only reported. Also options of the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
-#[command(next_help_heading = "Early stopping")]
+/// many. DeepConf's online rule (section 3.3) ends a response where it falls below a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunningConfidence {
-    /// Quantity averaged over the window
-    #[arg(
-        long = "running",
-        value_name = "RUNNING",
-        default_value = "group",
-        requires = "stop_below",
-        hide_short_help = true
-    )]
     pub measure: Measure,
-    /// Window in tokens; shorter responses are not stopped
-    #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below", hide_short_help = true)]
     pub window: usize,
-    /// End a response once its running confidence falls below C
-    #[arg(long, value_name = "C", value_parser = finite, allow_negative_numbers = true, hide_short_help = true, display_order = 0)]
+    /// A response ends with the first token after which its running confidence is lower; `None`: it is only reported.
     pub stop_below: Option<f64>,
-}
-
-fn finite(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(|| "expected a number".to_owned())
 }
 
 impl RunningConfidence {
@@ -78,11 +60,6 @@ impl RunningConfidence {
         let last = &steps[steps.len().checked_sub(self.window)?..];
         let sum: Option<f64> = last.iter().map(|step| self.measure.of(step)).sum();
         sum.map(|sum| sum / self.window as f64)
-    }
-
-    /// `None` if it ends no response.
-    pub fn stopping(self) -> Option<RunningConfidence> {
-        self.stop_below.map(|_| self)
     }
 
     /// Whether a response whose running confidence this is ends here.
