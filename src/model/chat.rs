@@ -230,18 +230,15 @@ impl ChatTemplate {
     ) -> Result<String, ChatError> {
         let mut variables = json!({"messages": messages, "add_generation_prompt": add_generation_prompt,
                                    "tools": null, "documents": null});
-        let texts = self.special_tokens.iter().map(|(name, text)| {
+        let mut input_len: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        for (name, text) in &self.special_tokens {
+            input_len += text.len();
             variables[name] = json!(text);
-            text.len()
-        });
-        let input_len = texts.sum::<usize>();
+        }
         for (name, value) in self.arguments.iter().chain(arguments) {
+            input_len += value.to_string().len();
             variables[name] = value.clone();
         }
-        let arguments = self.arguments.values().chain(arguments.values()).map(|value| value.to_string().len());
-        let input_len = input_len
-            + arguments.sum::<usize>()
-            + messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>();
         let rendered = on_known_stack(|| {
             self.template.render(&variables, input_len).map_err(|fault| match fault {
                 ChatError::Render { message } | ChatError::Template { message }

@@ -112,11 +112,10 @@ pub(crate) fn dataset_snapshots(name: &str) -> Vec<PathBuf> {
 
 fn dataset_snapshots_in(cache: &Path, name: &str) -> Vec<PathBuf> {
     let folder = cache.join(format!("datasets--{}", name.replace('/', "--")));
-    let snapshots = folder.join("snapshots");
     let main = snapshot(&folder, MAIN);
-    let others = entries(&snapshots).into_iter().map(|commit| snapshots.join(commit));
-    let others: Vec<PathBuf> = others.filter(|path| main.as_ref() != Some(path)).collect();
-    main.into_iter().chain(others).collect()
+    let mut snapshots = files::entries(&folder.join("snapshots")).unwrap_or_default();
+    snapshots.sort_by_key(|path| main.as_ref() != Some(path));
+    snapshots
 }
 
 /// Bytes of a file that holds a commit's hash.

@@ -183,7 +183,7 @@ impl Plan {
 /// the characters in it that were complete are already out, while the whole run decodes to U+FFFD.)
 pub struct TextStream<T> {
     /// A reference to a tokenizer, or an owner of it.
-    tokenizer: T,
+    pub(crate) tokenizer: T,
     previous: Option<String>,
     /// Up to three bytes: the beginning of a character.
     held: Vec<u8>,
