@@ -1,12 +1,11 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
 use super::error::{CliError, Failure};
-use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{CalibrationArgs, EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::bar;
 use super::{ABSTAINED, note, print, print_json};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
-use crate::engine::running::RunningConfidence;
 use crate::engine::{FinishReason, GenerateOptions, TracedSequence};
 use crate::eval::assess::{Request, assess, calibration};
 use crate::eval::calibration::Calibration;
@@ -55,7 +54,7 @@ pub struct AskArgs {
     #[command(flatten)]
     calibration: CalibrationArgs,
     #[command(flatten)]
-    early: RunningConfidence,
+    early: EarlyArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -76,7 +75,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
         sampling: args.sampling,
         trace: Some(parameters.head_selection()),
-        running: args.early.stopping(),
+        running: args.early.running(),
         ..GenerateOptions::default()
     };
     let mut stream = Stream::new(&tokenizer);

@@ -1,11 +1,10 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
 use super::error::{CliError, Failure};
-use super::options::{MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::engine::encode::EncodeError;
-use crate::engine::running::RunningConfidence;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
@@ -68,7 +67,7 @@ pub struct EvalArgs {
     #[command(flatten)]
     method: MethodArgs,
     #[command(flatten)]
-    early: RunningConfidence,
+    early: EarlyArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -92,7 +91,7 @@ impl EvalArgs {
         EvalOptions {
             parameters: Parameters { chain: self.chain, draw, ..parameters },
             max_tokens: self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
-            running: self.early.stopping(),
+            running: self.early.running(),
             methods: keys.map(str::to_owned).collect(),
             boxed_instruction: match self.boxed_instruction {
                 Some(true) => BoxedInstruction::All,

@@ -4,11 +4,13 @@
 use super::error::{CliError, Failure};
 use super::{detail, note, progress, signals};
 use crate::backend::entropy::Gamma;
+use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions};
 use crate::files;
 use crate::model::chat::is_reserved;
 use crate::model::demo;
 use crate::model::hub::locate_model;
+use crate::units::count;
 use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
 use clap::{Args, ValueEnum};
@@ -173,4 +175,31 @@ impl MethodArgs {
 /// The end of a command's long help: its examples, and the rules with their values.
 pub fn examples_and_rules(examples: &str) -> String {
     format!("{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
+}
+
+/// Early stopping by confidence.
+#[derive(Args)]
+#[command(next_help_heading = "Early stopping")]
+pub struct EarlyArgs {
+    /// End a response once its running confidence falls below C
+    #[arg(long, value_name = "C", value_parser = finite, allow_negative_numbers = true, hide_short_help = true)]
+    stop_below: Option<f64>,
+    /// Quantity averaged over the window
+    #[arg(long, default_value = "group", requires = "stop_below", hide_short_help = true)]
+    running: Measure,
+    /// Window in tokens; shorter responses are not stopped
+    #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below", hide_short_help = true)]
+    window: usize,
+}
+
+impl EarlyArgs {
+    /// `None` without early stopping.
+    pub fn running(&self) -> Option<RunningConfidence> {
+        let EarlyArgs { stop_below, running: measure, window } = *self;
+        stop_below.map(|_| RunningConfidence { measure, window, stop_below })
+    }
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(|| "expected a number".to_owned())
 }
