@@ -9,7 +9,7 @@ use super::stop::StopText;
 use super::trace::shared;
 use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::forward;
-use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
+use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::sync::Arc;
 
 /// Responses of an evaluation or of a list of questions that are generated at once by default.
@@ -57,14 +57,8 @@ impl Engine {
     /// An empty batch, whose responses are generated with these options where they have none of their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
-        Batch {
-            engine: self,
-            request,
-            running: Vec::new(),
-            others: Lookup::default(),
-            shares_guesses: false,
-            started: 0,
-        }
+        let (running, others, shares_guesses, started) = Default::default();
+        Batch { engine: self, request, running, others, shares_guesses, started }
     }
 
     /// Options for responses of a batch.
@@ -146,7 +140,7 @@ impl Batch<'_> {
             return Err(EngineError::EmptyPrompt);
         }
         self.engine.check_length(prompt.len() + 1)?;
-        let trace = request.0.trace.map(|selection| selection.options(prompt.len()));
+        let trace = request.0.trace.map(|parts| TraceOptions { first_row: prompt.len() - 1, parts });
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
             Some((from, shared)) => {

@@ -1,8 +1,6 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
-use super::batch::Running;
 use super::running::RunningConfidence;
-use super::trace::{TracedSequence, shared};
 use super::{Engine, EngineError, HeadSelection};
 use crate::backend::sampling::Sampling;
 use crate::backend::{Step, TokenLogprob};
@@ -117,45 +115,5 @@ impl Engine {
             batch.start(prompt, stream, &mut on_token)?;
         }
         batch.finish(&mut on_token)
-    }
-
-    /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
-    /// stopped at once) is an error.
-    pub fn generate_traced(
-        &mut self,
-        prompt: &[u32],
-        options: &GenerateOptions,
-        mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
-        let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
-        let mut batch = self.batch(&options);
-        let ticket = batch.start(prompt, 0, &mut on_token)?;
-        batch.decode(&mut on_token, &mut |_| false)?;
-        let Some(Running { id, generation, .. }) = batch.remove(ticket) else { return Err(EngineError::EmptyPrompt) };
-        drop(batch);
-        Ok((generation.finish, TracedSequence::new(self, id, generation)?))
-    }
-}
-
-impl TracedSequence<'_> {
-    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
-    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
-    /// number them for the sampler; `on_token` sees every token as it is chosen and may break its response off.
-    pub fn generate_sharing(
-        &mut self,
-        prompts: &[Vec<u32>],
-        options: &GenerateOptions,
-        streams: impl IntoIterator<Item = u64>,
-        on_token: OnToken,
-    ) -> Result<Vec<Generation>, EngineError> {
-        self.parts().1.restore()?;
-        let mut batch = self.engine.batch(options);
-        let Generation { tokens, prompt_len, .. } = &self.generation;
-        batch.guess_from(&tokens[*prompt_len..]);
-        for (prompt, stream) in prompts.iter().zip(streams) {
-            let base = Some((self.sequence, shared(prompt, tokens)));
-            batch.start_from(base, prompt, stream, batch.request.clone(), on_token)?;
-        }
-        batch.finish(on_token)
     }
 }

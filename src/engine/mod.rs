@@ -26,8 +26,8 @@ use crate::backend::entropy::Gamma;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
-    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, ValueType,
-    WeightFormat,
+    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
+    ValueType, WeightFormat,
 };
 use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
@@ -152,7 +152,7 @@ impl Engine {
     /// Sets variables of the chat template, such as `enable_thinking`, for every conversation; without a template nothing.
     pub fn set_template_arguments(&mut self, arguments: Arguments) {
         if let Some(template) = &mut self.chat_template {
-            template.set_arguments(arguments);
+            template.arguments = arguments;
         }
     }
 
@@ -208,7 +208,7 @@ impl Engine {
 
     /// Bytes besides the weights' for a sequence of `tokens` tokens, all of them a traced response with K as published.
     pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
-        self.backend.expected_memory(tokens, HeadSelection::default().options(1))
+        self.backend.expected_memory(tokens, TraceOptions { first_row: 0, parts: HeadSelection::default() })
     }
 
     /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`, keeping the heads of
@@ -237,7 +237,7 @@ impl Engine {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
-        let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
+        let sequence = self.backend.open(Some(TraceOptions { first_row: prompt_len - 1, parts: selection }))?;
         let steps = trace_response(&mut *self.backend, sequence, tokens, prompt_len);
         let steps = steps.inspect_err(|_| self.backend.close(sequence))?;
         let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);

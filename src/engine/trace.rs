@@ -1,13 +1,14 @@
 //! A response whose KV cache and trace an engine holds, and the queries that it answers.
 
+use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress};
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
-use super::{Engine, EngineError, Generation, trace_response};
+use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::reference::dot;
 use crate::backend::{Backend, HeadRecord, HeadSelection, Row, SequenceId, TraceOptions};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
@@ -15,11 +16,6 @@ pub const SELECTED_HEADS: usize = 16;
 impl HeadSelection {
     /// K as published, exact entropies, and nothing more.
     pub const PUBLISHED: HeadSelection = TraceOptions::new(0, SELECTED_HEADS, EntropyRule::Exact).parts;
-
-    /// The backend's options for a response that starts at `prompt_len`.
-    pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
-        TraceOptions { first_row: prompt_len - 1, parts: self }
-    }
 }
 
 impl Default for HeadSelection {
@@ -130,10 +126,29 @@ impl<'e> TracedSequence<'e> {
     /// Final hidden states (after the final norm) of the response's rows, `[R + 1, hidden_size]`: of the prompt's last token and of
     /// each of the response.
     pub fn hidden_states(&self) -> Result<Vec<f32>, EngineError> {
-        Ok(self
-            .engine
-            .backend
-            .hidden_states(self.sequence, self.generation.prompt_len - 1..self.generation.tokens.len())?)
+        let (tokens, prompt_len) = self.tokens();
+        Ok(self.engine.backend.hidden_states(self.sequence, prompt_len - 1..tokens.len())?)
+    }
+
+    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
+    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
+    /// number them for the sampler; `on_token` sees every token as it is chosen and may break its response off.
+    pub fn generate_sharing(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+        on_token: OnToken,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.parts().1.restore()?;
+        let mut batch = self.engine.batch(options);
+        let Generation { tokens, prompt_len, .. } = &self.generation;
+        batch.guess_from(&tokens[*prompt_len..]);
+        for (prompt, stream) in prompts.iter().zip(streams) {
+            let base = Some((self.sequence, shared(prompt, tokens)));
+            batch.start_from(base, prompt, stream, batch.request.clone(), on_token)?;
+        }
+        batch.finish(on_token)
     }
 
     /// Bytes held: (KV cache, trace).
@@ -143,6 +158,25 @@ impl<'e> TracedSequence<'e> {
 
     pub fn engine(&self) -> &Engine {
         self.engine
+    }
+}
+
+impl Engine {
+    /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
+    /// stopped at once) is an error.
+    pub fn generate_traced(
+        &mut self,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
+        let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
+        let mut batch = self.batch(&options);
+        let ticket = batch.start(prompt, 0, &mut on_token)?;
+        batch.decode(&mut on_token, &mut |_| false)?;
+        let ended = batch.remove(ticket).ok_or(EngineError::EmptyPrompt)?;
+        drop(batch);
+        Ok((ended.generation.finish, TracedSequence::new(self, ended.id, ended.generation)?))
     }
 }
 
