@@ -190,7 +190,7 @@ fn manifest<Options>(
             gamma: Some(engine.options().gamma)
                 .filter(|gamma| *gamma != Gamma::PUBLISHED)
                 .map(|gamma| gamma.values().to_vec()),
-            template_arguments: engine.chat_template().map(|template| template.arguments().clone()).unwrap_or_default(),
+            template_arguments: engine.chat_template().map(|template| template.arguments.clone()).unwrap_or_default(),
         },
         options,
         device: engine.device(),

@@ -135,8 +135,8 @@ pub struct ChatTemplate {
     source: String,
     /// `bos_token`, `eos_token` ... as the template sees them; those the model lacks are undefined in it.
     special_tokens: BTreeMap<String, String>,
-    /// Variables of the user's, such as `enable_thinking`.
-    arguments: Arguments,
+    /// Variables of the user's for every conversation, such as `enable_thinking`.
+    pub arguments: Arguments,
 }
 
 /// Additional variables of a chat template; they may replace special tokens.
@@ -168,13 +168,13 @@ impl ChatTemplate {
             Some(found) => found,
             None => {
                 let path = folder.join("tokenizer_config.json");
-                match &tokenizer.config().chat_template {
+                match &tokenizer.config.chat_template {
                     Some(field) => (default_template(field, &path)?, path),
                     None => return Ok(None),
                 }
             }
         };
-        let special_tokens = tokenizer.config().special_tokens.clone();
+        let special_tokens = tokenizer.config.special_tokens.clone();
         Self::build(source, path.display().to_string(), special_tokens).map(Some)
     }
 
@@ -257,15 +257,6 @@ impl ChatTemplate {
         let function = json!({"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}});
         variables["tools"] = json!([{"type": "function", "function": function}]);
         self.template.render(variables, input_len).is_ok()
-    }
-
-    /// Sets the arguments of every conversation.
-    pub fn set_arguments(&mut self, arguments: Arguments) {
-        self.arguments = arguments;
-    }
-
-    pub fn arguments(&self) -> &Arguments {
-        &self.arguments
     }
 
     /// The template's text as published.

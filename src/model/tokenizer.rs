@@ -73,7 +73,8 @@ pub enum TokenizerError {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     plan: Plan,
-    config: TokenizerConfig,
+    /// From `tokenizer_config.json`.
+    pub(crate) config: TokenizerConfig,
     vocab_size: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
@@ -193,11 +194,6 @@ impl Tokenizer {
     /// `generation_config.json` lists them.
     pub fn eos_token_id(&self) -> Option<u32> {
         self.eos_id
-    }
-
-    /// From `tokenizer_config.json`.
-    pub(crate) fn config(&self) -> &TokenizerConfig {
-        &self.config
     }
 
     /// The token as the vocabulary writes it (not as text).

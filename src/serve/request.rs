@@ -60,6 +60,7 @@ pub enum Task {
 }
 
 /// Responses to generate.
+#[derive(Default)]
 pub struct Generate {
     pub chat: bool,
     pub prompts: Vec<Prompt>,
@@ -325,16 +326,13 @@ fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
     };
     Ok(Generate {
-        chat: false,
-        prompts: Vec::new(),
         n,
         options: GenerateOptions { stop, sampling, ..GenerateOptions::default() },
-        logprobs: None,
-        echo: false,
         stream,
-        template_arguments: arguments,
         include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+        template_arguments: arguments,
         uqac,
+        ..Generate::default()
     })
 }
 

@@ -469,7 +469,7 @@ fn arguments_are_variables_of_the_template() {
     };
     assert_eq!(render(&template, serde_json::json!({})), "<s>");
     assert_eq!(render(&template, serde_json::json!({"enable_thinking": false, "n": 3})), "<s><no>3");
-    template.set_arguments(arguments(serde_json::json!({"enable_thinking": false, "bos_token": "", "n": 1})));
+    template.arguments = arguments(serde_json::json!({"enable_thinking": false, "bos_token": "", "n": 1}));
     assert_eq!(render(&template, serde_json::json!({"n": 2})), "<no>2");
     assert_eq!(render(&template, serde_json::json!({"enable_thinking": true})), "1");
 }
