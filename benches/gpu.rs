@@ -170,7 +170,7 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
 
 fn configs(folder: PathBuf, quick: bool) -> Result<(), Fatal> {
     for shape in session::shapes(&[], quick)? {
-        write(folder.join(shape.name).join("config.json"), &shape.config().to_string())?;
+        write(folder.join(shape.name).join("config.json"), &shape.config.to_string())?;
     }
     Ok(())
 }

@@ -23,15 +23,15 @@ const MAX_FILE: u64 = 256 << 20;
 
 /// `$UQAC_CACHE`, else `uqac` in the user's cache folder; `None` if no variable locates one.
 pub(crate) fn folder() -> Option<PathBuf> {
-    folder_with(|name| std::env::var_os(name))
+    folder_of("UQAC_CACHE", "uqac", |name| std::env::var_os(name))
 }
 
-/// [`folder`] with the environment as a function, so that tests need not change the process's own.
-fn folder_with(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+/// The folder that a variable names, else `name` in the user's cache folder; with the environment as a function, so that tests need
+/// not change the process's own.
+pub(crate) fn folder_of(variable: &str, name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let of = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    of("UQAC_CACHE")
-        .or_else(|| of("XDG_CACHE_HOME").map(|folder| folder.join("uqac")))
-        .or_else(|| of("HOME").map(|home| home.join(".cache/uqac")))
+    let home = || of("HOME").map(|home| home.join(".cache"));
+    of(variable).or_else(|| Some(of("XDG_CACHE_HOME").or_else(home)?.join(name)))
 }
 
 /// The subfolder `name` of the cache folder `cache`, created if missing and cleared of abandoned drafts.
@@ -159,7 +159,9 @@ mod tests {
     #[test]
     fn the_folder_is_where_variables_say() {
         let found = |set: &[(&str, &str)]| {
-            folder_with(|name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value)))
+            folder_of("UQAC_CACHE", "uqac", |name| {
+                set.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value))
+            })
         };
         assert_eq!(found(&[]), None);
         assert_eq!(found(&[("HOME", "/h")]), Some("/h/.cache/uqac".into()));

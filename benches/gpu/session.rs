@@ -177,7 +177,7 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let machine = Machine::open(arguments.device, arguments.threads, sizes.buffer)?;
     let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
     let folder = arguments.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
-    let counts = !arguments.quick && arguments.layers.is_none() && matches!(machine, Machine::Cuda(_));
+    let counts = !arguments.quick && arguments.layers.is_none() && matches!(machine, Machine::Cuda { .. });
     let report = Report { counts, ..Report::default() };
     let (json, suffix) = (arguments.json.clone(), arguments.suffix.clone());
     let log = Log { report, json, suffix, failures: 0 };

@@ -59,14 +59,13 @@ impl DecodeRow {
     }
 }
 
-/// Recorded data of a sequence's rows, for row reconstruction and similarity.
+/// The parts of the trace of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TraceOptions {
-    /// Rows before this one are not recorded.
-    pub first_row: usize,
-    /// K: heads of lowest entropy that are kept per row.
+pub struct HeadSelection {
+    /// K: the heads of lowest entropy that are kept.
     pub heads: usize,
-    pub rule: EntropyRule,
+    /// Normalization of that entropy.
+    pub entropy: EntropyRule,
     /// Whether [`Step::distribution`] is recorded.
     pub wide: bool,
     /// Whether [`HeadAttention`] is recorded of every head.
@@ -75,10 +74,19 @@ pub struct TraceOptions {
     pub layer_means: bool,
 }
 
+/// Recorded data of a sequence's rows, for row reconstruction and similarity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TraceOptions {
+    /// Rows before this one are not recorded.
+    pub first_row: usize,
+    pub parts: HeadSelection,
+}
+
 impl TraceOptions {
     /// The heads of lowest entropy, and nothing more.
-    pub const fn new(first_row: usize, heads: usize, rule: EntropyRule) -> TraceOptions {
-        TraceOptions { first_row, heads, rule, wide: false, head_attention: false, layer_means: false }
+    pub const fn new(first_row: usize, heads: usize, entropy: EntropyRule) -> TraceOptions {
+        let parts = HeadSelection { heads, entropy, wide: false, head_attention: false, layer_means: false };
+        TraceOptions { first_row, parts }
     }
 }
 
@@ -106,7 +114,7 @@ pub struct Step {
     pub top: Vec<TokenLogprob>,
     /// Of a sequence with a wide trace, with detail.
     pub distribution: Option<Distribution>,
-    /// With [`TraceOptions::head_attention`], once the response is whole: where the row's heads attend, `[layers][heads]`.
+    /// With [`HeadSelection::head_attention`], once the response is whole: where the row's heads attend, `[layers][heads]`.
     pub heads: Vec<Vec<HeadAttention>>,
 }
 
@@ -367,10 +375,10 @@ pub trait Backend: Operations {
     /// The heads selected at a traced row (absolute); `None` if it was not traced.
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError>;
 
-    /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`TraceOptions::head_attention`].
+    /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`HeadSelection::head_attention`].
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
 
-    /// With [`TraceOptions::layer_means`], the mean over the sequence's traced rows but the last, which predicts nothing of it, of the
+    /// With [`HeadSelection::layer_means`], the mean over the sequence's traced rows but the last, which predicts nothing of it, of the
     /// embedding, the residual stream after each layer but the last, and the final hidden state: `[L + 1, hidden_size]`, the places
     /// of Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
     fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError>;
@@ -395,13 +403,13 @@ pub trait Backend: Operations {
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
-        let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
-        let row = 4 * (trace.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
+        let heads = if trace.parts.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
+        let row = 4 * (trace.parts.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
         let of_layer =
             |layer: &LayerSpec| layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim));
         let cache_row = spec.cached_layers().map(|(_, layer)| of_layer(layer)).sum();
         // a sum in f64 and the last row in f32
-        let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };
+        let sums = if trace.parts.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };
         let (cache, trace, working) = (positions * cache_row, positions * row + sums, self.working_memory());
         ExpectedMemory { cache, cache_row, states: self.state_memory(positions), trace, trace_row: row, working }
     }

@@ -100,7 +100,7 @@ impl Operations for ReferenceBackend {
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { row, x, queries, gate, options, layers, .. } in &mut self.pass {
-            layers.extend(options.filter(|options| options.layer_means).map(|_| x.clone()));
+            layers.extend(options.filter(|options| options.parts.layer_means).map(|_| x.clone()));
             let h = model.norm_or_copy(x, w.input_norm.as_deref());
             *gate = w.output_gate.iter().flat_map(|w_g| model.linear(w_g, w.output_gate_bias.as_deref(), &h)).collect();
             let Sequence { keys, values, inputs, .. } = &mut self.sequences[row.sequence.0];
@@ -137,9 +137,9 @@ impl Operations for ReferenceBackend {
                 attended.extend(model.weighted_mean(layer, h, &scores, values));
                 if let Some(options) = options {
                     let id = (model.spec.place(layer) * model.spec.num_attention_heads + h) as u32;
-                    let entropy = reweighted(&scores, options.rule, &self.gamma).1;
+                    let entropy = reweighted(&scores, options.parts.entropy, &self.gamma).1;
                     heads.push((entropy, (id, query.to_vec())));
-                    if options.head_attention {
+                    if options.parts.head_attention {
                         attention.push(places(&scores, entropy, options.first_row));
                     }
                 }
@@ -199,12 +199,12 @@ impl Operations for ReferenceBackend {
             self.model.check_finite(x, row.position)?;
             let Some(options) = options else { continue };
             heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: of equals the lower id stays first
-            let others = heads.split_off(options.heads.min(heads.len()));
+            let others = heads.split_off(options.parts.heads.min(heads.len()));
             let rejected = others.first().map_or(f32::INFINITY, |head| head.0);
             let gap = rejected - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
             let (entropies, (heads, queries)) = heads.drain(..).unzip();
             let (selected, hidden) = (HeadRecord { heads, entropies, gap }, x.clone());
-            layers.extend(options.layer_means.then(|| x.clone()));
+            layers.extend(options.parts.layer_means.then(|| x.clone()));
             let (attention, layers) = (std::mem::take(attention), std::mem::take(layers));
             let traced = TracedRow { selected, queries, hidden, attention, layers };
             self.sequences[row.sequence.0].trace.insert(row.position, traced);
@@ -475,7 +475,7 @@ impl Backend for ReferenceBackend {
                 step.entropy = logits.iter().map(|x| -(x - z).exp() * (x - z)).sum();
                 step.top = (0..).zip(&logits).map(|(token, x)| TokenLogprob { token, logprob: x - z }).collect();
                 step.top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
-                let wide = self.sequences[row.sequence.0].options.is_some_and(|options| options.wide);
+                let wide = self.sequences[row.sequence.0].options.is_some_and(|options| options.parts.wide);
                 step.distribution = wide.then(|| Distribution::by_definition(&logits, &step.top));
                 let likely = step.top.iter().take_while(|t| t.logprob > 0.01_f64.ln()).count();
                 step.top.truncate(likely.max(MIN_TOP));
@@ -501,7 +501,7 @@ impl Backend for ReferenceBackend {
 
     fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
         let Sequence { trace, options, .. } = &self.sequences[id.0];
-        let last = trace.keys().max().copied().filter(|_| options.is_some_and(|options| options.layer_means));
+        let last = trace.keys().max().copied().filter(|_| options.is_some_and(|options| options.parts.layer_means));
         let rows: Vec<&TracedRow> =
             trace.iter().filter(|(row, _)| Some(**row) < last).map(|(_, traced)| traced).collect();
         let mean = |layer: usize, i: usize| {
@@ -518,7 +518,7 @@ impl Backend for ReferenceBackend {
         let alpha = |(id, query): (&u32, &Vec<f32>)| {
             let (place, h) = (*id as usize / heads, *id as usize % heads);
             let layer = self.spec().attention_layers().nth(place).unwrap_or_default();
-            reweighted(&self.model.scores(layer, h, query, keys, row), options.rule, &self.gamma).0
+            reweighted(&self.model.scores(layer, h, query, keys, row), options.parts.entropy, &self.gamma).0
         };
         Ok(traced.selected.heads.iter().zip(&traced.queries).map(alpha).collect())
     }

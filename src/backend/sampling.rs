@@ -4,15 +4,31 @@
 use super::cpu::norm::argmax;
 use super::cpu::simd::Isa;
 
-/// Sampling options. `temperature` 0 is greedy.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Options of drawing a token; also those of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct Sampling {
+    /// Sampling temperature; 0: greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
     pub temperature: f32,
-    /// Only the most probable tokens whose probabilities first add up to this are drawn from; 1 keeps all.
+    /// Sample from the smallest set of tokens with this total probability
+    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub top_p: f32,
-    /// Only this many of the most probable tokens are drawn from; 0 keeps all.
+    /// Sample from the K most probable tokens; 0: from all
+    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
     pub top_k: usize,
+    /// Sampling seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number ≥ 0".to_owned()) }
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
 }
 
 impl Sampling {

@@ -10,22 +10,10 @@ use std::time::{Duration, Instant};
 
 /// The device under measurement.
 pub enum Machine {
-    Cpu(Cpu),
-    Cuda(Cuda),
-}
-
-pub struct Cpu {
-    /// That read together.
-    threads: usize,
-    buffer: Vec<f32>,
-}
-
-/// The device's primary context, as the engine's, with buffers to copy between.
-pub struct Cuda {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
-    from: CudaSlice<u8>,
-    to: CudaSlice<u8>,
+    /// The threads that read together, and what they read.
+    Cpu { threads: usize, buffer: Vec<f32> },
+    /// The device's primary context, as the engine's, with buffers to copy between.
+    Cuda { context: Arc<CudaContext>, stream: Arc<CudaStream>, from: CudaSlice<u8>, to: CudaSlice<u8> },
 }
 
 /// Why a limit cannot be measured.
@@ -63,7 +51,7 @@ impl Machine {
         }
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if threads == 0 { cores } else { threads };
-        Ok(Machine::Cpu(Cpu { threads, buffer: (0..bytes / 4).map(|i| i as f32).collect() }))
+        Ok(Machine::Cpu { threads, buffer: (0..bytes / 4).map(|i| i as f32).collect() })
     }
 
     fn cuda(ordinal: usize, bytes: usize) -> Result<Machine, MachineError> {
@@ -87,16 +75,16 @@ impl Machine {
             stream.memcpy_htod(&part[..len], &mut from.slice_mut(start..start + len))?;
         }
         stream.synchronize()?;
-        Ok(Machine::Cuda(Cuda { context, stream, from, to }))
+        Ok(Machine::Cuda { context, stream, from, to })
     }
 
     /// Name and size.
     pub fn describe(&self) -> Result<String, MachineError> {
         match self {
-            Machine::Cpu(cpu) => Ok(format!("CPU, {} threads", cpu.threads)),
-            Machine::Cuda(cuda) => {
-                let total = cuda.context.mem_get_info()?.1;
-                Ok(format!("{}, {:.0} GiB", cuda.context.name()?, total as f64 / (1u64 << 30) as f64))
+            Machine::Cpu { threads, .. } => Ok(format!("CPU, {threads} threads")),
+            Machine::Cuda { context, .. } => {
+                let total = context.mem_get_info()?.1;
+                Ok(format!("{}, {:.0} GiB", context.name()?, total as f64 / (1u64 << 30) as f64))
             }
         }
     }
@@ -104,44 +92,76 @@ impl Machine {
     /// Bytes per second between the chip and its memory: a CPU's reads, a GPU's copy (read plus written).
     pub fn bandwidth(&mut self) -> Result<f64, MachineError> {
         match self {
-            Machine::Cpu(cpu) => Ok(cpu.read_rate()),
-            Machine::Cuda(cuda) => Ok(cuda.copy_rate()?),
+            Machine::Cpu { threads, buffer } => {
+                let start = Instant::now();
+                std::thread::scope(|scope| {
+                    for part in buffer.chunks(buffer.len().div_ceil(*threads)) {
+                        scope.spawn(move || black_box(Isa::detect().run(ReadAll(part))));
+                    }
+                });
+                Ok(size_of_val(&buffer[..]) as f64 / start.elapsed().as_secs_f64())
+            }
+            Machine::Cuda { stream, from, to, .. } => {
+                const TIMES: usize = 3;
+                let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+                stream.memcpy_dtod(&*from, to)?;
+                let start = stream.record_event(timed)?;
+                for _ in 0..TIMES {
+                    stream.memcpy_dtod(&*from, to)?;
+                }
+                let end = stream.record_event(timed)?;
+                let seconds = f64::from(start.elapsed_ms(&end)?) / 1e3;
+                Ok((TIMES * 2 * from.len()) as f64 / seconds)
+            }
         }
     }
 
     /// f32 operations per second, two in each multiply-add; `None` on a GPU.
     pub fn arithmetic_peak(&self) -> Option<f64> {
-        match self {
-            Machine::Cpu(cpu) => Some(cpu.arithmetic_peak()),
-            Machine::Cuda(_) => None,
-        }
+        let Machine::Cpu { threads, .. } = self else { return None };
+        let run = || Isa::detect().run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
+        let start = Instant::now();
+        let done: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..*threads).map(|_| scope.spawn(run)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+        });
+        Some(2.0 * done as f64 / start.elapsed().as_secs_f64())
     }
 
     /// Bytes of this process's memory that belong to the buffers of these measurements.
     pub fn own_bytes(&self) -> u64 {
-        match self {
-            Machine::Cpu(cpu) => size_of_val(&cpu.buffer[..]) as u64,
-            Machine::Cuda(_) => 0,
-        }
+        if let Machine::Cpu { buffer, .. } = self { size_of_val(&buffer[..]) as u64 } else { 0 }
     }
 
     /// Bytes in use now.
     pub fn in_use(&self) -> Result<u64, MachineError> {
         match self {
-            Machine::Cpu(_) => status_bytes("VmRSS:"),
-            Machine::Cuda(cuda) => Ok(in_use(&cuda.context)?),
+            Machine::Cpu { .. } => status_bytes("VmRSS:"),
+            Machine::Cuda { context, .. } => Ok(in_use(context)?),
         }
     }
 
     /// Starts to watch the peak of memory in use.
     pub fn watch(&self) -> Result<Watch, MachineError> {
         match self {
-            Machine::Cpu(_) => {
+            Machine::Cpu { .. } => {
                 let path = "/proc/self/clear_refs";
                 std::fs::write(path, "5").map_err(|source| MachineError::Proc { path, source })?;
                 Ok(Watch::Process)
             }
-            Machine::Cuda(cuda) => Ok(Watch::device(cuda.context.clone())),
+            Machine::Cuda { context, .. } => {
+                let (alive, context) = (Arc::new(()), context.clone());
+                let watched = Arc::downgrade(&alive);
+                let thread = std::thread::spawn(move || {
+                    let mut peak = 0;
+                    while watched.strong_count() > 0 {
+                        peak = peak.max(in_use(&context)?);
+                        std::thread::sleep(Watch::PAUSE);
+                    }
+                    Ok(peak.max(in_use(&context)?))
+                });
+                Ok(Watch::Device { alive, thread })
+            }
         }
     }
 }
@@ -156,20 +176,6 @@ pub enum Watch {
 
 impl Watch {
     const PAUSE: Duration = Duration::from_micros(100);
-
-    fn device(context: Arc<CudaContext>) -> Watch {
-        let alive = Arc::new(());
-        let watched = Arc::downgrade(&alive);
-        let thread = std::thread::spawn(move || {
-            let mut peak = 0;
-            while watched.strong_count() > 0 {
-                peak = peak.max(in_use(&context)?);
-                std::thread::sleep(Watch::PAUSE);
-            }
-            Ok(peak.max(in_use(&context)?))
-        });
-        Watch::Device { alive, thread }
-    }
 
     /// The most bytes in use since the start.
     pub fn peak(self) -> Result<u64, MachineError> {
@@ -233,28 +239,6 @@ fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: Multip
     iterations * N * LANES
 }
 
-impl Cpu {
-    fn arithmetic_peak(&self) -> f64 {
-        let run = || Isa::detect().run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
-        let start = Instant::now();
-        let done: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
-        });
-        2.0 * done as f64 / start.elapsed().as_secs_f64()
-    }
-
-    fn read_rate(&self) -> f64 {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in self.buffer.chunks(self.buffer.len().div_ceil(self.threads)) {
-                scope.spawn(move || black_box(Isa::detect().run(ReadAll(part))));
-            }
-        });
-        size_of_val(&self.buffer[..]) as f64 / start.elapsed().as_secs_f64()
-    }
-}
-
 /// Adds up numbers in the order that reads fastest: four prefetched streams at different offsets of a page, since equal
 /// offsets share cache sets and memory banks.
 struct ReadAll<'a>(&'a [f32]);
@@ -283,21 +267,5 @@ impl Kernel for ReadAll<'_> {
             }
             sums.as_flattened().iter().map(|sum| S::sum(*sum)).sum()
         }
-    }
-}
-
-impl Cuda {
-    /// Bytes read plus bytes written.
-    fn copy_rate(&mut self) -> Result<f64, DriverError> {
-        const TIMES: usize = 3;
-        let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        self.stream.memcpy_dtod(&self.from, &mut self.to)?;
-        let start = self.stream.record_event(timed)?;
-        for _ in 0..TIMES {
-            self.stream.memcpy_dtod(&self.from, &mut self.to)?;
-        }
-        let end = self.stream.record_event(timed)?;
-        let seconds = f64::from(start.elapsed_ms(&end)?) / 1e3;
-        Ok((TIMES * 2 * self.from.len()) as f64 / seconds)
     }
 }

@@ -98,10 +98,10 @@ fn decode(
 ) -> Result<(f64, Vec<u32>), BenchError> {
     let sampling = Sampling { temperature, ..Sampling::GREEDY };
     let options =
-        GenerateOptions { max_tokens: tokens, sampling, trace, ignore_ends: true, ..GenerateOptions::default() };
+        GenerateOptions { max_tokens: tokens, sampling, trace, ends: Some(Vec::new()), ..GenerateOptions::default() };
     // each sequence's first token comes from its prompt's pass
     let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
-    let mut generations = base.generate_sharing_with(prompts, &options, 0.., &mut |_| {
+    let mut generations = base.generate_sharing(prompts, &options, 0.., &mut |_| {
         last = Instant::now();
         count += 1;
         if count == prompts.len() {
@@ -150,18 +150,13 @@ pub fn run(
     let bandwidth = MedianRange::of(&bandwidth);
     let arithmetic_peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
     let (k_cache, v_cache) = engine.cache_types();
-    let mut types = match engine.options().weights {
-        weights if !weights.is_file() => vec![weights.name()],
-        _ => engine.weights().matrices().iter().map(|w| w.dtype.name()).collect(),
-    };
-    types.sort_unstable();
-    types.dedup();
+    let format = engine.options().weights;
     Ok(Report {
         settings: settings.clone(),
         device: engine.device(),
         k_cache: k_cache.name(),
         v_cache: v_cache.name(),
-        weights: types.join(", "),
+        weights: if format.is_file() { engine.weights().types() } else { format.to_string() },
         weight_bytes_per_step: engine.weight_bytes_per_token(),
         bandwidth,
         arithmetic_peak,
@@ -275,12 +270,8 @@ fn score(engine: &mut Engine, tokens: &[u32]) -> Result<(), BenchError> {
     Ok(similarity::measure(&response, answer, &mut links, &mut queries)?)
 }
 
-/// The least that a stage has to do.
-enum Floor {
-    Bytes(f64),
-    Operations(f64),
-    Unknown,
-}
+/// The least that a stage has to do, if that is known: bytes read, or operations.
+type Floor = (Option<f64>, Option<f64>);
 
 /// The stages in the order of an answer.
 fn stages(
@@ -290,13 +281,14 @@ fn stages(
     bandwidth: MedianRange,
     peak: Option<MedianRange>,
 ) -> Vec<Stage> {
-    use Floor::{Bytes, Operations, Unknown};
     let Settings { prompt_tokens, gen_tokens, batch, samples, variants, .. } = *settings;
     let last = prompt_tokens + gen_tokens - 1;
-    let steps = |batch| Bytes(gen_tokens as f64 * roofline::step_bytes(engine, batch, prompt_tokens, gen_tokens));
-    let pass = |tokens, predictions| Operations(roofline::operations(engine, 0, tokens, predictions));
+    let steps =
+        |batch| (Some(gen_tokens as f64 * roofline::step_bytes(engine, batch, prompt_tokens, gen_tokens)), None);
+    let pass = |tokens, predictions| (None, Some(roofline::operations(engine, 0, tokens, predictions)));
     let replaced = roofline::replaced(prompt_tokens, gen_tokens, variants);
-    let ensemble = Operations(roofline::ensemble_operations(engine, &replaced, last));
+    let ensemble = (None, Some(roofline::ensemble_operations(engine, &replaced, last)));
+    let unknown = (None, None);
     let sequences = if batch == 1 { String::new() } else { format!(", {batch} sequences") };
     let decoded = |options: &str| format!("{gen_tokens} tokens{sequences}{options}");
     let (whole, all) = (last + 1, Some(batch * gen_tokens));
@@ -308,20 +300,16 @@ fn stages(
         ("decode, head trace", decoded(", --trace wide,heads"), all, steps(batch)),
         ("decode, layer trace", decoded(", --trace layers"), all, steps(batch)),
         ("score", format!("{whole} tokens"), Some(whole), pass(whole, gen_tokens + 1)),
-        ("chain", "backtracking".to_owned(), None, Unknown),
-        ("similarity", "filter".to_owned(), None, Unknown),
+        ("chain", "backtracking".to_owned(), None, unknown),
+        ("similarity", "filter".to_owned(), None, unknown),
         ("ensemble", format!("{variants} variants"), None, ensemble),
         ("self-consistency", format!("{samples} samples"), Some(samples * gen_tokens), steps(samples)),
-        ("verbalized", format!("{QUESTION} + {REPLY} tokens"), Some(REPLY), Unknown),
+        ("verbalized", format!("{QUESTION} + {REPLY} tokens"), Some(REPLY), unknown),
     ];
     let generation = MedianRange::of(times.of("prefill")).median + MedianRange::of(times.of("decode")).median;
-    let stage = |(name, what, tokens, floor): (&'static str, String, Option<usize>, Floor)| {
+    let stage = |(name, what, tokens, (bytes, operations)): (&'static str, String, Option<usize>, Floor)| {
         let seconds = MedianRange::of(times.of(name));
-        let (read, done) = match floor {
-            Bytes(bytes) => (Some(bytes / seconds.median), None),
-            Operations(operations) => (None, Some(operations / seconds.median)),
-            Unknown => (None, None),
-        };
+        let (read, done) = (bytes.map(|x| x / seconds.median), operations.map(|x| x / seconds.median));
         Stage {
             stage: name,
             what,

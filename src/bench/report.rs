@@ -142,7 +142,7 @@ pub struct Report {
 
 impl Report {
     /// The seconds of consecutive stages, relative to plain generation.
-    fn relative(&self, stages: &[&str]) -> f64 {
+    pub fn relative(&self, stages: &[&str]) -> f64 {
         let of = |name: &&str| self.stages.iter().find(|stage| stage.stage == *name);
         stages.iter().map(|name| of(name).map_or(f64::NAN, |stage| stage.relative_to_generation)).sum()
     }

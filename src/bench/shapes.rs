@@ -1,6 +1,5 @@
 //! Published shapes as checkpoints of random weights: no network, and no model that a machine might not have.
 
-use crate::model::weights::range;
 use crate::model::{ModelSpec, Weights};
 use serde_json::{Value, json};
 
@@ -27,17 +26,8 @@ pub fn names() -> [&'static str; PUBLISHED.len()] {
 pub struct Shape {
     pub name: &'static str,
     pub spec: ModelSpec,
-    config: Value,
-}
-
-/// One tensor of a checkpoint, uniform in `center ± half_width`.
-#[derive(Clone, Debug)]
-pub struct Tensor {
-    pub name: String,
-    /// Row-major, as in the checkpoint.
-    pub shape: Vec<usize>,
-    pub center: f32,
-    pub half_width: f32,
+    /// `config.json`
+    pub config: Value,
 }
 
 /// The shape with this name; `NAME/small` is its shrunken form, `NAME/N` has its first N layers.
@@ -49,13 +39,6 @@ pub fn find(name: &str) -> Option<Shape> {
         None => Some(shape),
         Some("small") => shape.shrunken(),
         Some(layers) => shape.shortened(layers.parse().ok()?),
-    }
-}
-
-impl Tensor {
-    /// Bytes in bf16.
-    pub fn byte_len(&self) -> usize {
-        2 * self.shape.iter().product::<usize>()
     }
 }
 
@@ -109,24 +92,15 @@ impl Shape {
         self.with(&sizes)
     }
 
-    /// `config.json`
-    pub fn config(&self) -> &Value {
-        &self.config
-    }
-
-    /// Every tensor, in a range that keeps activations finite.
-    pub fn tensors(&self) -> Vec<Tensor> {
-        let tensor = |(name, shape): (String, Vec<usize>)| {
-            let (center, half_width) = range(&name, &shape, self.spec.norm_weight_offset);
-            Tensor { name, shape, center, half_width }
-        };
+    /// Every tensor's name and shape, row-major.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         // a published config that is read has tensors
-        Weights::tensors(&self.spec).unwrap_or_default().into_iter().map(tensor).collect()
+        Weights::tensors(&self.spec).unwrap_or_default()
     }
 
-    /// Bytes of the checkpoint.
+    /// Bytes of the checkpoint, in bf16.
     pub fn byte_len(&self) -> usize {
-        self.tensors().iter().map(Tensor::byte_len).sum()
+        self.tensors().iter().map(|(_, shape)| 2 * shape.iter().product::<usize>()).sum()
     }
 }
 

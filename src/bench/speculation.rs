@@ -46,30 +46,32 @@ pub fn run(
     let (mut plain_seconds, mut seconds, mut passes, mut steps) = (0.0, 0.0, 0, 0);
     for (i, (prompt, options)) in prompts.iter().enumerate() {
         progress(&format!("response {} of {}", i + 1, prompts.len()));
-        let mut runs = [None, None];
+        let (mut runs, before) = ([None, None], engine.speculation());
         // the first of a pair meets colder caches
         for turn in [i % 2, 1 - i % 2] {
             engine.set_speculate([Speculate::Off, speculate][turn]);
             runs[turn] = Some(response(engine, prompt, options)?);
         }
-        let [Some(plain), Some(guessed)] = runs else { continue };
-        if plain.generation != guessed.generation {
+        let [Some((plain, own_plain_seconds)), Some((generation, own_seconds))] = runs else { continue };
+        if plain != generation {
             return Err(BenchError::Speculation { prompt: i });
         }
-        let decoded = guessed.generation.steps.len().saturating_sub(2); // but the prompt's, and the last row's
+        let after = engine.speculation();
+        let (guessed, accepted) = (after.guessed - before.guessed, after.accepted - before.accepted);
+        let decoded = generation.steps.len().saturating_sub(2); // but the prompt's, and the last row's
         if decoded == 0 {
             continue;
         }
-        let own_passes = decoded - guessed.accepted.min(decoded - 1);
+        let own_passes = decoded - (accepted as usize).min(decoded - 1);
         responses.push(Comparison {
             prompt_tokens: prompt.len(),
-            response_tokens: guessed.generation.tokens.len() - prompt.len(),
-            plain_tokens_per_second: decoded as f64 / plain.seconds,
-            tokens_per_second: decoded as f64 / guessed.seconds,
+            response_tokens: generation.tokens.len() - prompt.len(),
+            plain_tokens_per_second: decoded as f64 / own_plain_seconds,
+            tokens_per_second: decoded as f64 / own_seconds,
             tokens_per_pass: decoded as f64 / own_passes as f64,
-            accepted: (guessed.guessed > 0).then(|| guessed.accepted as f64 / guessed.guessed as f64),
+            accepted: (guessed > 0).then(|| accepted as f64 / guessed as f64),
         });
-        (plain_seconds, seconds) = (plain_seconds + plain.seconds, seconds + guessed.seconds);
+        (plain_seconds, seconds) = (plain_seconds + own_plain_seconds, seconds + own_seconds);
         (passes, steps) = (passes + own_passes, steps + decoded);
     }
     engine.set_speculate(speculate);
@@ -84,23 +86,13 @@ pub fn run(
     })
 }
 
-/// A response, the seconds after its first token, and its guesses.
-struct Run {
-    generation: Generation,
-    seconds: f64,
-    guessed: usize,
-    accepted: usize,
-}
-
-fn response(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> Result<Run, BenchError> {
-    let before = engine.speculation();
+/// A response, and the seconds after its first token.
+fn response(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> Result<(Generation, f64), BenchError> {
     let mut first = None;
     let mut generations = engine.generate(&[prompt.to_vec()], options, |_| {
         first.get_or_insert_with(Instant::now);
         ControlFlow::Continue(())
     })?;
     let seconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
-    let after = engine.speculation();
-    let (guessed, accepted) = (after.guessed - before.guessed, after.accepted - before.accepted);
-    Ok(Run { generation: generations.swap_remove(0), seconds, guessed: guessed as usize, accepted: accepted as usize })
+    Ok((generations.swap_remove(0), seconds))
 }

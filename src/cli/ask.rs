@@ -33,18 +33,8 @@ pub struct AskArgs {
     /// Max tokens of the response
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
-    /// Sampling temperature; 0: greedy
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
-    temperature: f32,
-    /// Sample from the smallest set of tokens with this total probability
-    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = probability)]
-    top_p: f32,
-    /// Sample from the K most probable tokens; 0: from all
-    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
-    top_k: usize,
-    /// Sampling seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: Sampling,
     /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat_template")]
     system: Option<String>,
@@ -73,16 +63,6 @@ Examples:
   uqac ask -m Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --seed 1 \"Who wrote Emma?\"
   uqac ask --json - < question.txt | jq .scores.p";
 
-fn temperature(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number ≥ 0".to_owned()) }
-}
-
-fn probability(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
-}
-
 pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let parameters = args.method.parameters()?;
     let question = question(&args.question)?;
@@ -91,7 +71,13 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let calibration = calibration(&folder, &engine, None, &parameters.reading, args.calibration.abstain)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
-    let options = generate_options(args, &parameters);
+    let options = GenerateOptions {
+        max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
+        sampling: args.sampling,
+        trace: Some(parameters.head_selection()),
+        running: args.early.running(),
+        ..GenerateOptions::default()
+    };
     let mut stream = Stream::new(&tokenizer);
     let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
     let speed = stream.finish();
@@ -161,17 +147,6 @@ fn conversation(args: &AskArgs, question: &str) -> Conversation {
     match &args.system {
         None => Conversation::Prompt(question.to_owned()),
         Some(system) => Conversation::Messages(vec![Message::new("system", system), Message::new("user", question)]),
-    }
-}
-
-fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions {
-    let AskArgs { temperature, top_p, top_k, seed, .. } = *args;
-    GenerateOptions {
-        max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
-        sampling: Sampling { temperature, top_p, top_k, seed },
-        trace: Some(parameters.head_selection()),
-        running: args.early.running(),
-        ..GenerateOptions::default()
     }
 }
 

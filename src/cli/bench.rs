@@ -2,12 +2,12 @@
 
 use super::error::{CliError, Failure};
 use super::options::{ModelArgs, load};
-use super::{note, print, print_json, write};
+use super::{note, show, write};
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::shapes::Shape;
 use crate::bench::speculation::{self, Comparison, Speculation};
-use crate::bench::{BenchError, MedianRange, Report, Settings, Stage, SweepRow, checkpoint, run as measure, shapes};
+use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, checkpoint, run as measure, shapes};
 use crate::cache;
 use crate::engine::encode::encode_prompt;
 use crate::engine::{Engine, EngineOptions, GenerateOptions, Speculate};
@@ -74,18 +74,14 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let bytes = (args.buffer as usize) << 20;
     // two buffers have to fit beside the model on a device
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
-    let mut machine = Machine::open(options.device, options.threads, bytes).map_err(BenchError::from)?;
+    let mut machine = Machine::open(options.device, options.threads, bytes)?;
     let model = args.random_weights.as_ref().map_or(name, |(shape, _)| format!("{shape}, random weights"));
     let settings = Settings { model, ..args.settings.clone() };
     let report = measure(&mut engine, &mut machine, &settings, &mut note)?;
     if let Some(path) = &args.picture {
         write(path, &report.picture().standalone())?;
     }
-    match args.json {
-        true => print_json(&report)?,
-        false => print(&tables(&report, TermStyle::of_stdout()))?,
-    }
-    Ok(())
+    Ok(show(args.json, &report, || tables(&report, TermStyle::of_stdout()))?)
 }
 
 /// Speculative decoding on the first questions of a task.
@@ -102,11 +98,7 @@ fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine)
         }
     }
     let found = speculation::run(engine, model, &prompts, &mut note)?;
-    match args.json {
-        true => print_json(&found)?,
-        false => print(&speculation_table(&found, TermStyle::of_stdout()))?,
-    }
-    Ok(())
+    Ok(show(args.json, &found, || speculation_table(&found, TermStyle::of_stdout()))?)
 }
 
 fn speculation_table(found: &Speculation, style: TermStyle) -> String {
@@ -173,10 +165,7 @@ fn tables(report: &Report, style: TermStyle) -> String {
 
 /// Cost of the method beside a plain generation.
 fn overhead(report: &Report) -> String {
-    let added = |stages: &[&str]| -> f64 {
-        let added = report.stages.iter().filter(|stage| stages.contains(&stage.stage));
-        100.0 * added.map(|stage| stage.relative_to_generation).sum::<f64>()
-    };
+    let added = |stages: &[&str]| 100.0 * report.relative(stages);
     format!(
         "of a generation: trace {:+.1} %, P {:+.1} %, self-consistency ({} samples) {:+.0} %",
         report.trace_overhead_percent.median,

@@ -1,9 +1,9 @@
 //! `uqac calibrate`: from graded runs to a confidence that is a probability.
 
-use super::error::{CliError, Failure};
+use super::error::Failure;
 use super::options::{load, locate};
 use super::progress::work;
-use super::{note, print, print_json};
+use super::{note, show};
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
 use crate::eval::analysis::{calibrate::calibrate, share};
@@ -72,7 +72,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     };
     let path = args.output.clone().map_or_else(|| found.cache_path(), Ok)?;
     found.write(&path)?;
-    show(&found, args.json)?;
+    show(args.json, &found, || text(&found))?;
     note(&format!("written to {}", path.display()));
     Ok(())
 }
@@ -90,14 +90,10 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
         let used = Calibration::find(&folder, &known, &found.reading)?.as_ref() == Some(&found);
         note(&format!("{}{}", path.display(), if used { "" } else { " (not used: another one has more answers)" }));
         if args.show.is_some() {
-            show(&found, args.json)?;
+            show(args.json, &found, || text(&found))?;
         }
     }
     Ok(())
-}
-
-fn show(found: &Calibration, json: bool) -> Result<(), CliError> {
-    if json { print_json(found) } else { print(&text(found)) }
 }
 
 fn text(found: &Calibration) -> String {

@@ -1,13 +1,12 @@
 //! `uqac devices`: devices, and the self-test of their kernels.
 
 use super::error::Failure;
-use super::{print, print_json};
+use super::show;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
 use crate::report::term::{Style, TermStyle, TextTable, visible};
 use crate::units;
 use clap::Args;
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -29,47 +28,34 @@ pub fn run(args: &DevicesArgs) -> Result<ExitCode, Failure> {
         return check(args.json);
     }
     let (devices, text) = devices();
-    if args.json { print_json(&devices) } else { print(&text) }?;
+    show(args.json, &devices, || text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The self-test of one device.
-#[derive(Serialize)]
-struct Checked {
-    device: String,
-    name: String,
-    kernels: Vec<Row>,
-    /// Why the list ends early.
-    error: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    #[serde(flatten)]
-    check: cuda::Check,
-    ok: bool,
-}
-
-impl Checked {
-    fn ok(&self) -> bool {
-        self.error.is_none() && self.kernels.iter().all(|row| row.ok)
-    }
-}
-
+/// Tests every kernel on every device; prints the results as JSON, or as a table for each device.
 fn check(as_json: bool) -> Result<ExitCode, Failure> {
     let (found, why) = cuda_devices();
-    let checked: Vec<Checked> = found.iter().map(|found| checked(&found.info)).collect();
-    let ok = !checked.is_empty() && checked.iter().all(Checked::ok);
-    if as_json {
-        print_json(&json!({"checked": checked, "cuda_error": why, "ok": ok}))?;
-    } else {
-        let style = TermStyle::of_stdout();
-        let mut text: String = checked.iter().map(|checked| table(checked, style)).collect();
-        if checked.is_empty() {
-            text += &format!("nothing to check: {}\n", visible(why.as_deref().unwrap_or("there is no CUDA device")));
-        }
-        print(&text)?;
+    let (mut list, mut text, mut ok) = (Vec::new(), String::new(), !found.is_empty());
+    for cuda::FoundDevice { info, .. } in &found {
+        let device = format!("cuda:{}", info.ordinal);
+        // an error ends the list early
+        let (checks, error) = match cuda::check_all(info.ordinal) {
+            Ok(checks) => (checks, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let passed = checks.iter().filter(|check| check.ok()).count();
+        ok &= error.is_none() && passed == checks.len();
+        text += &table(&checks);
+        text += &error.as_ref().map_or(String::new(), |error| format!("{}\n", visible(error)));
+        text += &format!("{device} ({}): {passed} of {} kernels are right\n", visible(&info.name), checks.len());
+        let mut kernels = json!(checks);
+        checks.iter().enumerate().for_each(|(i, check)| kernels[i]["ok"] = check.ok().into());
+        list.push(json!({"device": device, "name": info.name, "kernels": kernels, "error": error}));
     }
+    if found.is_empty() {
+        text += &format!("nothing to check: {}\n", visible(why.as_deref().unwrap_or("there is no CUDA device")));
+    }
+    show(as_json, &json!({"checked": list, "cuda_error": why, "ok": ok}), || text)?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -78,28 +64,15 @@ fn cuda_devices() -> (Vec<cuda::FoundDevice>, Option<String>) {
     cuda::devices().map_or_else(|error| (Vec::new(), Some(error.to_string())), |devices| (devices, None))
 }
 
-fn checked(info: &cuda::DeviceInfo) -> Checked {
-    let row = |check: cuda::Check| Row { ok: check.ok(), check };
-    let (kernels, error) = match cuda::check_all(info.ordinal) {
-        Ok(checks) => (checks.into_iter().map(row).collect(), None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    Checked { device: format!("cuda:{}", info.ordinal), name: info.name.clone(), kernels, error }
-}
-
-fn table(checked: &Checked, style: TermStyle) -> String {
+fn table(checks: &[cuda::Check]) -> String {
     let mut table = TextTable::new("lrrrl", ["kernel", "numbers", "error", "bound", ""]);
-    for Row { check, ok } in &checked.kernels {
-        let verdict = if *ok { "ok".to_owned() } else { format!("FAILS: {}", check.describe()) };
+    for check in checks {
+        let verdict = if check.ok() { "ok".to_owned() } else { format!("FAILS: {}", check.describe()) };
         let (error, bound) = (format!("{:.1e}", check.error), format!("{:.1e}", check.bound));
         let cells = [check.kernel.clone(), check.numbers.to_string(), error, bound, verdict];
         table.row(cells.map(|cell| (cell, Style::PLAIN)));
     }
-    let passed = checked.kernels.iter().filter(|row| row.ok).count();
-    let error = checked.error.as_ref().map_or(String::new(), |error| format!("{}\n", visible(error)));
-    let name = visible(&checked.name);
-    let table = if checked.kernels.is_empty() { String::new() } else { table.render(style) };
-    format!("{table}{error}{} ({name}): {passed} of {} kernels are right\n", checked.device, checked.kernels.len())
+    if checks.is_empty() { String::new() } else { table.render(TermStyle::of_stdout()) }
 }
 
 /// The CPU, the CUDA devices (and why there are no more), and the reference; as JSON, and a line each.

@@ -3,7 +3,7 @@
 use super::error::{CliError, Failure};
 use super::options::ModelArgs;
 use super::progress::Progress;
-use super::{note, print, print_json, write};
+use super::{note, show, write};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
@@ -64,8 +64,7 @@ pub fn run(args: &FitGammaArgs) -> Result<(), Failure> {
     if let Some(path) = &args.picture {
         write(path, &gamma("gamma", &files::name(&folder), &fit).standalone())?;
     }
-    if args.json { print_json(&fit) } else { print(&table(&fit, samples.len())) }?;
-    Ok(())
+    Ok(show(args.json, &fit, || table(&fit, samples.len()))?)
 }
 
 /// Adds every row of a response, every head.

@@ -2,7 +2,7 @@
 
 use super::error::Failure;
 use super::options::{load, locate};
-use super::{note, print, print_json};
+use super::{note, show};
 use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
@@ -44,8 +44,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
         note(&format!("warning: --context {context} is beyond the model's context of {longest} tokens"));
     }
     let facts = facts(&engine, &folder.display().to_string(), (context, args.batch));
-    if args.json { print_json(&facts) } else { print(&tables(&facts, TermStyle::of_stdout())) }?;
-    Ok(())
+    Ok(show(args.json, &facts, || tables(&facts, TermStyle::of_stdout()))?)
 }
 
 /// All facts, in groups.
@@ -155,13 +154,10 @@ fn scaling(scaling: &RopeScaling) -> String {
 fn weight_facts(engine: &Engine) -> Value {
     let weights = engine.weights();
     let matrices = weights.matrices();
-    let mut types: Vec<&str> = matrices.iter().map(|w| w.dtype.name()).collect();
-    types.sort_unstable();
-    types.dedup();
     json!({
         "matrices": matrices.len(),
         "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
-        "type": types.join(", "),
+        "type": weights.types(),
         "bytes": weights.byte_len(),
         "bytes_per_decoded_token": engine.weight_bytes_per_token(),
     })

@@ -24,7 +24,7 @@ use crate::files;
 use crate::report::term::TermStyle;
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use error::{Failure, is_broken_pipe};
-use say::{Level, detail, note, print, print_json, write};
+use say::{Level, detail, note, print, print_json, show, write};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -190,7 +190,7 @@ fn manifest<Options>(
             gamma: Some(engine.options().gamma)
                 .filter(|gamma| *gamma != Gamma::PUBLISHED)
                 .map(|gamma| gamma.values().to_vec()),
-            template_arguments: engine.chat_template().map(|template| template.arguments().clone()).unwrap_or_default(),
+            template_arguments: engine.chat_template().map(|template| template.arguments.clone()).unwrap_or_default(),
         },
         options,
         device: engine.device(),

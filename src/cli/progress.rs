@@ -17,10 +17,7 @@ pub fn bar(total: Option<u64>, template: &str) -> ProgressBar {
     let shown = std::io::stderr().is_terminal() && says(Level::Normal);
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(total, target);
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
+    bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Items of a run.

@@ -60,6 +60,11 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&(serde_json::to_string(value).map_err(CliError::Json)? + "\n"))
 }
 
+/// Writes a value to standard output, as a line of JSON or as a text for people.
+pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), CliError> {
+    if json { print_json(value) } else { print(&text()) }
+}
+
 /// Writes a file.
 pub fn write(path: &Path, text: &str) -> Result<(), CliError> {
     std::fs::write(path, text).map_err(CliError::at(path))

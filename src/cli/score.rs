@@ -106,7 +106,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         sidecar::write(&args.output, &manifest)?;
         signals::on_interrupt("interrupted; the same command with --resume goes on from here");
     }
-    let mut tally = Tally { earlier: done.len(), earlier_errors: done.error, ..Tally::default() };
+    let mut tally = Tally::default();
     let mut progress = Progress::new(total, 1);
     let items = items(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
@@ -121,9 +121,9 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         progress.advance(skipped);
     }
     progress.finish();
-    tally.report(progress.seconds());
+    tally.report(progress.seconds(), &done);
     ended?;
-    Ok(ExitCode::from(if tally.errors.count + tally.earlier_errors > 0 { SOME_FAILED } else { 0 }))
+    Ok(ExitCode::from(if tally.errors.count + done.error > 0 { SOME_FAILED } else { 0 }))
 }
 
 /// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
@@ -190,9 +190,6 @@ struct Tally {
     ok: usize,
     no_answer: usize,
     errors: Errors,
-    /// Records of earlier runs, and the errors among them.
-    earlier: usize,
-    earlier_errors: usize,
     /// Tokens through the model, without variants.
     tokens: usize,
 }
@@ -206,7 +203,8 @@ impl Tally {
         }
     }
 
-    fn report(&self, seconds: f64) {
+    /// `earlier`: the records of earlier runs.
+    fn report(&self, seconds: f64, earlier: &Done) {
         let scored = self.ok + self.no_answer + self.errors.count;
         let mut line = format!("{} in {seconds:.1} s", counted(scored, "item"));
         if self.tokens > 0 {
@@ -214,8 +212,8 @@ impl Tally {
         }
         line +=
             &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.errors.count, "error"));
-        if self.earlier > 0 {
-            line += &format!("; {} were there already, {} of them errors", self.earlier, self.earlier_errors);
+        if !earlier.is_empty() {
+            line += &format!("; {} were there already, {} of them errors", earlier.len(), earlier.error);
         }
         note(&line);
         self.errors.show();

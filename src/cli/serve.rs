@@ -58,7 +58,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     note(&format!("{} on {}: http://{address}", settings.model, engine.device()));
     signals::stop_on_request();
     let request = Request { calibration: calibration.as_ref(), abstain, ..Request::of(&parameters) };
-    serve(&mut engine, request, listener, settings, signals::stop_requested)?;
+    let served = serve(&mut engine, request, listener, settings, signals::stop_requested);
+    served.map_err(|source| CliError::Listen { address, source })?;
     note("stopped");
     Ok(())
 }

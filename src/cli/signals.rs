@@ -25,7 +25,7 @@ pub fn restore_stack_size() {
 /// Sets the signal handlers of the program.
 pub fn prepare() {
     #[cfg(target_os = "linux")]
-    handlers::handle();
+    handlers::set([(libc::SIGBUS, handlers::on_bus_error), (libc::SIGINT, handlers::on_interrupt)]);
 }
 
 /// Sets the message of Ctrl-C.
@@ -39,7 +39,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// Ctrl-C and SIGTERM only ask from now on, see [`stop_requested`]; a second one ends the program at once.
 pub fn stop_on_request() {
     #[cfg(target_os = "linux")]
-    handlers::stop_on_request();
+    handlers::set([(libc::SIGINT, handlers::on_stop), (libc::SIGTERM, handlers::on_stop)]);
 }
 
 /// Whether one of them has come.
@@ -54,6 +54,7 @@ pub fn on_truncation(model: &Path) {
     let _ = TRUNCATED.set(format!("error: {}: {message}\n", model.display()));
 }
 
+/// They only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which signal handlers may.
 #[cfg(target_os = "linux")]
 mod handlers {
     use super::{INTERRUPTED, STOP, TRUNCATED};
@@ -62,43 +63,34 @@ mod handlers {
     use std::sync::OnceLock;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// Sets the handlers. Both only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which signal
-    /// handlers may.
-    pub fn handle() {
-        set(libc::SIGBUS, on_bus_error as *const () as usize);
-        set(libc::SIGINT, on_interrupt as *const () as usize);
-    }
+    /// As SA_SIGINFO promises.
+    type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-    /// Sets the handlers that ask the program to stop.
-    pub fn stop_on_request() {
-        set(libc::SIGINT, on_stop as *const () as usize);
-        set(libc::SIGTERM, on_stop as *const () as usize);
-    }
-
-    extern "C" fn on_stop(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    pub extern "C" fn on_stop(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
         if STOP.swap(true, Relaxed) {
             default(signal);
         }
     }
 
-    /// Sets one handler, unless the signal is ignored, as Ctrl-C is in the background of a script.
-    fn set(signal: c_int, handler: libc::sighandler_t) {
-        // SAFETY: a `sigaction` of zeros is valid; both pointers are to local variables; the handlers have the signature that
-        // SA_SIGINFO promises.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 || action.sa_sigaction == libc::SIG_IGN {
-                return;
+    /// Sets the handlers of signals, unless they are ignored, as Ctrl-C is in the background of a script.
+    pub fn set(handlers: [(c_int, Handler); 2]) {
+        for (signal, handler) in handlers {
+            // SAFETY: a `sigaction` of zeros is valid; both pointers are to local variables.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 || action.sa_sigaction == libc::SIG_IGN {
+                    continue;
+                }
+                action = std::mem::zeroed();
+                action.sa_sigaction = handler as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+                libc::sigaction(signal, &action, std::ptr::null_mut());
             }
-            action = std::mem::zeroed();
-            action.sa_sigaction = handler;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }
 
     /// A mapped page that its file no longer has; anything else is the default action's.
-    extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
+    pub extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         // SAFETY: the system passes a valid pointer.
         if unsafe { (*info).si_code } == libc::BUS_ADRERR {
             say(&TRUNCATED);
@@ -108,7 +100,7 @@ mod handlers {
         default(signal);
     }
 
-    extern "C" fn on_interrupt(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    pub extern "C" fn on_interrupt(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
         say(&INTERRUPTED);
         default(signal);
     }

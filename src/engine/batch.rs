@@ -4,12 +4,12 @@
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
+use super::running::Measure;
 use super::stop::StopText;
 use super::trace::shared;
 use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::forward;
-use crate::backend::sampling::Choice;
-use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
+use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::sync::Arc;
 
 /// Responses of an evaluation or of a list of questions that are generated at once by default.
@@ -29,17 +29,9 @@ pub struct Batch<'e> {
     started: u64,
 }
 
-/// Generation options, shared by responses.
+/// Generation options, shared by responses, with the ids that end them and all that their running confidence needs.
 #[derive(Clone)]
-pub struct Request(Arc<Options>);
-
-struct Options {
-    generate: GenerateOptions,
-    /// The model's end tokens and the options'.
-    stop_ids: Vec<u32>,
-    /// max_position_embeddings
-    context: usize,
-}
+pub struct Request(Arc<GenerateOptions>);
 
 /// A sequence of a batch.
 pub(super) struct Running {
@@ -47,6 +39,8 @@ pub(super) struct Running {
     pub(super) id: SequenceId,
     stream: u64,
     request: Request,
+    /// Max tokens of the response: the options', or fewer where the model's context ends before.
+    limit: usize,
     pub(super) generation: Generation,
     /// With stop strings.
     text: Option<StopText>,
@@ -63,31 +57,21 @@ impl Engine {
     /// An empty batch, whose responses are generated with these options where they have none of their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
-        Batch {
-            engine: self,
-            request,
-            running: Vec::new(),
-            others: Lookup::default(),
-            shares_guesses: false,
-            started: 0,
-        }
+        let (running, others, shares_guesses, started) = Default::default();
+        Batch { engine: self, request, running, others, shares_guesses, started }
     }
 
     /// Options for responses of a batch.
     pub fn request(&self, options: &GenerateOptions) -> Request {
-        let mut stop_ids = if options.ignore_ends { Vec::new() } else { self.spec().eos_token_ids.clone() };
-        stop_ids.extend(&options.stop_ids);
-        let context = self.spec().max_position_embeddings;
-        Request(Arc::new(Options { generate: options.clone(), stop_ids, context }))
+        let ends = options.ends.clone().unwrap_or_else(|| self.spec().eos_token_ids.clone());
+        let wide = options.running.is_some_and(|running| running.measure == Measure::Group);
+        let trace = options.trace.map(|trace| HeadSelection { wide: trace.wide || wide, ..trace });
+        Request(Arc::new(GenerateOptions { ends: Some(ends), trace, ..options.clone() }))
     }
 }
 
 impl Batch<'_> {
-    /// Responses that have been started and not yet taken out.
-    pub fn len(&self) -> usize {
-        self.running.len()
-    }
-
+    /// Whether all responses that have been started are taken out.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
@@ -105,22 +89,28 @@ impl Batch<'_> {
     /// progress. What the prompt has in common with another sequence of the batch is copied from its cache, where that
     /// changes no bit.
     pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket, EngineError> {
-        self.start_with(prompt, stream, self.request.clone(), on_token)
+        self.start_with(None, prompt, stream, self.request.clone(), on_token)
     }
 
-    /// [`start`](Self::start) with options of its own.
+    /// [`start`](Self::start) with options of its own; for a prompt that begins as the response `base` of the batch does, what they
+    /// share is copied from its cache on every device.
     pub fn start_with(
         &mut self,
+        base: Option<Ticket>,
         prompt: &[u32],
         stream: u64,
         request: Request,
         on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
         let backend = &self.engine.backend;
-        let any_width = backend.is_bit_equal_at_any_width();
-        let shared = |r: &Running| backend.resumes_at(r.id, shared(prompt, r.cached()));
-        let cached = self.running.iter().filter(|_| any_width).map(|r| (r.id, shared(r)));
-        let base = cached.max_by_key(|(_, shared)| *shared).filter(|(_, shared)| *shared > 0);
+        let shared = |r: &Running| (r.id, backend.resumes_at(r.id, shared(prompt, r.cached())));
+        let base = match base {
+            Some(ticket) => self.running.iter().find(|r| r.ticket == ticket).map(shared),
+            None => {
+                let others = self.running.iter().filter(|_| backend.is_bit_equal_at_any_width());
+                others.map(shared).max_by_key(|(_, shared)| *shared).filter(|(_, shared)| *shared > 0)
+            }
+        };
         self.start_from(base, prompt, stream, request, on_token)
     }
 
@@ -130,25 +120,10 @@ impl Batch<'_> {
     /// # Errors
     /// As [`Engine::trace`].
     pub fn add(&mut self, tokens: &[u32], prompt_len: usize, selection: HeadSelection) -> Result<Ticket, EngineError> {
-        let (id, steps) = self.engine.trace_sequence(tokens, prompt_len, selection)?;
-        let generation = Generation { tokens: tokens.to_vec(), prompt_len, finish: FinishReason::Stop, steps };
+        let (id, generation) = self.engine.trace_sequence(tokens, prompt_len, selection)?;
         let running = self.enter(id, 0, self.request.clone(), generation);
         (running.finished, running.reported) = (true, true);
         Ok(running.ticket)
-    }
-
-    /// [`start`](Self::start) with options of its own, for a prompt that begins as a response of the batch does: what they
-    /// share is copied from its cache, on every device.
-    pub fn start_after(
-        &mut self,
-        base: Ticket,
-        prompt: &[u32],
-        stream: u64,
-        request: Request,
-        on_token: OnToken,
-    ) -> Result<Ticket, EngineError> {
-        let base = self.running.iter().find(|r| r.ticket == base).map(|r| (r.id, shared(prompt, r.cached())));
-        self.start_from(base, prompt, stream, request, on_token)
     }
 
     /// Adds a prompt, of which sequence `base` of the backend holds the first n tokens: they are copied from its cache, not
@@ -161,8 +136,11 @@ impl Batch<'_> {
         request: Request,
         on_token: OnToken,
     ) -> Result<Ticket, EngineError> {
-        self.check(prompt)?;
-        let trace = request.0.generate.heads().map(|selection| selection.options(prompt.len()));
+        if prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        self.engine.check_length(prompt.len() + 1)?;
+        let trace = request.0.trace.map(|parts| TraceOptions { first_row: prompt.len() - 1, parts });
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
             Some((from, shared)) => {
@@ -172,15 +150,11 @@ impl Batch<'_> {
             None => (backend.open(trace)?, 0),
         };
         backend.expect_fork(id, prompt.len() - 1);
-        let generation = Generation {
-            tokens: prompt.to_vec(),
-            prompt_len: prompt.len(),
-            finish: FinishReason::Length,
-            steps: Vec::new(),
-        };
-        let has_stop = !request.0.generate.stop.is_empty();
+        let (tokens, prompt_len, steps) = (prompt.to_vec(), prompt.len(), Vec::new());
+        let generation = Generation { tokens, prompt_len, finish: FinishReason::Length, steps };
+        let has_stop = !request.0.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
-        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means);
+        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.parts.layer_means);
         let running = self.enter(id, stream, request, generation);
         (running.text, running.lookup) = (text, guesses.then(|| Lookup::of(prompt)));
         let ticket = running.ticket;
@@ -189,23 +163,20 @@ impl Batch<'_> {
             running.advance(on_token);
             if running.finished { self.last_rows() } else { Ok(()) }
         });
-        match started {
-            Ok(()) => Ok(ticket),
-            Err(error) => {
-                self.remove(ticket).inspect(|r| self.engine.backend.close(r.id));
-                Err(error)
-            }
-        }
+        started.inspect_err(|_| drop(self.take(ticket)))?;
+        Ok(ticket)
     }
 
     /// Adds a sequence of the backend.
     fn enter(&mut self, id: SequenceId, stream: u64, request: Request, generation: Generation) -> &mut Running {
         let ticket = Ticket(self.started);
         self.started += 1;
+        let context = self.engine.spec().max_position_embeddings;
+        let limit = request.0.max_tokens.min(context - generation.prompt_len);
         let (text, lookup, guess, finished, reported) = Default::default();
-        let running = Running { ticket, id, stream, request, generation, text, lookup, guess, finished, reported };
+        let new = Running { ticket, id, stream, request, limit, generation, text, lookup, guess, finished, reported };
         let index = self.running.len();
-        self.running.push(running);
+        self.running.push(new);
         &mut self.running[index]
     }
 
@@ -246,30 +217,23 @@ impl Batch<'_> {
     /// Takes a response out with its cache and trace. One of no token (`max_tokens` 0) is an error.
     pub fn take_traced(&mut self, ticket: Ticket) -> Option<Result<TracedSequence<'_>, EngineError>> {
         let Running { id, generation, .. } = self.remove(ticket)?;
-        Some(TracedSequence::of_generation(self.engine, id, generation))
+        Some(TracedSequence::new(self.engine, id, generation))
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Running> {
-        let index = self.running.iter().position(|r| r.ticket == ticket)?;
-        let running = self.running.remove(index);
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Running> {
+        let running = self.running.extract_if(.., |r| r.ticket == ticket).next()?;
         if self.shares_guesses && running.lookup.is_some() {
             self.guess_from(&running.generation.tokens[running.generation.prompt_len..]);
         }
         Some(running)
     }
 
-    /// Decodes until every response has ended and takes them all, in the order in which they were started; with their
-    /// sequences, which remain open.
-    pub(super) fn finish_traced(&mut self, on_token: OnToken) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
-        self.decode(on_token, &mut |_| false)?;
-        Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
-    }
-
-    /// [`finish_traced`](Self::finish_traced) without the sequences.
+    /// Decodes until every response has ended and takes them all, in the order in which they were started.
     pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
-        let finished = self.finish_traced(on_token)?;
-        finished.iter().for_each(|(id, _)| self.engine.backend.close(*id));
-        Ok(finished.into_iter().map(|(_, generation)| generation).collect())
+        self.decode(on_token, &mut |_| false)?;
+        let finished = std::mem::take(&mut self.running);
+        finished.iter().for_each(|r| self.engine.backend.close(r.id));
+        Ok(finished.into_iter().map(|r| r.generation).collect())
     }
 
     /// Lets responses guess from those taken out before. For responses of one person: how fast tokens come would tell
@@ -285,13 +249,6 @@ impl Batch<'_> {
         }
     }
 
-    fn check(&self, prompt: &[u32]) -> Result<(), EngineError> {
-        if prompt.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
-        self.engine.check_length(prompt.len() + 1)
-    }
-
     /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none with `max_tokens`
     /// 0).
     fn prefill(&mut self, prompt: &[u32], start: usize) -> Result<(), EngineError> {
@@ -299,17 +256,13 @@ impl Batch<'_> {
         let vocabulary = engine.tokenizer.vocab_size();
         let Some(running) = running.last_mut() else { return Ok(()) };
         let (id, rest) = (running.id, &prompt[start..]);
-        let Options { generate, context, .. } = &*running.request.0;
-        let (sampling, max_tokens, detail) = (generate.sampling, generate.max_tokens, generate.trace.is_some());
-        engine.backend.reserve(id, prompt.len().saturating_add(max_tokens).min(*context))?;
+        let (last, max_tokens) = (running.decode_row(), running.limit);
+        engine.backend.reserve(id, prompt.len() + max_tokens)?;
         let predicts = |row| row + 1 == prompt.len();
         forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, predicts, |backend, positions| {
             if positions.end == prompt.len() && max_tokens > 0 {
-                let stream = running.stream;
-                let next = Next::Choose(Choice { sampling, stream, position: prompt.len(), vocabulary });
-                let row = positions.len() - 1;
-                let step = backend.predict(&[Prediction { row, next, detail }])?.remove(0);
-                running.push(step);
+                let (row, next) = (positions.len() - 1, Next::Choose(last.choice(vocabulary)));
+                running.push(backend.predict(&[Prediction { row, next, detail: last.detail }])?.remove(0));
             }
             Ok(())
         })
@@ -343,8 +296,7 @@ impl Drop for Batch<'_> {
 impl Running {
     /// Reports the token just chosen and notes whether the response ends with it.
     pub(super) fn advance(&mut self, on_token: OnToken) {
-        let Options { generate, stop_ids, context, .. } = &*self.request.0;
-        let g = &self.generation;
+        let (generate, g) = (&*self.request.0, &self.generation);
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
             self.finished = true; // max_tokens 0
             return;
@@ -355,7 +307,7 @@ impl Running {
         let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token, step, confidence });
         // a token without text cannot complete a stop string
         let stopped_after = self.text.as_mut().and_then(|text| text.push(*last, &generate.stop).ok().flatten());
-        let finish = if stop_ids.contains(last) {
+        let finish = if generate.ends.as_ref().is_some_and(|ends| ends.contains(last)) {
             FinishReason::Stop
         } else if let Some(kept) = stopped_after {
             self.generation.cut(kept, generate.trace.is_some());
@@ -364,7 +316,7 @@ impl Running {
             FinishReason::Interrupted
         } else if running.is_some_and(|running| running.stops(confidence)) {
             FinishReason::Unsure
-        } else if g.tokens.len() - g.prompt_len >= generate.max_tokens || g.tokens.len() >= *context {
+        } else if g.tokens.len() - g.prompt_len >= self.limit {
             FinishReason::Length
         } else {
             return;
@@ -378,7 +330,7 @@ impl Running {
 
     /// Whether it has ended and its last token's row, of which something is recorded, has not been run.
     fn needs_last_row(&self) -> bool {
-        let (g, generate) = (&self.generation, &self.request.0.generate);
+        let (g, generate) = (&self.generation, &self.request.0);
         let traced = generate.trace.is_some() && generate.max_tokens > 0;
         self.finished && traced && g.steps.len() == g.tokens.len() - g.prompt_len
     }
@@ -393,9 +345,7 @@ impl Running {
 
     /// Tokens until its limit.
     pub(super) fn tokens_left(&self) -> usize {
-        let (Options { generate, context, .. }, g) = (&*self.request.0, &self.generation);
-        let written = g.tokens.len() - g.prompt_len;
-        generate.max_tokens.saturating_sub(written).min(context.saturating_sub(g.tokens.len()))
+        self.limit.saturating_sub(self.generation.tokens.len() - self.generation.prompt_len)
     }
 
     /// The tokens whose keys and values are in its cache; the last one's row may not have been run.
@@ -410,8 +360,7 @@ impl Running {
     }
 
     pub(super) fn decode_row(&self) -> DecodeRow {
-        let generate = &self.request.0.generate;
-        let (sampling, detail) = (generate.sampling, generate.trace.is_some());
+        let (sampling, detail) = (self.request.0.sampling, self.request.0.trace.is_some());
         DecodeRow { row: self.last_row(), sampling, stream: self.stream, detail }
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Match {
     /// 0 for the shortest n-grams.
     pub kind: usize,
     at: usize,
+    /// The token after it.
+    pub next: u32,
 }
 
 impl Lookup {
@@ -67,14 +69,9 @@ impl Lookup {
     pub fn find(&self, text: &[u32]) -> Option<Match> {
         let found = ngrams(text).enumerate().filter_map(|(kind, ngram)| {
             let at = *self.followers.get(&ngram?)?;
-            Some(Match { kind, at })
+            Some(Match { kind, at, next: self.tokens[at] })
         });
         found.last()
-    }
-
-    /// The token after a match.
-    pub fn next(&self, found: Match) -> u32 {
-        self.tokens[found.at]
     }
 
     /// The first `count` tokens after a match; where the text ends before, it goes on as it did after the match.

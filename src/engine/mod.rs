@@ -12,11 +12,12 @@ mod speculate;
 mod stop;
 mod trace;
 
+pub use crate::backend::HeadSelection;
 pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use pace::{Speculate, SpeculationStats};
 pub use response::{Response, Variant};
-pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
+pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
@@ -25,8 +26,8 @@ use crate::backend::entropy::Gamma;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
-    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, ValueType,
-    WeightFormat,
+    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
+    ValueType, WeightFormat,
 };
 use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
@@ -151,7 +152,7 @@ impl Engine {
     /// Sets variables of the chat template, such as `enable_thinking`, for every conversation; without a template nothing.
     pub fn set_template_arguments(&mut self, arguments: Arguments) {
         if let Some(template) = &mut self.chat_template {
-            template.set_arguments(arguments);
+            template.arguments = arguments;
         }
     }
 
@@ -207,7 +208,7 @@ impl Engine {
 
     /// Bytes besides the weights' for a sequence of `tokens` tokens, all of them a traced response with K as published.
     pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
-        self.backend.expected_memory(tokens, HeadSelection::default().options(1))
+        self.backend.expected_memory(tokens, TraceOptions { first_row: 0, parts: HeadSelection::default() })
     }
 
     /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`, keeping the heads of
@@ -221,29 +222,26 @@ impl Engine {
         prompt_len: usize,
         selection: HeadSelection,
     ) -> Result<TracedSequence<'_>, EngineError> {
-        let (sequence, steps) = self.trace_sequence(tokens, prompt_len, selection)?;
-        TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps)
+        let (sequence, generation) = self.trace_sequence(tokens, prompt_len, selection)?;
+        TracedSequence::new(self, sequence, generation)
     }
 
-    /// A sequence of the backend with these tokens, and the steps of its response.
+    /// A sequence of the backend with these tokens, and its response as if it had been generated.
     fn trace_sequence(
         &mut self,
         tokens: &[u32],
         prompt_len: usize,
         selection: HeadSelection,
-    ) -> Result<(SequenceId, Vec<Step>), EngineError> {
+    ) -> Result<(SequenceId, Generation), EngineError> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
-        let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
-        match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
-            Ok(steps) => Ok((sequence, steps)),
-            Err(error) => {
-                self.backend.close(sequence);
-                Err(error)
-            }
-        }
+        let sequence = self.backend.open(Some(TraceOptions { first_row: prompt_len - 1, parts: selection }))?;
+        let steps = trace_response(&mut *self.backend, sequence, tokens, prompt_len);
+        let steps = steps.inspect_err(|_| self.backend.close(sequence))?;
+        let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);
+        Ok((sequence, Generation { tokens, prompt_len, finish, steps }))
     }
 
     fn check_length(&self, tokens: usize) -> Result<(), EngineError> {
@@ -266,22 +264,17 @@ fn open_backend(
         let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten(), weights: format, gamma };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
-    let only_on_cpu = match () {
-        () if device == DeviceChoice::Reference => (!format.is_file()).then(|| format!("weights in {format}")),
-        () if on_cuda.is_none() => Some("values in q8".to_owned()),
-        () => None,
-    };
-    let cuda_fallback_reason = match (device, only_on_cpu) {
-        (DeviceChoice::Cuda(_) | DeviceChoice::Reference, Some(what)) => {
-            return Err(CudaError::Unsupported(format!("{what}: use --device cpu")));
-        }
-        (DeviceChoice::Cpu | DeviceChoice::Reference, _) | (DeviceChoice::Auto, Some(_)) => None,
-        (DeviceChoice::Cuda(ordinal), None) => return Ok((open_cuda(ordinal)?, None)),
-        (DeviceChoice::Auto, None) => match open_cuda(0) {
+    let only_on_cpu = |what: &str| Err(CudaError::Unsupported(format!("{what}: use --device cpu")));
+    let cuda_fallback_reason = match device {
+        DeviceChoice::Reference if !format.is_file() => return only_on_cpu(&format!("weights in {format}")),
+        DeviceChoice::Cuda(_) if on_cuda.is_none() => return only_on_cpu("values in q8"),
+        DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
+        DeviceChoice::Auto if on_cuda.is_some() => match open_cuda(0) {
             Ok(backend) => return Ok((backend, None)),
             Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => None,
             Err(error) => Some(error),
         },
+        DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Reference => None,
     };
     let (k_cache, v_cache) = (k_cache.unwrap_or(DType::F32), v_cache.unwrap_or(ValueType::F32));
     if device == DeviceChoice::Reference {

@@ -130,6 +130,4 @@ pub(super) struct Guess {
     /// 0: the text itself, 1: other texts.
     pub source: usize,
     pub found: Match,
-    /// The token that is next by the match.
-    pub first: u32,
 }

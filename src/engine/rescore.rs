@@ -103,27 +103,21 @@ pub(super) fn score_together(
     let from = Ahead { sequence, tokens: response.tokens, copy: None };
     let mut together = Together { backend, from, rows: Vec::new(), requests: Vec::new(), open: Vec::new() };
     for index in order {
-        let (mut left, mut id) = (variants[index].rows.clone(), None);
+        let mut left = variants[index].rows.clone();
+        if together.open.len() == IN_FLIGHT {
+            together.run(variants)?;
+            together.close(None);
+        }
+        let id = match together.fork(left.start) {
+            // out of room: fewer at a time
+            Err(error) if error.is_out_of_memory() && !together.open.is_empty() => {
+                together.run(variants)?;
+                together.close(None);
+                together.fork(left.start)
+            }
+            forked => forked,
+        }?;
         while !left.is_empty() {
-            let id = match id {
-                Some(id) => id,
-                None => {
-                    if together.open.len() == IN_FLIGHT {
-                        together.run(variants)?;
-                        together.close(None);
-                    }
-                    let forked = match together.fork(left.start) {
-                        // out of room: fewer at a time
-                        Err(error) if error.is_out_of_memory() && !together.open.is_empty() => {
-                            together.run(variants)?;
-                            together.close(None);
-                            together.fork(left.start)
-                        }
-                        forked => forked,
-                    };
-                    *id.insert(forked?)
-                }
-            };
             let part = left.start..left.end.min(left.start + together.room());
             left.start = part.end;
             together.push(response, index, &variants[index], part, id);
@@ -183,14 +177,7 @@ impl Together<'_> {
 
     /// Closes the sequences whose rows have all been run.
     fn close(&mut self, but: Option<SequenceId>) {
-        let backend = &mut *self.backend;
-        self.open.retain(|id| {
-            let keep = but == Some(*id);
-            if !keep {
-                backend.close(*id);
-            }
-            keep
-        });
+        self.open.extract_if(.., |id| but != Some(*id)).for_each(|id| self.backend.close(id));
     }
 }
 

@@ -7,7 +7,7 @@ use super::generate::OnToken;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
 use super::{Engine, EngineError};
-use crate::backend::{Backend, DecodeRow, Step};
+use crate::backend::{DecodeRow, Step};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -23,13 +23,13 @@ impl Running {
     fn look(&mut self, others: &Lookup, pace: &mut Pace) {
         let tokens = &self.generation.tokens;
         if let (Some(guess), Some(last)) = (self.guess.take(), tokens.last()) {
-            pace.note_first(&guess, guess.first == *last);
+            pace.note_first(&guess, guess.found.next == *last);
         }
         let Some(own) = self.lookup.as_ref().filter(|_| !self.finished) else { return };
-        let found = [own, others].into_iter().enumerate().filter_map(|(source, lookup)| {
-            let found = lookup.find(tokens)?;
-            Some(Guess { source, found, first: lookup.next(found) })
-        });
+        let found = [own, others]
+            .into_iter()
+            .enumerate()
+            .filter_map(|(source, lookup)| Some(Guess { source, found: lookup.find(tokens)? }));
         // of equals the text itself
         self.guess = found.min_by_key(|guess| KINDS - guess.found.kind);
     }
@@ -86,7 +86,8 @@ impl Batch<'_> {
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, tokenizer, options, .. } = &mut **engine;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
-        let mut room = guess_room(&**backend, active.len());
+        // guesses that there is room for beside the sequences' own rows
+        let mut room = backend.decode_rows().min(MAX_ROWS).saturating_sub(active.len());
         if room == 0 || active.iter().all(|r| r.lookup.is_none()) {
             return Ok(None);
         }
@@ -144,9 +145,4 @@ impl Batch<'_> {
         }
         Ok(Some(left))
     }
-}
-
-/// Guesses that a pass has room for beside the rows of `sequences` sequences.
-fn guess_room(backend: &dyn Backend, sequences: usize) -> usize {
-    backend.decode_rows().min(MAX_ROWS).saturating_sub(sequences)
 }

@@ -1,53 +1,21 @@
 //! A response whose KV cache and trace an engine holds, and the queries that it answers.
 
+use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress};
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
 use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::reference::dot;
-use crate::backend::{Backend, HeadRecord, Row, SequenceId, Step, TraceOptions};
-use std::ops::Range;
+use crate::backend::{Backend, HeadRecord, HeadSelection, Row, SequenceId, TraceOptions};
+use std::ops::{ControlFlow, Range};
 
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
 
-/// The parts of the trace of each row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadSelection {
-    /// K: the heads of lowest entropy.
-    pub heads: usize,
-    /// Normalization of that entropy.
-    pub entropy: EntropyRule,
-    /// Whether [`Step::distribution`] is recorded.
-    pub wide: bool,
-    /// Whether [`Step::heads`] is recorded.
-    pub head_attention: bool,
-    /// Whether [`Response::layer_means`] are recorded.
-    pub layer_means: bool,
-}
-
 impl HeadSelection {
     /// K as published, exact entropies, and nothing more.
-    pub const PUBLISHED: HeadSelection = HeadSelection {
-        heads: SELECTED_HEADS,
-        entropy: EntropyRule::Exact,
-        wide: false,
-        head_attention: false,
-        layer_means: false,
-    };
-
-    /// The backend's options for a response that starts at `prompt_len`.
-    pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
-        TraceOptions {
-            first_row: prompt_len - 1,
-            heads: self.heads,
-            rule: self.entropy,
-            wide: self.wide,
-            head_attention: self.head_attention,
-            layer_means: self.layer_means,
-        }
-    }
+    pub const PUBLISHED: HeadSelection = TraceOptions::new(0, SELECTED_HEADS, EntropyRule::Exact).parts;
 }
 
 impl Default for HeadSelection {
@@ -60,11 +28,7 @@ impl Default for HeadSelection {
 pub struct TracedSequence<'e> {
     pub(super) engine: &'e mut Engine,
     pub(super) sequence: SequenceId,
-    pub(super) tokens: Vec<u32>,
-    pub(super) prompt_len: usize,
-    /// Whether it was generated up to a limit of its length, and would have gone on.
-    pub(super) cut_off: bool,
-    steps: Vec<Step>,
+    pub(super) generation: Generation,
     token_texts: Vec<String>,
     layer_means: Vec<Vec<f64>>,
     /// From this position on the cache holds a variant's rows.
@@ -72,58 +36,47 @@ pub struct TracedSequence<'e> {
 }
 
 impl<'e> TracedSequence<'e> {
+    /// A response whose rows have been run; one of no token is an error.
     pub(super) fn new(
         engine: &'e mut Engine,
         sequence: SequenceId,
-        tokens: Vec<u32>,
-        prompt_len: usize,
-        steps: Vec<Step>,
+        generation: Generation,
     ) -> Result<TracedSequence<'e>, EngineError> {
-        let stale_from = usize::MAX;
-        let mut traced = TracedSequence {
-            engine,
-            sequence,
-            tokens,
-            prompt_len,
-            cut_off: false,
-            steps,
-            token_texts: Vec::new(),
-            layer_means: Vec::new(),
-            stale_from,
-        };
+        let (token_texts, layer_means, stale_from) = (Vec::new(), Vec::new(), usize::MAX);
+        let mut traced = TracedSequence { engine, sequence, generation, token_texts, layer_means, stale_from };
+        let Generation { tokens, prompt_len, steps, .. } = &mut traced.generation;
+        if tokens.len() == *prompt_len {
+            return Err(EngineError::NoResponse { prompt_len: *prompt_len, tokens: *prompt_len });
+        }
         let heads = traced.engine.spec().num_attention_heads;
-        for (row, step) in (prompt_len - 1..).zip(&mut traced.steps) {
+        for (row, step) in (*prompt_len - 1..).zip(steps) {
             let attention = traced.engine.backend.head_attention(sequence, row)?.unwrap_or_default();
             step.heads = attention.chunks(heads).map(<[_]>::to_vec).collect();
         }
-        traced.layer_means = traced.engine.backend.layer_means(sequence)?.unwrap_or_default();
-        for token in &traced.tokens[prompt_len..] {
+        for token in &tokens[*prompt_len..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }
+        traced.layer_means = traced.engine.backend.layer_means(sequence)?.unwrap_or_default();
         Ok(traced)
     }
 
     /// Splits into what the pass recorded and the side that answers queries.
     pub fn parts(&mut self) -> (Response<'_>, TraceQueries<'_>) {
-        let response = Response {
-            tokens: &self.tokens,
-            prompt_len: self.prompt_len,
-            token_texts: &self.token_texts,
-            steps: &self.steps,
-            layer_means: &self.layer_means,
-        };
+        let (Generation { tokens, prompt_len, steps, .. }, token_texts) = (&self.generation, &self.token_texts);
+        let (prompt_len, layer_means) = (*prompt_len, &self.layer_means);
+        let response = Response { tokens, prompt_len, token_texts, steps, layer_means };
         let (backend, stale_from) = (&mut *self.engine.backend, &mut self.stale_from);
         (response, TraceQueries { backend, sequence: self.sequence, response, stale_from })
     }
 
     /// The whole sequence, and where the response starts.
     pub fn tokens(&self) -> (&[u32], usize) {
-        (&self.tokens, self.prompt_len)
+        (&self.generation.tokens, self.generation.prompt_len)
     }
 
-    /// Whether the response ends because it was as long as it was allowed to be.
+    /// Whether the response would have gone on.
     pub fn is_cut_off(&self) -> bool {
-        self.cut_off
+        self.generation.finish.is_cut_off()
     }
 
     /// The heads selected at row `row` (absolute).
@@ -158,8 +111,8 @@ impl<'e> TracedSequence<'e> {
         self.engine.check_length(tokens.len())?;
         let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
         // the last token of a response need not have entered
-        let cached = &self.tokens[..self.tokens.len() - 1];
-        let shared = shared(tokens, cached);
+        let (cached, _) = self.tokens();
+        let shared = shared(tokens, &cached[..cached.len() - 1]);
         let backend = &mut *self.engine.backend;
         let start = backend.resumes_at(self.sequence, shared);
         let sequence = backend.fork(self.sequence, start, None)?;
@@ -173,7 +126,29 @@ impl<'e> TracedSequence<'e> {
     /// Final hidden states (after the final norm) of the response's rows, `[R + 1, hidden_size]`: of the prompt's last token and of
     /// each of the response.
     pub fn hidden_states(&self) -> Result<Vec<f32>, EngineError> {
-        Ok(self.engine.backend.hidden_states(self.sequence, self.prompt_len - 1..self.tokens.len())?)
+        let (tokens, prompt_len) = self.tokens();
+        Ok(self.engine.backend.hidden_states(self.sequence, prompt_len - 1..tokens.len())?)
+    }
+
+    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
+    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
+    /// number them for the sampler; `on_token` sees every token as it is chosen and may break its response off.
+    pub fn generate_sharing(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+        on_token: OnToken,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.parts().1.restore()?;
+        let mut batch = self.engine.batch(options);
+        let Generation { tokens, prompt_len, .. } = &self.generation;
+        batch.guess_from(&tokens[*prompt_len..]);
+        for (prompt, stream) in prompts.iter().zip(streams) {
+            let base = Some((self.sequence, shared(prompt, tokens)));
+            batch.start_from(base, prompt, stream, batch.request.clone(), on_token)?;
+        }
+        batch.finish(on_token)
     }
 
     /// Bytes held: (KV cache, trace).
@@ -183,6 +158,25 @@ impl<'e> TracedSequence<'e> {
 
     pub fn engine(&self) -> &Engine {
         self.engine
+    }
+}
+
+impl Engine {
+    /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
+    /// stopped at once) is an error.
+    pub fn generate_traced(
+        &mut self,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
+        let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
+        let mut batch = self.batch(&options);
+        let ticket = batch.start(prompt, 0, &mut on_token)?;
+        batch.decode(&mut on_token, &mut |_| false)?;
+        let ended = batch.remove(ticket).ok_or(EngineError::EmptyPrompt)?;
+        drop(batch);
+        Ok((ended.generation.finish, TracedSequence::new(self, ended.id, ended.generation)?))
     }
 }
 

@@ -14,8 +14,6 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
-use jinja::Fault;
-
 use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 use crate::files;
@@ -129,9 +127,6 @@ pub enum ChatError {
     /// No thread could be started to render on.
     #[error("no thread can be started for the chat template: {0}")]
     Thread(std::io::Error),
-    /// The rendered text could not be encoded.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
 }
 
 /// A model's chat template, ready to render.
@@ -140,8 +135,8 @@ pub struct ChatTemplate {
     source: String,
     /// `bos_token`, `eos_token` ... as the template sees them; those the model lacks are undefined in it.
     special_tokens: BTreeMap<String, String>,
-    /// Variables of the user's, such as `enable_thinking`.
-    arguments: Arguments,
+    /// Variables of the user's for every conversation, such as `enable_thinking`.
+    pub arguments: Arguments,
 }
 
 /// Additional variables of a chat template; they may replace special tokens.
@@ -173,13 +168,13 @@ impl ChatTemplate {
             Some(found) => found,
             None => {
                 let path = folder.join("tokenizer_config.json");
-                match &tokenizer.config().chat_template {
+                match &tokenizer.config.chat_template {
                     Some(field) => (default_template(field, &path)?, path),
                     None => return Ok(None),
                 }
             }
         };
-        let special_tokens = tokenizer.config().special_tokens.clone();
+        let special_tokens = tokenizer.config.special_tokens.clone();
         Self::build(source, path.display().to_string(), special_tokens).map(Some)
     }
 
@@ -235,26 +230,23 @@ impl ChatTemplate {
     ) -> Result<String, ChatError> {
         let mut variables = json!({"messages": messages, "add_generation_prompt": add_generation_prompt,
                                    "tools": null, "documents": null});
-        let texts = self.special_tokens.iter().map(|(name, text)| {
+        let mut input_len: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        for (name, text) in &self.special_tokens {
+            input_len += text.len();
             variables[name] = json!(text);
-            text.len()
-        });
-        let input_len = texts.sum::<usize>();
+        }
         for (name, value) in self.arguments.iter().chain(arguments) {
+            input_len += value.to_string().len();
             variables[name] = value.clone();
         }
-        let arguments = self.arguments.values().chain(arguments.values()).map(|value| value.to_string().len());
-        let input_len = input_len
-            + arguments.sum::<usize>()
-            + messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>();
         let rendered = on_known_stack(|| {
             self.template.render(&variables, input_len).map_err(|fault| match fault {
-                Fault::Limit(message) => ChatError::Limit { message },
-                Fault::Error(message) | Fault::Raised(message) if self.needs_tools(&mut variables, input_len) => {
+                ChatError::Render { message } | ChatError::Template { message }
+                    if self.needs_tools(&mut variables, input_len) =>
+                {
                     ChatError::NeedsTools { message }
                 }
-                Fault::Raised(message) => ChatError::Template { message },
-                Fault::Error(message) => ChatError::Render { message },
+                other => other,
             })
         });
         rendered.map_err(ChatError::Thread)?
@@ -267,32 +259,9 @@ impl ChatTemplate {
         self.template.render(variables, input_len).is_ok()
     }
 
-    /// Sets the arguments of every conversation.
-    pub fn set_arguments(&mut self, arguments: Arguments) {
-        self.arguments = arguments;
-    }
-
-    pub fn arguments(&self) -> &Arguments {
-        &self.arguments
-    }
-
     /// The template's text as published.
     pub fn source(&self) -> &str {
         &self.source
-    }
-
-    /// The token ids of the rendered `messages`. The tokenizer adds nothing: a template writes its own BOS, as
-    /// in transformers' `apply_chat_template(tokenize=True)`.
-    ///
-    /// # Errors
-    /// Those of [`Self::render`] and [`Tokenizer::encode`].
-    pub fn encode(
-        &self,
-        tokenizer: &Tokenizer,
-        messages: &[Message],
-        add_generation_prompt: bool,
-    ) -> Result<Vec<u32>, ChatError> {
-        Ok(tokenizer.encode(&self.render(messages, add_generation_prompt)?, false)?)
     }
 }
 

@@ -6,11 +6,6 @@ mod rope;
 
 pub use rope::{RopeScaling, RopeSpec, Rotation, head_order};
 
-use super::ModelError;
-use families::{FAMILIES, MULTIMODAL};
-use serde_json::Value;
-use std::path::Path;
-
 /// The gate's activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -112,10 +107,9 @@ pub struct ModelSpec {
     pub architecture: String,
     pub hidden_size: usize,
     pub num_attention_heads: usize,
-    /// This and the next two are those of most layers; [`LayerSpec`] has each one's.
+    /// This and the next are those of most layers; [`LayerSpec`] has each one's.
     pub num_key_value_heads: usize,
     pub head_dim: usize,
-    pub intermediate_size: usize,
     /// Rows of the embedding and of the head; a tokenizer may have fewer tokens.
     pub vocab_size: usize,
     /// Longest sequence, in tokens: `max_position_embeddings`, or less where the longer ones need what is not implemented.
@@ -165,35 +159,13 @@ pub struct ModelSpec {
     pub layer_scalar: bool,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
-    pub bos_token_id: Option<u32>,
     /// The source of settings that checkpoints keep in several places.
     pub sources: Vec<(&'static str, &'static str)>,
     /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
     pub eos_token_ids: Vec<u32>,
 }
 
-/// The architectures that [`ModelSpec::from_folder`] understands.
-pub fn architectures() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|family| family.architecture).chain(MULTIMODAL.iter().map(|(name, _)| *name))
-}
-
 impl ModelSpec {
-    /// Reads `config.json` and, where there is one, `generation_config.json`.
-    ///
-    /// # Errors
-    /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
-    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
-        read::spec(folder)
-    }
-
-    /// Of a `config.json` that is no file, such as that of a published shape.
-    ///
-    /// # Errors
-    /// As [`ModelSpec::from_folder`].
-    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
-        read::of_config(Path::new(read::CONFIG), config)
-    }
-
     /// The last layer that keeps something of a sequence, keys and values or a state: rows that nobody reads end there.
     pub fn last_memory(&self) -> Option<usize> {
         (0..self.layers.len()).rfind(|index| self.layers[*index].delta_net || self.layers[*index].kv_layer == *index)
@@ -246,7 +218,8 @@ impl ModelSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::model::ModelError;
+    use serde_json::{Value, json};
 
     fn spec(edit: impl FnOnce(&mut Value)) -> Result<ModelSpec, ModelError> {
         let mut config = json!({

@@ -6,7 +6,6 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Its name for `--model`.
 pub const NAME: &str = "abacus";
@@ -92,17 +91,14 @@ fn replace(models: &Path, folder: &Path) -> io::Result<()> {
 }
 
 /// The first twelve hexadecimal digits of the files' SHA-256: another version of the model has another folder.
-fn hash() -> &'static str {
-    static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| {
-        let mut hash = Sha256::new();
-        for (name, bytes) in FILES {
-            hash.update(name);
-            hash.update(bytes.len().to_le_bytes());
-            hash.update(bytes);
-        }
-        units::hex(&hash.finalize()[..6])
-    })
+fn hash() -> String {
+    let mut hash = Sha256::new();
+    for (name, bytes) in FILES {
+        hash.update(name);
+        hash.update(bytes.len().to_le_bytes());
+        hash.update(bytes);
+    }
+    units::hex(&hash.finalize()[..6])
 }
 
 #[cfg(test)]

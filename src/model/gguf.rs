@@ -23,29 +23,23 @@ const VERSION: u32 = 1;
 /// A GGUF file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{} is damaged: {what}", path.display())]
-    Damaged { path: PathBuf, what: String },
-    #[error("{}: {what} of GGUF files is not supported; download the model's own repository (safetensors)", path.display())]
-    Unsupported { path: PathBuf, what: String },
-    #[error("{} is a part of a model; join the parts first: llama-gguf-split --merge FIRST_PART OUTPUT", path.display())]
-    Part { path: PathBuf },
+    #[error("{}{fault}", path.display())]
+    File { path: PathBuf, fault: Fault },
     #[error("no cache folder to unpack a GGUF file into: set UQAC_CACHE")]
     NoFolder,
 }
 
-/// Why a file cannot be used, without its path.
-enum Fault {
+/// Why a file cannot be used, in words that follow its path.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error(": {0}")]
+    Io(#[from] io::Error),
+    #[error(" is damaged: {0}")]
     Damaged(String),
+    #[error(": {0} of GGUF files is not supported; download the model's own repository (safetensors)")]
     Unsupported(String),
-    Io(io::Error),
-}
-
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Fault {
-        Fault::Io(error)
-    }
+    #[error(" is a part of a model; join the parts first: llama-gguf-split --merge FIRST_PART OUTPUT")]
+    Part,
 }
 
 fn damaged<T>(what: impl Into<String>) -> Result<T, Fault> {
@@ -157,25 +151,22 @@ pub fn folder(path: &Path) -> Result<PathBuf, GgufError> {
 
 /// [`folder`] in a cache that is given.
 pub fn unpack(path: &Path, cache: &Path) -> Result<PathBuf, GgufError> {
-    let io = |source| GgufError::Io { path: path.to_owned(), source };
+    let fault = |fault| GgufError::File { path: path.to_owned(), fault };
+    let io = |source| fault(Fault::Io(source));
     let file = File::open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     // SAFETY: as with safetensors, a change of the file while it is read changes the numbers.
     let bytes = unsafe { Mmap::map(&file) }.map_err(io)?;
-    let fault = |fault| match fault {
-        Fault::Damaged(what) => GgufError::Damaged { path: path.to_owned(), what },
-        Fault::Unsupported(what) => GgufError::Unsupported { path: path.to_owned(), what },
-        Fault::Io(source) => io(source),
-    };
     let container = Container::read(&bytes).map_err(fault)?;
     if container.number("split.count").is_some_and(|parts| parts > 1) {
-        return Err(GgufError::Part { path: path.to_owned() });
+        return Err(fault(Fault::Part));
     }
     let mut hash = Sha256::new();
     hash.update(&bytes[..container.data]);
     hash.update(format!("{VERSION} {} {:?}", bytes.len(), metadata.modified().ok()));
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let models = cache::private(cache, "models").map_err(|(path, source)| GgufError::Io { path, source })?;
+    let models =
+        cache::private(cache, "models").map_err(|(path, source)| GgufError::File { path, fault: source.into() })?;
     let folder = models.join(format!("{name}-{}", units::hex(&hash.finalize()[..6])));
     if !folder.is_dir() {
         write_folder(&container, &models, &folder).map_err(fault)?;

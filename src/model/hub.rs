@@ -5,7 +5,7 @@
 
 use super::demo::{self, DemoError};
 use super::gguf::{self, GgufError};
-use crate::files;
+use crate::{cache, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,9 @@ pub enum LocateError {
     /// Written like a path, but nothing is there.
     #[error("no such folder: {}", path.display())]
     NoSuchFolder { path: PathBuf },
-    /// A file (such as a checkpoint) instead of its folder.
-    #[error("{} is a file; give the model's folder, the one with config.json", path.display())]
-    NotAFolder { path: PathBuf },
-    /// A folder, but not a model's.
-    #[error("{} is {what}", folder.display())]
-    NotAModel { folder: PathBuf, what: &'static str },
+    /// A file, such as a checkpoint, or a folder, but not a model's.
+    #[error("{} is {what}", path.display())]
+    NotAModel { path: PathBuf, what: &'static str },
     /// The embedded model cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
@@ -86,7 +83,8 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
         return Ok(gguf::folder(path)?);
     }
     if path.is_file() {
-        return Err(LocateError::NotAFolder { path: path.to_path_buf() });
+        let what = "a file; give the model's folder, the one with config.json";
+        return Err(LocateError::NotAModel { path: path.to_path_buf(), what });
     }
     if looks_like_a_path(name) {
         return Err(LocateError::NoSuchFolder { path: path.to_path_buf() });
@@ -114,11 +112,10 @@ pub(crate) fn dataset_snapshots(name: &str) -> Vec<PathBuf> {
 
 fn dataset_snapshots_in(cache: &Path, name: &str) -> Vec<PathBuf> {
     let folder = cache.join(format!("datasets--{}", name.replace('/', "--")));
-    let snapshots = folder.join("snapshots");
     let main = snapshot(&folder, MAIN);
-    let others = entries(&snapshots).into_iter().map(|commit| snapshots.join(commit));
-    let others: Vec<PathBuf> = others.filter(|path| main.as_ref() != Some(path)).collect();
-    main.into_iter().chain(others).collect()
+    let mut snapshots = files::entries(&folder.join("snapshots")).unwrap_or_default();
+    snapshots.sort_by_key(|path| main.as_ref() != Some(path));
+    snapshots
 }
 
 /// Bytes of a file that holds a commit's hash.
@@ -135,13 +132,8 @@ fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
 
 /// The cache folder of the hub's own library.
 fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let variable = |name| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || {
-        variable("HF_HOME")
-            .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
-            .or_else(|| variable("HOME").map(|home| home.join(".cache/huggingface")))
-    };
-    variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
+    let own = environment("HF_HUB_CACHE").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    own.or_else(|| Some(cache::folder_of("HF_HOME", "huggingface", environment)?.join("hub")))
 }
 
 fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
@@ -160,7 +152,7 @@ fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
     } else {
         "no model folder: config.json is missing"
     };
-    Err(LocateError::NotAModel { folder, what })
+    Err(LocateError::NotAModel { path: folder, what })
 }
 
 fn is_gguf(name: &str) -> bool {
@@ -194,10 +186,7 @@ fn is_revision(revision: &str) -> bool {
 
 /// Names in a folder, sorted; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
-    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = read.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
+    files::entries(folder).unwrap_or_default().iter().map(|entry| files::name(entry)).collect()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use config::Token;
 pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
+pub(crate) use detokenize::byte_of_char;
 
 /// Why a tokenizer could not be read or used.
 #[derive(Debug, thiserror::Error)]
@@ -72,20 +73,13 @@ pub enum TokenizerError {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     plan: Plan,
-    config: TokenizerConfig,
+    /// From `tokenizer_config.json`.
+    pub(crate) config: TokenizerConfig,
     vocab_size: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// The BOS by `tokenizer_config.json` where it differs from `tokenizer.json`'s.
-    bos_rule: BosRule,
-}
-
-/// `add_bos_token` of `tokenizer_config.json`, where it is stated and the post-processor of `tokenizer.json` differs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum BosRule {
-    AsTokenizerJson,
-    Prepend(u32),
-    Drop(u32),
+    /// The BOS, and `add_bos_token` of `tokenizer_config.json`, where the post-processor of `tokenizer.json` does otherwise.
+    bos_rule: Option<(u32, bool)>,
 }
 
 impl Tokenizer {
@@ -108,8 +102,8 @@ impl Tokenizer {
         add_missing_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
         let plan = Plan::new(inner.get_decoder())
             .map_err(|found| TokenizerError::UnsupportedDecoder { path: path.clone(), found })?;
-        let id_of = |token: &Option<String>| token.as_deref().and_then(|t| inner.token_to_id(t));
-        let (bos_id, eos_id) = (id_of(&config.bos_token), id_of(&config.eos_token));
+        let id_of = |name: &str| inner.token_to_id(config.special_tokens.get(name)?);
+        let (bos_id, eos_id) = (id_of("bos_token"), id_of("eos_token"));
         let bos_rule = bos_rule(&inner, &config, bos_id)?;
         let vocab_size = inner.get_vocab_size(true);
         Ok(Self { inner, plan, config, vocab_size, bos_id, eos_id, bos_rule })
@@ -123,8 +117,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = encode_raw(&self.inner, text, add_special_tokens)?;
         match self.bos_rule {
-            BosRule::Prepend(bos) if add_special_tokens => ids.insert(0, bos),
-            BosRule::Drop(bos) if add_special_tokens && ids.first() == Some(&bos) => {
+            Some((bos, true)) if add_special_tokens => ids.insert(0, bos),
+            Some((bos, false)) if add_special_tokens && ids.first() == Some(&bos) => {
                 ids.remove(0);
             }
             _ => {}
@@ -140,7 +134,11 @@ impl Tokenizer {
         for &id in ids {
             self.token_text(id)?;
         }
-        let text = self.decode_raw(ids)?;
+        if ids.is_empty() {
+            return Ok(String::new()); // some decoders assume there is a last token
+        }
+        let decoded = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
+        let text = decoded.map_err(|e| TokenizerError::Decode(e.to_string()))?;
         Ok(if self.config.clean_up_tokenization_spaces == Some(true) { detokenize::clean_up(&text) } else { text })
     }
 
@@ -182,17 +180,12 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// Text of the token that begins a sequence, if the model has one.
-    pub fn bos_token(&self) -> Option<&str> {
-        self.config.bos_token.as_deref()
-    }
-
     /// Text of the token that ends a sequence, if the model has one.
     pub fn eos_token(&self) -> Option<&str> {
-        self.config.eos_token.as_deref()
+        self.config.special_tokens.get("eos_token").map(String::as_str)
     }
 
-    /// Id of [`Self::bos_token`]; none if the vocabulary does not have it.
+    /// Id of the token that begins a sequence; none if the model or its vocabulary does not have one.
     pub fn bos_token_id(&self) -> Option<u32> {
         self.bos_id
     }
@@ -203,22 +196,9 @@ impl Tokenizer {
         self.eos_id
     }
 
-    /// From `tokenizer_config.json`.
-    pub(crate) fn config(&self) -> &TokenizerConfig {
-        &self.config
-    }
-
     /// The token as the vocabulary writes it (not as text).
     fn token_text(&self, id: u32) -> Result<String, TokenizerError> {
         self.inner.id_to_token(id).ok_or(TokenizerError::UnknownId { id, vocab_size: self.vocab_size })
-    }
-
-    fn decode_raw(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        if ids.is_empty() {
-            return Ok(String::new()); // some decoders assume there is a last token
-        }
-        let decoded = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
-        decoded.map_err(|e| TokenizerError::Decode(e.to_string()))
     }
 }
 
@@ -258,19 +238,13 @@ fn add_missing_tokens(
     Ok(())
 }
 
-/// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text.
+/// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text; see [`Tokenizer::bos_rule`].
 fn bos_rule(
     inner: &tokenizers::Tokenizer,
     config: &TokenizerConfig,
     bos: Option<u32>,
-) -> Result<BosRule, TokenizerError> {
-    let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else {
-        return Ok(BosRule::AsTokenizerJson);
-    };
+) -> Result<Option<(u32, bool)>, TokenizerError> {
+    let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else { return Ok(None) };
     let added = encode_raw(inner, "a", true)?.first() == Some(&bos);
-    Ok(match (added, wanted) {
-        (false, true) => BosRule::Prepend(bos),
-        (true, false) => BosRule::Drop(bos),
-        _ => BosRule::AsTokenizerJson,
-    })
+    Ok((added != wanted).then_some((bos, wanted)))
 }

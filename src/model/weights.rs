@@ -175,6 +175,14 @@ impl Weight {
         self.rows * self.in_features * self.dtype.size()
     }
 
+    /// A matrix of which only the shape is known; its rows are as long as the last dimension.
+    fn of_shape(name: &str, shape: &[usize]) -> Weight {
+        let in_features = shape.last().copied().unwrap_or(1);
+        let rows = shape.iter().product::<usize>() / in_features;
+        let (name, dtype) = (name.to_owned(), DType::Bf16);
+        Weight { name, rows, in_features, dtype, file: None, copy: None, start: 0 }
+    }
+
     /// Whether only the shape is known.
     fn is_shape(&self) -> bool {
         self.file.is_none() && self.copy.is_none()
@@ -211,11 +219,8 @@ impl Weight {
 
     /// Looks for NaN and infinity.
     fn check_finite(&self) -> Result<(), ModelError> {
-        let index = match self.elements() {
-            Elements::F32(v) => v.iter().position(|x| !x.is_finite()),
-            Elements::Bf16(v) => v.iter().position(|x| !x.is_finite()),
-            Elements::F16(v) => v.iter().position(|x| !x.is_finite()),
-        };
+        let elements = self.elements();
+        let index = (0..elements.len()).find(|index| !elements.get(*index).is_finite());
         let path = self.file.as_ref().map_or_else(PathBuf::new, |file| file.path.clone());
         let error = |index| ModelError::NotFinite { path, tensor: self.name.clone(), index };
         index.map_or(Ok(()), |index| Err(error(index)))
@@ -352,6 +357,12 @@ impl Weights {
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let layers = self.layers.iter().flat_map(LayerWeights::products);
         layers.chain(self.layer_inputs.iter().map(|inputs| &inputs.projection)).chain(std::iter::once(&self.head))
+    }
+
+    /// The types of all matrices, each once, as `bf16, f32`.
+    pub fn types(&self) -> String {
+        let types: BTreeSet<&str> = self.matrices().iter().map(|w| w.dtype.name()).collect();
+        types.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Bytes of all matrices in their files.
@@ -627,15 +638,12 @@ impl TensorIndex<'_> {
 
     /// A tensor as a matrix with rows as long as its last dimension.
     fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight, ModelError> {
-        let in_features = expected.last().copied().unwrap_or(1);
-        let rows = expected.iter().product::<usize>() / in_features;
         let tensors = match &self.source {
             Source::Files(tensors) => tensors,
             Source::Random(random) => return Ok(random.weight(name, expected)),
             Source::Shapes(noted) => {
                 noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
-                let (name, dtype) = (name.to_owned(), DType::Bf16);
-                return Ok(Weight { name, rows, in_features, dtype, file: None, copy: None, start: 0 });
+                return Ok(Weight::of_shape(name, expected));
             }
         };
         let entry = tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
@@ -658,7 +666,7 @@ impl TensorIndex<'_> {
         let unaligned = !(data.as_ptr() as usize).is_multiple_of(dtype.size());
         let copy = unaligned.then(|| copy(std::iter::once(data), data.len()));
         let start = if unaligned { 0 } else { bytes.start };
-        Ok(Weight { name: name.to_owned(), rows, in_features, dtype, file: Some(file.clone()), copy, start })
+        Ok(Weight { dtype, file: Some(file.clone()), copy, start, ..Weight::of_shape(name, expected) })
     }
 
     fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {

@@ -26,7 +26,7 @@ pub enum Event {
 pub struct Reply {
     pub id: String,
     pub chat: bool,
-    pub created: u64,
+    pub created: i64,
     pub model: String,
     /// Closed once the client has disconnected.
     pub events: UnboundedSender<Event>,

@@ -23,13 +23,13 @@ use crate::eval::assess;
 use crate::units::count;
 use answer::Reply;
 use error::ApiError;
+use jiff::Timestamp;
 use metrics::Metrics;
 use page::Page;
 use request::Task;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
 /// Settings of a server; also options of the command line.
@@ -52,14 +52,6 @@ pub struct Settings {
     pub log: bool,
 }
 
-/// The server cannot listen.
-#[derive(Debug, thiserror::Error)]
-#[error("{address}: {source}")]
-pub struct ServeError {
-    pub address: SocketAddr,
-    pub source: io::Error,
-}
-
 /// A parsed request in the queue.
 struct Job {
     task: Task,
@@ -73,7 +65,7 @@ struct Shared {
     queue: mpsc::WeakSender<Job>,
     metrics: Metrics,
     page: Page,
-    started: u64,
+    started: i64,
     /// Whether only this machine can connect.
     loopback: bool,
 }
@@ -102,34 +94,23 @@ pub fn serve(
     listener: TcpListener,
     settings: Settings,
     stop: impl Fn() -> bool + Send + 'static,
-) -> Result<(), ServeError> {
-    let address = listener.local_addr().unwrap_or(([0, 0, 0, 0], 0).into());
-    let failed = |source| ServeError { address, source };
+) -> io::Result<()> {
     let (sender, queue) = mpsc::channel(settings.queue.max(1));
     let shared = Arc::new(Shared {
         queue: sender.downgrade(),
         metrics: Metrics::default(),
-        page: page::render(&settings.model, settings.api_key.is_some())
-            .map_err(|error| failed(io::Error::other(error)))?,
-        started: unix_seconds(),
-        loopback: address.ip().is_loopback(),
+        page: page::render(&settings.model, settings.api_key.is_some()).map_err(io::Error::other)?,
+        started: Timestamp::now().as_second(),
+        loopback: listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
         settings,
     });
-    listener.set_nonblocking(true).map_err(failed)?;
+    listener.set_nonblocking(true)?;
     let (done, engine_done) = oneshot::channel();
     let front = std::thread::Builder::new().name("http".to_owned()).spawn({
         let shared = shared.clone();
         move || http::run(listener, &shared, &stop, sender, engine_done)
-    });
-    let front = front.map_err(failed)?;
+    })?;
     worker::run(engine, &common, queue, &shared);
     let _ = done.send(());
-    match front.join() {
-        Ok(ended) => ended.map_err(failed),
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
-
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+    front.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

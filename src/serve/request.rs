@@ -60,14 +60,14 @@ pub enum Task {
 }
 
 /// Responses to generate.
+#[derive(Default)]
 pub struct Generate {
     pub chat: bool,
     pub prompts: Vec<Prompt>,
     /// Responses per prompt.
     pub n: usize,
-    pub max_tokens: usize,
-    pub stop: Vec<String>,
-    pub sampling: Sampling,
+    /// But for the trace.
+    pub options: GenerateOptions,
     /// Number of alternatives per token; `None`: no logprobs.
     pub logprobs: Option<usize>,
     /// Whether the answer repeats the prompt.
@@ -177,7 +177,7 @@ struct UqacFields {
 impl Task {
     /// Parses the body of `/v1/chat/completions`.
     pub fn chat(body: &Value) -> Result<Task, ApiError> {
-        let generate = generate(body, &CHAT)?;
+        let mut generate = generate(body, &CHAT)?;
         let mut chat: Chat = read("", body)?;
         ApiError::unless(!chat.messages.is_empty(), "messages", "expected at least one message")?;
         for (i, message) in chat.messages.iter_mut().enumerate() {
@@ -192,31 +192,28 @@ impl Task {
         let top = within("top_logprobs", chat.top_logprobs, 0..=MIN_TOP)?;
         let logprobs = chat.logprobs.unwrap_or(false);
         ApiError::unless(logprobs || top.is_none(), "top_logprobs", "requires logprobs: true")?;
-        Ok(Task::Generate(Box::new(Generate {
-            chat: true,
-            prompts: vec![Prompt::Chat(Conversation::Messages(chat.messages))],
-            max_tokens: max_tokens.unwrap_or(GenerateOptions::default().max_tokens),
-            logprobs: logprobs.then_some(top.unwrap_or(0)),
-            ..generate
-        })))
+        (generate.chat, generate.prompts) = (true, vec![Prompt::Chat(Conversation::Messages(chat.messages))]);
+        generate.options.max_tokens = max_tokens.unwrap_or(generate.options.max_tokens);
+        generate.logprobs = logprobs.then_some(top.unwrap_or(0));
+        Ok(Task::Generate(Box::new(generate)))
     }
 
     /// Parses the body of `/v1/completions`.
     pub fn completion(body: &Value) -> Result<Task, ApiError> {
-        let generate = generate(body, &COMPLETION)?;
+        let mut generate = generate(body, &COMPLETION)?;
         let completion: Completion = read("", body)?;
-        let prompts = match completion.prompt {
+        generate.prompts = match completion.prompt {
             Prompts::One(prompt) => vec![prompt],
             Prompts::Many(prompts) => prompts,
         };
-        within("n", Some(generate.n.saturating_mul(prompts.len())), 1..=MAX_CHOICES)?;
+        within("n", Some(generate.n.saturating_mul(generate.prompts.len())), 1..=MAX_CHOICES)?;
         let is_n = completion.best_of.is_none_or(|best_of| best_of == generate.n);
         ApiError::unless(is_n, "best_of", "not supported unless equal to n")?;
-        let echo = completion.echo.unwrap_or(false);
-        ApiError::unless(!echo || !generate.stream, "echo", "not supported with stream")?;
-        let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
-        let logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
-        Ok(Task::Generate(Box::new(Generate { prompts, max_tokens, logprobs, echo, ..generate })))
+        generate.echo = completion.echo.unwrap_or(false);
+        ApiError::unless(!generate.echo || !generate.stream, "echo", "not supported with stream")?;
+        generate.options.max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
+        generate.logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
+        Ok(Task::Generate(Box::new(generate)))
     }
 
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
@@ -321,24 +318,21 @@ fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
     for name in arguments.keys() {
         ApiError::unless(!is_reserved(name), &format!("chat_template_kwargs.{name}"), "set by the conversation")?;
     }
+    let n = within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1);
+    let sampling = Sampling {
+        temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
+        top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
+        top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
+        seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
+    };
     Ok(Generate {
-        chat: false,
-        prompts: Vec::new(),
-        n: within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1),
-        max_tokens: 0,
-        stop,
-        sampling: Sampling {
-            temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
-            top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
-            top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
-            seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
-        },
-        logprobs: None,
-        echo: false,
+        n,
+        options: GenerateOptions { stop, sampling, ..GenerateOptions::default() },
         stream,
-        template_arguments: arguments,
         include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+        template_arguments: arguments,
         uqac,
+        ..Generate::default()
     })
 }
 
@@ -378,13 +372,13 @@ mod tests {
             "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
         }))
         .unwrap();
-        assert_eq!(generate.sampling.top_k, 0);
+        assert_eq!(generate.options.sampling.top_k, 0);
         let Prompt::Chat(Conversation::Messages(messages)) = &generate.prompts[0] else { panic!("no messages") };
         assert_eq!(messages[0].content, "ab");
-        assert_eq!((generate.n, generate.max_tokens, generate.logprobs), (1, 1024, None));
-        assert_eq!((generate.sampling.temperature, generate.sampling.top_p), (1.0, 1.0));
+        assert_eq!((generate.n, generate.options.max_tokens, generate.logprobs), (1, 1024, None));
+        assert_eq!((generate.options.sampling.temperature, generate.options.sampling.top_p), (1.0, 1.0));
         assert_eq!(generate.uqac, Some(UqacOptions::default()));
-        assert_ne!(generate.sampling.seed, chat(json!({})).unwrap().sampling.seed);
+        assert_ne!(generate.options.sampling.seed, chat(json!({})).unwrap().options.sampling.seed);
         let options = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
         assert_eq!(options, Some(UqacOptions { scores: vec!["answer_prob"], explain: true, running: None }));
         let running = |uqac: Value| chat(json!({"uqac": uqac})).unwrap().uqac.unwrap().running;
@@ -393,7 +387,10 @@ mod tests {
         let entropy = RunningConfidence { measure: Measure::Entropy, window: 3, stop_below: None };
         assert_eq!(running(json!({"running": "entropy", "window": 3, "stop_below": null})), Some(entropy));
         assert_eq!(chat(json!({"uqac": false})).unwrap().uqac, None);
-        assert_eq!(chat(json!({"max_tokens": 3, "max_completion_tokens": 4, "seed": -1})).unwrap().max_tokens, 4);
+        assert_eq!(
+            chat(json!({"max_tokens": 3, "max_completion_tokens": 4, "seed": -1})).unwrap().options.max_tokens,
+            4
+        );
     }
 
     #[test]

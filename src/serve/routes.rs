@@ -3,7 +3,7 @@
 use super::answer::{Event, Reply};
 use super::error::ApiError;
 use super::request::{Task, no_model};
-use super::{Job, Shared, unix_seconds};
+use super::{Job, Shared};
 use axum::body::HttpBody;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
@@ -109,7 +110,7 @@ async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
     let reply = Reply {
         id: format!("{}-{:x}-{:x}", if chat { "chatcmpl" } else { "cmpl" }, shared.started, access.id),
         chat,
-        created: unix_seconds(),
+        created: Timestamp::now().as_second(),
         model: shared.settings.model.clone(),
         events,
     };
@@ -220,7 +221,7 @@ impl Drop for Access {
         let (took, status, complete) = (begun.elapsed(), self.status.load(Relaxed), self.complete.load(Relaxed));
         shared.metrics.answered(path, status, took, complete);
         if shared.settings.log {
-            let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+            let time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
             let seconds = (took.as_secs_f64() * 1e4).round() / 1e4;
             let line = json!({
                 "time": time, "event": "request", "request": id, "path": path, "status": status, "seconds": seconds,

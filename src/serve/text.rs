@@ -42,7 +42,6 @@ pub fn token_info(
 
 /// The unsent rest of a streamed choice.
 pub struct Streamed {
-    tokenizer: Arc<Tokenizer>,
     stream: TextStream<Arc<Tokenizer>>,
     text: String,
     /// Each token with the end of its text.
@@ -53,8 +52,8 @@ pub struct Streamed {
 
 impl Streamed {
     pub fn new(tokenizer: &Arc<Tokenizer>) -> Streamed {
-        let (tokenizer, stream) = (tokenizer.clone(), TextStream::new(tokenizer.clone()));
-        Streamed { tokenizer, stream, text: String::new(), tokens: Vec::new(), sent: (0, 0) }
+        let stream = TextStream::new(tokenizer.clone());
+        Streamed { stream, text: String::new(), tokens: Vec::new(), sent: (0, 0) }
     }
 
     /// Adds a token; returns text and tokens that can be sent before one of the stop strings. `logprobs`: alternatives per
@@ -71,7 +70,7 @@ impl Streamed {
         let offset = self.sent.0 + self.text.len();
         self.text += &self.stream.push(token.token)?;
         if let Some(top) = logprobs {
-            let info = token_info(&self.tokenizer, token.token, (Some(token.logprob), step), (offset, top))?;
+            let info = token_info(&self.stream.tokenizer, token.token, (Some(token.logprob), step), (offset, top))?;
             self.tokens.push((info, self.sent.0 + self.text.len()));
         }
         let rest = self.text.split_off(settled(&self.text, stop));

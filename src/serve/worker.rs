@@ -132,7 +132,7 @@ impl Worker<'_, '_> {
     /// A prompt's tokens, checked against the vocabulary and the context.
     fn encoded(
         &self,
-        Generate { echo, max_tokens, template_arguments, .. }: &Generate,
+        Generate { echo, options, template_arguments, .. }: &Generate,
         prompt: &Prompt,
     ) -> Result<EncodedPrompt, ApiError> {
         let engine = self.batch.engine();
@@ -148,7 +148,7 @@ impl Worker<'_, '_> {
             ApiError::unless((*id as usize) < vocabulary, "prompt", problem)?;
         }
         let context = engine.spec().max_position_embeddings;
-        if tokens.len() + usize::from(*max_tokens > 0) > context {
+        if tokens.len() + usize::from(options.max_tokens > 0) > context {
             return Err(ApiError::context(tokens.len(), context));
         }
         let decoded = if *echo { engine.tokenizer().decode_with_offsets(&tokens)?.0 } else { String::new() };
@@ -163,12 +163,9 @@ impl Worker<'_, '_> {
     fn enqueue(&mut self, generate: Generate, prompts: Vec<EncodedPrompt>, reply: Reply) {
         let traced = generate.uqac.is_some() || generate.logprobs.is_some_and(|top| top > 0);
         let request = self.batch.engine().request(&GenerateOptions {
-            max_tokens: generate.max_tokens,
-            stop: generate.stop.clone(),
-            sampling: generate.sampling,
             trace: traced.then(|| self.common.parameters.head_selection()),
             running: generate.uqac.as_ref().and_then(|options| options.running),
-            ..GenerateOptions::default()
+            ..generate.options.clone()
         });
         let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         self.shared.metrics.prompt_tokens.fetch_add(prompt_tokens as u64, Relaxed);
@@ -212,7 +209,7 @@ impl Worker<'_, '_> {
             echoed = infos(batch.engine(), &prompt.tokens, &steps, top)?;
             echoed.iter_mut().for_each(|info| info.offset = info.offset.saturating_sub(prompt.before));
         }
-        if generate.max_tokens == 0 {
+        if generate.options.max_tokens == 0 {
             let (text, tokens) = (prompt.text.clone(), generate.logprobs.map(|_| echoed));
             job.finish(Choice { index, text, tokens, finish: Some(FinishReason::Length), uqac: None }, 0);
             return Ok(());
@@ -223,10 +220,7 @@ impl Worker<'_, '_> {
         let mut active = Active { job: job.clone(), index, echoed, streamed, eos };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
         let mut on_token = |progress: Progress| active.token(&progress);
-        let ticket = match *pass {
-            Some(pass) => batch.start_after(pass, &prompt.tokens, stream, request, &mut on_token)?,
-            None => batch.start_with(&prompt.tokens, stream, request, &mut on_token)?,
-        };
+        let ticket = batch.start_with(*pass, &prompt.tokens, stream, request, &mut on_token)?;
         self.active.insert(ticket, active);
         Ok(())
     }
@@ -253,7 +247,7 @@ impl Worker<'_, '_> {
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
         let response = &tokens[*prompt_len..];
         let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
-        let shown = cut(&text, &generate.stop);
+        let shown = cut(&text, &generate.options.stop);
         let kept = match (shown == text.len(), generate.chat) {
             // the end token has no text, but a completion's log-likelihood includes it
             (true, false) => response.len(),
@@ -276,7 +270,8 @@ impl Worker<'_, '_> {
             let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
             let request = assess::Request { trace: options.explain, ..common.clone() };
             let record = assess(&mut traced, serde_json::Value::Null, &request)?;
-            let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
+            let sampling = generate.options.sampling;
+            let seed = (sampling.temperature > 0.0).then_some(sampling.seed);
             choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
         }
         Ok(choice)
@@ -341,9 +336,9 @@ impl Active {
         if self.job.is_cancelled() {
             return ControlFlow::Break(());
         }
-        let Generate { stop, logprobs, .. } = &self.job.generate;
+        let Generate { options, logprobs, .. } = &self.job.generate;
         if let Some(streamed) = self.streamed.as_mut().filter(|_| !self.eos.contains(&progress.token.token))
-            && let Ok((text, tokens)) = streamed.push(progress, stop, *logprobs)
+            && let Ok((text, tokens)) = streamed.push(progress, &options.stop, *logprobs)
         {
             self.send(text, tokens);
         }

@@ -40,7 +40,7 @@ fn prompts_join_and_responses_leave() {
         let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
         // a token that some of them write ends them early, so that they leave at different times
         let probe = alone(&mut engine, &prompts[3], &whole);
-        let options = GenerateOptions { stop_ids: vec![probe.tokens[probe.prompt_len + 7]], ..whole };
+        let options = GenerateOptions { ends: Some(vec![probe.tokens[probe.prompt_len + 7]]), ..whole };
         let expected: Vec<Generation> = prompts.iter().map(|p| alone(&mut engine, p, &options)).collect();
         let lengths: Vec<usize> = expected.iter().map(|g| g.tokens.len() - g.prompt_len).collect();
         assert!(lengths.iter().any(|n| *n < 40), "the test needs responses of different lengths: {lengths:?}");
@@ -84,8 +84,9 @@ fn samples_share_their_prompt_and_a_next_turn_everything() {
         let (response, mut queries) = traced.parts();
         let last = response.tokens.len() - 1;
         queries.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
-        assert_eq!(traced.generate_sharing(&vec![prompt.clone(); 4], &hot, 0..4).unwrap(), apart);
-        let answered = traced.generate_sharing(std::slice::from_ref(&turn), &greedy, [0]).unwrap().remove(0);
+        assert_eq!(traced.generate_sharing(&vec![prompt.clone(); 4], &hot, 0..4, &mut go_on).unwrap(), apart);
+        let answered =
+            traced.generate_sharing(std::slice::from_ref(&turn), &greedy, [0], &mut go_on).unwrap().remove(0);
         drop(traced);
         assert_eq!(answered, alone(&mut engine, &turn, &greedy));
     }

@@ -401,7 +401,7 @@ fn one_bos_and_only_where_it_is_wanted() {
         let tokenizer = Tokenizer::from_folder(folder.path()).unwrap();
         let plain = ["hello you", "<s> hello you"].map(|text| encode_plain(&tokenizer, text).unwrap());
         let chat = ChatTemplate::from_folder(folder.path(), &tokenizer).unwrap().unwrap();
-        (plain, chat.encode(&tokenizer, &turns, false).unwrap())
+        (plain, tokenizer.encode(&chat.render(&turns, false).unwrap(), false).unwrap())
     };
     let with_bos = "{{ bos_token }} {{ messages[0].content }}";
     let config =
@@ -449,8 +449,11 @@ fn golden_prompts_encode_to_their_ids() {
                 (golden["instruction"].as_str().unwrap(), golden["generated"].as_str().unwrap());
             let turns = messages(&[("user", instruction), ("assistant", generated)]);
             let prompt_len = golden["n_instr"].as_u64().unwrap() as usize;
-            assert_eq!(template.encode(&tokenizer, &turns[..1], true).unwrap(), ids[..prompt_len], "{model}, line {i}");
-            assert_eq!(template.encode(&tokenizer, &turns, false).unwrap(), ids, "{model}, line {i}");
+            let encoded = |turns: &[Message], add_generation_prompt| {
+                tokenizer.encode(&template.render(turns, add_generation_prompt).unwrap(), false).unwrap()
+            };
+            assert_eq!(encoded(&turns[..1], true), ids[..prompt_len], "{model}, line {i}");
+            assert_eq!(encoded(&turns, false), ids, "{model}, line {i}");
         }
     }
 }
@@ -466,7 +469,7 @@ fn arguments_are_variables_of_the_template() {
     };
     assert_eq!(render(&template, serde_json::json!({})), "<s>");
     assert_eq!(render(&template, serde_json::json!({"enable_thinking": false, "n": 3})), "<s><no>3");
-    template.set_arguments(arguments(serde_json::json!({"enable_thinking": false, "bos_token": "", "n": 1})));
+    template.arguments = arguments(serde_json::json!({"enable_thinking": false, "bos_token": "", "n": 1}));
     assert_eq!(render(&template, serde_json::json!({"n": 2})), "<no>2");
     assert_eq!(render(&template, serde_json::json!({"enable_thinking": true})), "1");
 }

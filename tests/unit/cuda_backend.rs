@@ -15,8 +15,8 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward;
 use uqac::backend::sampling::{Choice, Sampling};
 use uqac::backend::{
-    Backend, BackendError, DecodeRow, HeadAttention, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step,
-    TraceOptions,
+    Backend, BackendError, DecodeRow, HeadAttention, HeadRecord, HeadSelection, Next, Pass, Prediction, Row,
+    SequenceId, Step, TraceOptions,
 };
 use uqac::model::{ModelSpec, Weights};
 
@@ -106,7 +106,8 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// All that a trace can record.
 fn everything(options: TraceOptions) -> TraceOptions {
-    TraceOptions { wide: true, head_attention: true, layer_means: true, ..options }
+    let parts = HeadSelection { wide: true, head_attention: true, layer_means: true, ..options.parts };
+    TraceOptions { parts, ..options }
 }
 
 /// Runs a sequence whose rows are traced from 3 on.

@@ -97,8 +97,8 @@ fn generations_are_those_of_the_cpu() {
             let limited = GenerateOptions { max_tokens: 13, sampling, ..GenerateOptions::default() };
             let expected = generate(&mut host, &prompts, &limited);
             // a token that one of them writes in the middle ends it
-            let stop_ids = vec![expected[1].tokens[prompts[1].len() + 5]];
-            let stopped = GenerateOptions { stop_ids, ..limited.clone() };
+            let ends = Some(vec![expected[1].tokens[prompts[1].len() + 5]]);
+            let stopped = GenerateOptions { ends, ..limited.clone() };
             for options in [stopped, limited].into_iter().take(if long { 2 } else { 1 }) {
                 let (found, expected) =
                     (generate(&mut device, &prompts, &options), generate(&mut host, &prompts, &options));
@@ -132,7 +132,7 @@ fn wide_traces_and_others_share_a_batch() {
     let mut batch = engine.batch(&options[0]);
     let requests = options.map(|options| batch.engine().request(&options));
     let mut start = |(prompt, request): (&Vec<u32>, Request)| {
-        batch.start_with(prompt, 0, request, &mut |_| ControlFlow::Continue(())).unwrap()
+        batch.start_with(None, prompt, 0, request, &mut |_| ControlFlow::Continue(())).unwrap()
     };
     let tickets: Vec<Ticket> = prompts.iter().zip(requests).map(&mut start).collect();
     while batch.next(&mut |_| ControlFlow::Continue(())).unwrap().is_some() {}

@@ -80,7 +80,7 @@ fn generation_ends_at_eos_at_the_limit_and_when_broken_off() {
     let limited = generate(&mut engine, std::slice::from_ref(&prompt), &options(Sampling::GREEDY, 9)).remove(0);
     assert_eq!((limited.finish, limited.tokens.len()), (FinishReason::Length, prompt.len() + 9));
     assert_eq!(limited.steps.len(), 10);
-    let stop = GenerateOptions { stop_ids: vec![limited.tokens[prompt.len() + 4]], ..options(Sampling::GREEDY, 9) };
+    let stop = GenerateOptions { ends: Some(vec![limited.tokens[prompt.len() + 4]]), ..options(Sampling::GREEDY, 9) };
     let stopped = generate(&mut engine, std::slice::from_ref(&prompt), &stop).remove(0);
     assert_eq!(stopped.finish, FinishReason::Stop);
     assert!(limited.tokens.starts_with(&stopped.tokens) && stopped.tokens.len() <= prompt.len() + 5);

@@ -22,7 +22,8 @@ use uqac::backend::forward::{enter, forward, mean_attention};
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{
-    Backend, BackendError, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, TraceOptions, WeightFormat,
+    Backend, BackendError, DecodeRow, HeadRecord, HeadSelection, Next, Pass, Prediction, Row, SequenceId, TraceOptions,
+    WeightFormat,
 };
 
 type CacheTypes = (DType, DType);
@@ -134,8 +135,8 @@ fn prefill(
     heads: usize,
     mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>),
 ) -> SequenceId {
-    let everything =
-        TraceOptions { first_row: 0, heads, rule: run.rule, wide: true, head_attention: true, layer_means: true };
+    let parts = HeadSelection { heads, entropy: run.rule, wide: true, head_attention: true, layer_means: true };
+    let everything = TraceOptions { first_row: 0, parts };
     let id = backend.open(Some(everything)).unwrap();
     let (mut start, mut widths) = (0, run.widths.iter().copied());
     let mut width = 1;
@@ -240,8 +241,8 @@ impl Case {
             run.rule
         );
         let net = spec.delta_net.map_or(0, |net| net.widths()[2]);
-        let longest =
-            [net, spec.hidden_size, spec.intermediate_size, spec.num_attention_heads * spec.head_dim, run.tokens.len()];
+        let (inner, attention) = (spec.layers[0].intermediate_size, spec.num_attention_heads * spec.head_dim);
+        let longest = [net, spec.hidden_size, inner, attention, run.tokens.len()];
         let change = longest.into_iter().max().unwrap() as f64 / f64::from(1 << 24) + operands;
         let heads = (spec.total_heads() / 3).max(1);
         let expected = numbers(&mut *backend, &run);

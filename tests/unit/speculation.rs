@@ -43,7 +43,8 @@ fn traced(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> Tra
     let attention = queries.attention_rows(&rows).unwrap();
     let cosines = queries.cosines(&rows[1..], tokens.len() - 1..tokens.len()).unwrap();
     let hot = GenerateOptions { sampling: hot(9), trace: None, ..options.clone() };
-    let samples = traced.generate_sharing(&vec![prompt.to_vec(); 3], &hot, 0..).unwrap();
+    let samples =
+        traced.generate_sharing(&vec![prompt.to_vec(); 3], &hot, 0.., &mut |_| ControlFlow::Continue(())).unwrap();
     Traced { finish, tokens, heads, attention, cosines, memory, samples }
 }
 

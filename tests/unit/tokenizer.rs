@@ -184,7 +184,7 @@ fn ids_and_tokens() {
     assert_eq!(tokenizer.decode_token(260).unwrap(), "<｜end｜>");
     assert_eq!(tokenizer.decode_token(0xe6).unwrap(), "\u{fffd}");
     assert_eq!(tokenizer.decode(&[]).unwrap(), "");
-    assert_eq!((tokenizer.bos_token(), tokenizer.eos_token_id()), (None, None));
+    assert_eq!((tokenizer.config.special_tokens.get("bos_token"), tokenizer.eos_token_id()), (None, None));
     let error = tokenizer.decode(&[0, 261]).unwrap_err();
     assert!(error.to_string().contains("token id 261 is not in the tokenizer's vocabulary of 261"), "{error}");
     assert!(tokenizer.decode_with_offsets(&[u32::MAX]).is_err());
@@ -214,7 +214,8 @@ fn tokens_only_the_configuration_lists_are_added() {
     };
     let tokenizer = open(&tokens, json!({"type": "Fuse"}), Some(added("3"))).unwrap();
     assert_eq!((tokenizer.bos_token_id(), tokenizer.eos_token_id()), (Some(2), Some(3)));
-    assert_eq!((tokenizer.bos_token(), tokenizer.eos_token()), (Some("<s>"), Some("<|stop|>")));
+    assert_eq!(tokenizer.config.special_tokens["bos_token"], "<s>");
+    assert_eq!(tokenizer.eos_token(), Some("<|stop|>"));
     assert_eq!(tokenizer.encode("ab<|stop|>", true).unwrap(), [2, 0, 1, 3]);
     assert_eq!(tokenizer.encode("ab<|stop|>", false).unwrap(), [0, 1, 3]);
     assert_eq!(tokenizer.vocab_size(), 4);

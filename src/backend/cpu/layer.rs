@@ -236,7 +236,8 @@ impl Operations for CpuBackend {
             .filter_map(|(row, selection)| {
                 let cache = &self.sequences[row.sequence.0].as_ref()?.cache;
                 let options = selection.as_ref().map(Selection::options);
-                let prompt = options.filter(|options| options.head_attention).map(|options| options.first_row + 1);
+                let prompt =
+                    options.filter(|options| options.parts.head_attention).map(|options| options.first_row + 1);
                 Some(AttentionRow { cache, position: row.position, entropy: options.is_some(), prompt })
             })
             .collect();

@@ -108,7 +108,7 @@ impl CpuBackend {
     fn is_wide(&self, request: &Prediction) -> Result<bool, BackendError> {
         let row = self.pass.rows[self.pass.index(request.row)?];
         let trace = self.sequence(row.sequence).and_then(|s| s.trace.as_ref());
-        Ok(trace.is_some_and(|trace| trace.options().wide))
+        Ok(trace.is_some_and(|trace| trace.options().parts.wide))
     }
 
     /// Takes the maximum of `row` and α' of one traced head, position by position.

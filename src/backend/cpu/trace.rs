@@ -47,7 +47,7 @@ impl Selection {
 
     /// Notes the residual stream `[hidden_size]` before a layer, or the final hidden state.
     pub fn note_layer(&mut self, x: &[f32]) {
-        if self.options.layer_means {
+        if self.options.parts.layer_means {
             self.layers.extend_from_slice(x);
         }
     }
@@ -55,14 +55,14 @@ impl Selection {
     /// Offers head `head` (l·H + h) with its rotated and scaled query `[head_dim]`. Keeps it if fewer than K are kept
     /// or its entropy is below the highest kept; of equals the earlier, lower id stays.
     pub fn offer(&mut self, head: u32, state: &HeadState, query: &[f32]) {
-        let (f, entropy) = state.entropy.finish(&state.softmax, self.options.rule);
-        if self.options.head_attention {
+        let (f, entropy) = state.entropy.finish(&state.softmax, self.options.parts.entropy);
+        if self.options.parts.head_attention {
             let [own, previous, first, prompt] = state.places.map(|x| x / state.softmax.sum);
             self.heads.push(HeadAttention { entropy: entropy as f32, own, previous, first, prompt });
         }
         let sum = if f > 0.0 { (f64::from(state.entropy.sum) / f) as f32 } else { 0.0 };
         let mut entry = Entry { head, entropy: entropy as f32, max: state.entropy.max, sum, slot: self.entries.len() };
-        if self.entries.len() < self.options.heads {
+        if self.entries.len() < self.options.parts.heads {
             self.queries.extend_from_slice(query);
             self.entries.push(entry);
             self.queries.resize(self.entries.len() * self.width, 0.0);
@@ -199,7 +199,7 @@ impl Trace {
     pub fn layer_means(&self) -> Option<Vec<Vec<f64>>> {
         let rows = self.rows.len().checked_sub(1).filter(|rows| *rows > 0)? as f64;
         let mean = |sums: &[f64]| sums.iter().map(|sum| sum / rows).collect();
-        self.options.layer_means.then(|| self.layers.sums.chunks(self.hidden_size).map(mean).collect())
+        self.options.parts.layer_means.then(|| self.layers.sums.chunks(self.hidden_size).map(mean).collect())
     }
 
     /// The final hidden state at position `position` (absolute), if traced.

@@ -112,7 +112,7 @@ impl Room {
     /// Empty, with addresses for `max` positions.
     fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
-        let sums = options.filter(|options| options.layer_means);
+        let sums = options.filter(|options| options.parts.layer_means);
         let layers = sums.map(|_| LayerSums::new(device, &shape.spec)).transpose()?;
         Ok(Room {
             keys: device.growing("the keys", shape.bytes(max, shape.k))?,
@@ -137,8 +137,9 @@ struct Sections {
 impl Sections {
     /// For a sequence of `capacity` positions.
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
-        let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
-        let places = if options.head_attention { shape.spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
+        let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.parts.heads);
+        let places =
+            if options.parts.head_attention { shape.spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let widths = [k, k, k, k, k * shape.spec.widest(|layer| layer.head_dim), 2 * shape.spec.hidden_size, 4, places];
         let (mut starts, mut bytes) = ([0; TRACE_ARRAYS], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
@@ -229,7 +230,7 @@ impl Sequences {
 
     /// Whether a sequence has a wide trace.
     pub fn is_wide(&self, id: SequenceId) -> bool {
-        self.options(id).is_some_and(|options| options.wide)
+        self.options(id).is_some_and(|options| options.parts.wide)
     }
 
     /// Reserved positions.
@@ -436,7 +437,7 @@ impl Sequences {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity.unwrap_or(1));
         let trace = Sections::new(capacity, options, shape);
-        let sums = if options.layer_means { LayerSums::expected_bytes(&shape.spec) } else { 0 };
+        let sums = if options.parts.layer_means { LayerSums::expected_bytes(&shape.spec) } else { 0 };
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),

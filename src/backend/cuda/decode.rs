@@ -13,7 +13,7 @@ use super::memory::Pinned;
 use super::pass::{PassState, shared_trace};
 use super::scratch::HeadScratch;
 use crate::backend::forward;
-use crate::backend::{BackendError, DecodeRow, Row, Step, TraceOptions};
+use crate::backend::{BackendError, DecodeRow, HeadSelection, Row, Step};
 use cudarc::driver::{CudaEvent, CudaGraph};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -29,7 +29,7 @@ const FIRST_ROOM: usize = 64;
 pub struct Shape {
     rows: usize,
     /// Of all traced rows, but for their first.
-    trace: Option<TraceOptions>,
+    trace: Option<HeadSelection>,
     /// A row draws from the whole vocabulary.
     mass: bool,
 }
@@ -146,11 +146,7 @@ impl CudaBackend {
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &states)?;
         self.device.write(&self.head.samplers, 0, &samplers)?;
-        let shape = Shape {
-            rows: rows.len(),
-            trace: trace.map(|trace| TraceOptions { first_row: 0, ..trace }),
-            mass: samplers.iter().any(needs_mass),
-        };
+        let shape = Shape { rows: rows.len(), trace, mass: samplers.iter().any(needs_mass) };
         self.pass = PassState { rows, trace, captured: true, ..PassState::default() };
         Ok(shape)
     }

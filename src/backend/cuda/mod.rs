@@ -384,8 +384,9 @@ impl Backend for CudaBackend {
         let (Some(index), Some(options)) = (self.sequences.trace_index(id, row), self.sequences.options(id)) else {
             return Ok(None);
         };
-        let heads: Vec<i32> = self.sequences.read_trace(id, TraceArray::Heads, index, options.heads)?;
-        let mut entropies: Vec<f32> = self.sequences.read_trace(id, TraceArray::Entropies, index, options.heads)?;
+        let heads: Vec<i32> = self.sequences.read_trace(id, TraceArray::Heads, index, options.parts.heads)?;
+        let mut entropies: Vec<f32> =
+            self.sequences.read_trace(id, TraceArray::Entropies, index, options.parts.heads)?;
         let gap: Vec<f32> = self.sequences.read_trace(id, TraceArray::Gaps, index, 1)?;
         // a model with fewer heads than K keeps them all
         let heads: Vec<u32> = heads.into_iter().map_while(|head| u32::try_from(head).ok()).collect();
@@ -395,7 +396,7 @@ impl Backend for CudaBackend {
     }
 
     fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
-        let recorded = self.sequences.options(id).is_some_and(|options| options.head_attention);
+        let recorded = self.sequences.options(id).is_some_and(|options| options.parts.head_attention);
         let Some(index) = self.sequences.trace_index(id, row).filter(|_| recorded) else { return Ok(None) };
         Ok(Some(self.sequences.read_trace(id, TraceArray::Places, index, self.spec.total_heads())?))
     }
@@ -422,7 +423,7 @@ impl Backend for CudaBackend {
                 shapes: self.shapes.ptr(),
                 softcap: self.softcap(),
                 heads: self.spec.num_attention_heads.into(),
-                keep: options.heads.into(),
+                keep: options.parts.heads.into(),
                 stride: stride.into(),
                 out: out.ptr(),
             };

@@ -17,7 +17,7 @@ use super::layers;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
 use crate::backend::entropy::EntropyRule;
-use crate::backend::{BackendError, Operations, Row, TraceOptions};
+use crate::backend::{BackendError, HeadSelection, Operations, Row};
 use crate::model::ModelSpec;
 use crate::model::config::{Activation, QkNorm};
 use crate::model::weights::Expert;
@@ -28,7 +28,7 @@ use std::ops::Range;
 pub struct PassState {
     pub rows: Vec<Row>,
     /// Trace options of the traced rows; `None` if no row is traced.
-    pub trace: Option<TraceOptions>,
+    pub trace: Option<HeadSelection>,
     /// Entries of `Scratch::parts` for the layers with these lines; none in a narrow pass.
     pub parts: Vec<(Lines, Range<usize>)>,
     /// A decode step: narrow, whatever its rows. Its heads are selected later, in parallel with the logits.
@@ -60,17 +60,17 @@ pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<Pre
     parts
 }
 
-/// The trace options shared by all traced rows; `wide` if one of them is.
-pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceOptions>, CudaError> {
-    let mut shared: Option<TraceOptions> = None;
+/// The parts of the trace shared by all traced rows; `wide` if one of them is.
+pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<HeadSelection>, CudaError> {
+    let mut shared: Option<HeadSelection> = None;
     for row in rows {
         let Some(options) = sequences.options(row.sequence) else { continue };
         if !record || row.position < options.first_row || !sequences.note_traced(row.sequence, row.position) {
             continue;
         }
-        let other = shared.get_or_insert(options);
-        other.wide |= options.wide;
-        if (TraceOptions { first_row: options.first_row, wide: options.wide, ..*other }) != options {
+        let other = shared.get_or_insert(options.parts);
+        other.wide |= options.parts.wide;
+        if (HeadSelection { wide: options.parts.wide, ..*other }) != options.parts {
             return Err(CudaError::Unsupported("sequences with different trace options in one pass".to_owned()));
         }
     }
@@ -393,7 +393,7 @@ impl CudaBackend {
             head_dim: self.spec.layers[layer].head_dim.into(),
             place: self.spec.place(layer).into(),
             layers: self.spec.attention_layers().count().into(),
-            regularized: self.pass.trace.is_some_and(|trace| trace.rule == EntropyRule::Regularized).into(),
+            regularized: self.pass.trace.is_some_and(|trace| trace.entropy == EntropyRule::Regularized).into(),
         };
         self.device.launch(&self.kernels.places, [heads, self.pass.rows.len(), 1], &parameters)
     }
@@ -425,7 +425,7 @@ impl CudaBackend {
             hidden_size: s.hidden_size.into(),
             hidden_scale: self.weights.hidden_scale,
             keep: trace.heads.into(),
-            regularized: (trace.rule == EntropyRule::Regularized).into(),
+            regularized: (trace.entropy == EntropyRule::Regularized).into(),
             begin: (places.start == 0).into(),
             finish: (places.end == s.attention_layers().count()).into(),
         };

@@ -137,7 +137,7 @@ impl<'t> Run<'t, '_, '_, '_> {
     fn start_draw(&mut self, owner: Owner, Draw { prompt, stream, generate }: Draw) -> Option<Ticket> {
         let (of, begun) = (owner.0, Instant::now());
         let request = self.batch.engine().request(&generate);
-        match self.batch.start_after(of, &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
+        match self.batch.start_with(Some(of), &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
             Ok(ticket) => {
                 self.seconds.insert(ticket, begun.elapsed().as_secs_f64());
                 self.items.get_mut(&of)?.methods[owner.1?].1.push(ticket);

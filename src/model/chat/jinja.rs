@@ -39,7 +39,7 @@ use regex::{Captures, Regex};
 use serde_json::Value as Json;
 use std::sync::LazyLock;
 
-use super::{clock, json, python};
+use super::{ChatError, clock, json, python};
 use crate::model::boundary::caught;
 
 /// Published templates need up to 750 units for four short messages.
@@ -51,16 +51,6 @@ const FUEL_PER_BYTE: u64 = 1;
 
 /// The template's name in error messages, before the line: "(in chat template:12)".
 const NAME: &str = "chat template";
-
-/// Why a template was not rendered.
-pub(super) enum Fault {
-    /// The template called `raise_exception` with this message.
-    Raised(String),
-    /// The template used up its fuel.
-    Limit(String),
-    /// Anything else, with the line.
-    Error(String),
-}
 
 /// Carries the message of `raise_exception` through minijinja's errors.
 #[derive(Debug, thiserror::Error)]
@@ -80,29 +70,30 @@ impl Template {
     }
 
     /// Renders the template. `variables` has `messages`, a list; `input_len` is the number of bytes in all strings.
-    pub(super) fn render(&self, variables: &Json, input_len: usize) -> Result<String, Fault> {
+    pub(super) fn render(&self, variables: &Json, input_len: usize) -> Result<String, ChatError> {
         let message_count = variables["messages"].as_array().map_or(0, Vec::len);
         let mut env = self.0.clone();
         env.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * message_count as u64 + FUEL_PER_BYTE * input_len as u64));
         let rendered = caught(|| env.get_template(NAME)?.render(Value::from(Serde(variables))));
-        rendered.map_err(Fault::Error)?.map_err(|error| fault(&error))
+        rendered.map_err(|message| ChatError::Render { message })?.map_err(|error| fault(&error))
     }
 }
 
-fn fault(error: &Error) -> Fault {
+/// Whether the template raised the error, has used up its fuel, or failed otherwise, at which line.
+fn fault(error: &Error) -> ChatError {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     for cause in causes {
         if let Some(Raised(message)) = cause.downcast_ref() {
-            return Fault::Raised(message.clone());
+            return ChatError::Template { message: message.clone() };
         }
         if let Some(error) = cause.downcast_ref::<Error>()
             && error.kind() == ErrorKind::OutOfFuel
         {
             let message = error.detail().unwrap_or("it takes too many steps or makes too much text");
-            return Fault::Limit(format!("{message} (in {NAME}:{})", error.line().unwrap_or(1)));
+            return ChatError::Limit { message: format!("{message} (in {NAME}:{})", error.line().unwrap_or(1)) };
         }
     }
-    Fault::Error(error.to_string())
+    ChatError::Render { message: error.to_string() }
 }
 
 /// The source with Jinja2's line ends, and with `{% generation %}` as `{% with %}`, which has the same scope.

@@ -29,16 +29,8 @@ pub(super) fn tojson(
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
     let (ensure_ascii, sort_keys) = (truth(ensure_ascii), truth(sort_keys));
-    let mut writer = Writer {
-        state,
-        ensure_ascii,
-        indent,
-        item_separator,
-        key_separator,
-        sort_keys,
-        out: String::new(),
-        charged: 0,
-    };
+    let (out, charged) = (String::new(), 0);
+    let mut writer = Writer { state, ensure_ascii, indent, item_separator, key_separator, sort_keys, out, charged };
     writer.value(value, 0)?;
     Ok(writer.out)
 }

@@ -9,10 +9,9 @@ pub(super) struct Family {
     pub architecture: &'static str,
     /// In `text_config` of a multimodal checkpoint.
     pub model_type: &'static str,
-    /// Keys of `config.json` besides [`COMMON`] and those with defaults; all others are ignored, as in transformers.
-    pub keys: &'static [&'static str],
-    /// Values of absent keys, those of transformers' config class; sizes have none where every checkpoint has them.
-    pub defaults: fn() -> Value,
+    /// Keys of `config.json` besides [`COMMON`], with the values of absent ones, those of transformers' config class; `null`: there is
+    /// none, as of sizes that every checkpoint has. All other keys are ignored, as in transformers.
+    pub keys: fn() -> Value,
     /// Settings that no key changes.
     pub fixed: fn() -> Value,
     pub norm_weight_offset: f32,
@@ -61,30 +60,17 @@ pub(super) enum Slides {
 }
 
 /// Keys that every family reads.
-pub(super) const COMMON: &[&str] = &[
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "hidden_act",
-    "tie_word_embeddings",
-    "rope_theta",
-    "rope_scaling",
-    "rope_parameters",
-    "bos_token_id",
-    "eos_token_id",
-];
+pub(super) const COMMON: fn() -> Value = settings!({
+    "hidden_size": null, "num_hidden_layers": null, "num_attention_heads": null, "num_key_value_heads": null,
+    "head_dim": null, "intermediate_size": null, "vocab_size": null, "max_position_embeddings": null,
+    "rms_norm_eps": null, "hidden_act": null, "tie_word_embeddings": null, "rope_theta": null, "rope_scaling": null,
+    "rope_parameters": null, "eos_token_id": null,
+});
 
 const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     model_type: "llama",
-    keys: &["attention_bias", "mlp_bias"],
-    defaults: settings!({"max_position_embeddings": 2048}),
+    keys: settings!({"max_position_embeddings": 2048, "attention_bias": null, "mlp_bias": null}),
     fixed: settings!({}),
     norm_weight_offset: 0.0,
     norms: Norms::Before,
@@ -105,8 +91,7 @@ const LLAMA: Family = Family {
 const MISTRAL: Family = Family {
     architecture: "MistralForCausalLM",
     model_type: "mistral",
-    keys: &["sliding_window"],
-    defaults: settings!({"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}),
+    keys: settings!({"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}),
     slides: Slides::All,
     ..LLAMA
 };
@@ -114,10 +99,9 @@ const MISTRAL: Family = Family {
 const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
-    keys: &["layer_types"],
-    defaults: settings!({
+    keys: settings!({
         "max_position_embeddings": 32768, "num_key_value_heads": 32, "use_sliding_window": false,
-        "sliding_window": 4096, "max_window_layers": 28,
+        "sliding_window": 4096, "max_window_layers": 28, "layer_types": null,
     }),
     qkv_bias: true,
     slides: Slides::FromMaxWindowLayers,
@@ -127,10 +111,9 @@ const QWEN2: Family = Family {
 const GEMMA: Family = Family {
     architecture: "GemmaForCausalLM",
     model_type: "gemma",
-    keys: &["attention_bias", "use_bidirectional_attention"],
-    defaults: settings!({
+    keys: settings!({
         "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh",
-        "tie_word_embeddings": true,
+        "tie_word_embeddings": true, "attention_bias": null, "use_bidirectional_attention": null,
     }),
     norm_weight_offset: 1.0,
     scaled_embedding: true,
@@ -142,11 +125,11 @@ const GEMMA: Family = Family {
 const GEMMA2: Family = Family {
     architecture: "Gemma2ForCausalLM",
     model_type: "gemma2",
-    keys: &["attention_bias", "layer_types", "use_bidirectional_attention"],
-    defaults: settings!({
+    keys: settings!({
         "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
         "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-        "sliding_window": 4096, "tie_word_embeddings": true,
+        "sliding_window": 4096, "tie_word_embeddings": true, "attention_bias": null, "layer_types": null,
+        "use_bidirectional_attention": null,
     }),
     norms: Norms::BeforeAndAfter,
     slides: Slides::Pattern(2),
@@ -157,13 +140,12 @@ const GEMMA2: Family = Family {
 const QWEN3_5: Family = Family {
     architecture: "Qwen3_5ForCausalLM",
     model_type: "qwen3_5_text",
-    keys: &["attention_bias", "layer_types"],
-    defaults: settings!({
+    keys: settings!({
         "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
         "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
         "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_num_key_heads": 16,
         "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
+        "linear_conv_kernel_dim": 4, "attention_bias": null, "layer_types": null,
     }),
     norm_weight_offset: 1.0,
     qk_norm: QkNorm::Head,
@@ -175,12 +157,20 @@ const QWEN3_5: Family = Family {
 pub(super) const FAMILIES: &[Family] = &[
     LLAMA,
     MISTRAL,
-    Family { architecture: "MinistralForCausalLM", model_type: "ministral", keys: &["layer_types"], ..MISTRAL },
+    Family {
+        architecture: "MinistralForCausalLM",
+        model_type: "ministral",
+        keys: settings!({
+            "max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096, "layer_types": null,
+        }),
+        ..MISTRAL
+    },
     Family {
         architecture: "Ministral3ForCausalLM",
         model_type: "ministral3",
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
+            "sliding_window": null,
             "rope_parameters": {
                 "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
                 "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
@@ -192,10 +182,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3ForCausalLM",
         model_type: "qwen3",
-        keys: &["attention_bias", "layer_types"],
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128, "use_sliding_window": false,
-            "sliding_window": 4096, "max_window_layers": 28,
+            "sliding_window": 4096, "max_window_layers": 28, "attention_bias": null, "layer_types": null,
         }),
         qkv_bias: false,
         qk_norm: QkNorm::Head,
@@ -204,10 +193,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3MoeForCausalLM",
         model_type: "qwen3_moe",
-        keys: &["attention_bias", "num_experts", "num_local_experts", "norm_topk_prob", "mlp_only_layers"],
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 32768, "num_key_value_heads": 4, "use_sliding_window": false,
             "sliding_window": 4096, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
+            "attention_bias": null, "num_experts": null, "num_local_experts": null, "norm_topk_prob": null,
+            "mlp_only_layers": null,
         }),
         qkv_bias: false,
         qk_norm: QkNorm::Head,
@@ -218,14 +208,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Qwen3_5MoeForCausalLM",
         model_type: "qwen3_5_moe_text",
-        defaults: || {
+        keys: || {
             let own = json!({
                 "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40, "num_key_value_heads": 2, "num_experts": 256,
                 "num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
             });
-            let mut defaults = (QWEN3_5.defaults)();
-            own.as_object().into_iter().flatten().for_each(|(key, value)| defaults[key] = value.clone());
-            defaults
+            let mut keys = (QWEN3_5.keys)();
+            own.as_object().into_iter().flatten().for_each(|(key, value)| keys[key] = value.clone());
+            keys
         },
         fixed: settings!({"norm_topk_prob": true}),
         ..QWEN3_5
@@ -235,22 +225,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Gemma3ForCausalLM",
         model_type: "gemma3_text",
-        keys: &[
-            "attention_bias",
-            "attn_logit_softcapping",
-            "final_logit_softcapping",
-            "sliding_window_pattern",
-            "layer_types",
-            "use_bidirectional_attention",
-        ],
-        defaults: || {
-            // published multimodal checkpoints leave out even sizes
-            json!({
-                "max_position_embeddings": 131072, "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
-                "head_dim": 256, "query_pre_attn_scalar": 256, "hidden_activation": "gelu_pytorch_tanh",
-                "sliding_window": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "tie_word_embeddings": true,
-            })
-        },
+        // published multimodal checkpoints leave out even sizes
+        keys: settings!({
+            "max_position_embeddings": 131072, "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "head_dim": 256, "query_pre_attn_scalar": 256, "hidden_activation": "gelu_pytorch_tanh",
+            "sliding_window": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "tie_word_embeddings": true,
+            "attention_bias": null, "attn_logit_softcapping": null, "final_logit_softcapping": null,
+            "sliding_window_pattern": null, "layer_types": null, "use_bidirectional_attention": null,
+        }),
         qk_norm: QkNorm::Head,
         slides: Slides::Pattern(6),
         local_rope: true,
@@ -259,21 +241,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Gemma4ForCausalLM",
         model_type: "gemma4_text",
-        keys: &[
-            "attention_bias",
-            "final_logit_softcapping",
-            "layer_types",
-            "use_bidirectional_attention",
-            "num_global_key_value_heads",
-            "per_layer_config",
-            "attention_k_eq_v",
-            "num_kv_shared_layers",
-            "use_double_wide_mlp",
-            "num_experts",
-            "top_k_experts",
-            "moe_intermediate_size",
-        ],
-        defaults: settings!({
+        keys: settings!({
             "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
             "max_position_embeddings": 131072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
             "global_head_dim": 512, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
@@ -283,6 +251,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 "sliding_attention": {"rope_theta": 1e4},
                 "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
             },
+            "attention_bias": null, "final_logit_softcapping": null, "layer_types": null,
+            "use_bidirectional_attention": null, "num_global_key_value_heads": null, "per_layer_config": null,
+            "attention_k_eq_v": null, "num_kv_shared_layers": null, "use_double_wide_mlp": null,
+            "num_experts": null, "top_k_experts": null, "moe_intermediate_size": null,
         }),
         fixed: settings!({"attention_multiplier": 1.0}),
         norm_weight_offset: 0.0,
@@ -297,10 +269,10 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "SmolLM3ForCausalLM",
         model_type: "smollm3",
-        keys: &["attention_bias", "mlp_bias", "sliding_window", "layer_types", "no_rope_layers"],
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 32768, "num_key_value_heads": 4, "rope_theta": 2e6, "no_rope_layer_interval": 4,
-            "use_sliding_window": false, "tie_word_embeddings": true,
+            "use_sliding_window": false, "tie_word_embeddings": true, "attention_bias": null, "mlp_bias": null,
+            "sliding_window": null, "layer_types": null, "no_rope_layers": null,
         }),
         slides: Slides::WithoutRope,
         ..LLAMA
@@ -308,8 +280,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Olmo2ForCausalLM",
         model_type: "olmo2",
-        keys: &["attention_bias"],
-        defaults: settings!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
+        keys: settings!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "attention_bias": null}),
         norms: Norms::After,
         qk_norm: QkNorm::Whole,
         ..LLAMA
@@ -317,9 +288,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Olmo3ForCausalLM",
         model_type: "olmo3",
-        keys: &["attention_bias", "layer_types"],
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5,
+            "attention_bias": null, "layer_types": null,
         }),
         fixed: settings!({"rope_local_base_freq": 5e5}),
         norms: Norms::After,
@@ -331,10 +302,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Phi3ForCausalLM",
         model_type: "phi3",
-        keys: &["sliding_window"],
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0,
-            "rms_norm_eps": 1e-5,
+            "rms_norm_eps": 1e-5, "sliding_window": null,
         }),
         fused: true,
         slides: Slides::All,
@@ -343,10 +313,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "GraniteForCausalLM",
         model_type: "granite",
-        keys: &["attention_bias", "mlp_bias"],
-        defaults: settings!({
+        keys: settings!({
             "max_position_embeddings": 2048, "embedding_multiplier": 1.0, "attention_multiplier": 1.0,
-            "residual_multiplier": 1.0, "logits_scaling": 1.0,
+            "residual_multiplier": 1.0, "logits_scaling": 1.0, "attention_bias": null, "mlp_bias": null,
         }),
         ..LLAMA
     },

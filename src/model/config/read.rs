@@ -4,41 +4,54 @@ mod per_layer;
 mod rope;
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
-use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, architectures};
+use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
 use crate::model::{ModelError, ModelSpec, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
-pub(super) const CONFIG: &str = "config.json";
+const CONFIG: &str = "config.json";
 
-/// See [`ModelSpec::from_folder`].
-pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
-    let path = folder.join(CONFIG);
-    let mut spec = of_config(&path, &read_json(&path)?)?;
-    let generation = folder.join("generation_config.json");
-    let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
-    if generation.is_file() {
-        for id in typed::<Generation>(&generation, &read_json(&generation)?)?.eos_token_id.0 {
-            if !spec.eos_token_ids.contains(&id) {
-                spec.eos_token_ids.push(id);
-                ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
+impl ModelSpec {
+    /// Reads `config.json` and, where there is one, `generation_config.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
+    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        let path = folder.join(CONFIG);
+        let mut spec = ModelSpec::of_config(&path, &read_json(&path)?)?;
+        let generation = folder.join("generation_config.json");
+        let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
+        if generation.is_file() {
+            for id in typed::<Generation>(&generation, &read_json(&generation)?)?.eos_token_id.0 {
+                if !spec.eos_token_ids.contains(&id) {
+                    spec.eos_token_ids.push(id);
+                    ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
+                }
             }
         }
+        spec.sources.extend((!spec.eos_token_ids.is_empty()).then_some(("eos", ends)));
+        Ok(spec)
     }
-    spec.sources.extend((!spec.eos_token_ids.is_empty()).then_some(("eos", ends)));
-    Ok(spec)
-}
 
-/// The settings of `config.json` alone; errors name it by `path`.
-pub(super) fn of_config(path: &Path, tree: &Value) -> Result<ModelSpec, ModelError> {
-    let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
-    let (architecture, family) = family(&typed::<Named>(path, tree)?).map_err(error)?;
-    let config = typed::<Config>(path, &settings(tree, family))?;
-    config.spec(architecture, family).map_err(error)
+    /// Of a `config.json` that is no file, such as that of a published shape.
+    ///
+    /// # Errors
+    /// As [`ModelSpec::from_folder`].
+    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
+        ModelSpec::of_config(Path::new(CONFIG), config)
+    }
+
+    /// The settings of `config.json` alone; errors name it by `path`.
+    fn of_config(path: &Path, config: &Value) -> Result<Self, ModelError> {
+        let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
+        let (architecture, family) = family(&typed::<Named>(path, config)?).map_err(error)?;
+        let config = typed::<Config>(path, &settings(config, family))?;
+        config.spec(architecture, family).map_err(error)
+    }
 }
 
 /// The family of a text model, or of the `text_config` of a multimodal one.
@@ -54,7 +67,8 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
         return Ok((name.clone(), family));
     }
     let Some((_, text_model)) = MULTIMODAL.iter().find(|(known, _)| known == name) else {
-        let known = architectures().collect::<Vec<_>>().join(", ");
+        let known = FAMILIES.iter().map(|family| family.architecture).chain(MULTIMODAL.iter().map(|(name, _)| *name));
+        let known = known.collect::<Vec<_>>().join(", ");
         return Err(("architectures", format!("{name} is not supported (supported: {known})")));
     };
     let text = named.text_config.as_ref().ok_or(("text_config", "expected an object, found nothing".to_owned()))?;
@@ -67,7 +81,7 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
 /// The keys that the family reads, of `text_config` where there is one, or else its defaults.
 fn settings(tree: &Value, family: &Family) -> Value {
     /// Of the whole model, where both have the key.
-    const OUTER: [&str; 3] = ["tie_word_embeddings", "bos_token_id", "eos_token_id"];
+    const OUTER: [&str; 2] = ["tie_word_embeddings", "eos_token_id"];
     let text = tree.get("text_config").unwrap_or(tree);
     let found = |key: &str| {
         let outer = tree.get(key).filter(|_| OUTER.contains(&key));
@@ -78,12 +92,11 @@ fn settings(tree: &Value, family: &Family) -> Value {
             _ => true,
         })
     };
-    let mut settings = (family.defaults)();
-    for (key, value) in settings.as_object_mut().into_iter().flatten() {
-        found(key).into_iter().for_each(|found| *value = found.clone());
+    let mut settings = json!({});
+    for (key, absent) in [COMMON(), (family.keys)()].iter().filter_map(Value::as_object).flatten() {
+        let value = found(key).or(Some(absent).filter(|absent| !absent.is_null()));
+        value.into_iter().for_each(|value| settings[key] = value.clone());
     }
-    let keys = COMMON.iter().chain(family.keys);
-    keys.for_each(|key| found(key).into_iter().for_each(|value| settings[*key] = value.clone()));
     (family.fixed)().as_object().into_iter().flatten().for_each(|(key, value)| settings[key] = value.clone());
     settings
 }
@@ -242,8 +255,6 @@ struct Config {
     sliding_window_pattern: Option<Size>,
     max_window_layers: Option<usize>,
     #[serde(default)]
-    bos_token_id: TokenIds,
-    #[serde(default)]
     eos_token_id: TokenIds,
 }
 
@@ -320,7 +331,6 @@ impl Config {
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
-            intermediate_size: self.intermediate_size.0,
             vocab_size: self.vocab_size.0,
             max_position_embeddings: longer_context.map_or(context, |(limit, _)| limit.min(context)),
             longer_context: longer_context.filter(|(limit, _)| *limit < context).map(|(_, why)| (context, why)),
@@ -353,7 +363,6 @@ impl Config {
             rope,
             boxed_instruction: family.boxed_instruction,
             sources: vec![("rope", rope_source)],
-            bos_token_id: self.bos_token_id.0.first().copied(),
             eos_token_ids: self.eos_token_id.0,
         })
     }

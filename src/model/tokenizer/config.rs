@@ -13,10 +13,6 @@ use super::{TokenizerError, read_json};
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is not there.
 #[derive(Debug, Deserialize)]
 pub(crate) struct TokenizerConfig {
-    #[serde(skip)]
-    pub bos_token: Option<String>,
-    #[serde(skip)]
-    pub eos_token: Option<String>,
     /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
     #[serde(skip)]
     pub special_tokens: BTreeMap<String, String>,
@@ -66,8 +62,6 @@ impl TokenizerConfig {
         let old = special_tokens(&older, &read_object(&older)?)?;
         let (first, last) = if config.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
         config.special_tokens = first.into_iter().chain(last).collect();
-        config.bos_token = config.special_tokens.get("bos_token").cloned();
-        config.eos_token = config.special_tokens.get("eos_token").cloned();
         Ok(config)
     }
 }

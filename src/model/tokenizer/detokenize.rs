@@ -183,7 +183,7 @@ impl Plan {
 /// the characters in it that were complete are already out, while the whole run decodes to U+FFFD.)
 pub struct TextStream<T> {
     /// A reference to a tokenizer, or an owner of it.
-    tokenizer: T,
+    pub(crate) tokenizer: T,
     previous: Option<String>,
     /// Up to three bytes: the beginning of a character.
     held: Vec<u8>,
@@ -296,7 +296,7 @@ fn byte_level(token: String) -> Vec<u8> {
 
 /// The alphabet of byte-level BPE (GPT-2): printable Latin-1 bytes are themselves, the other 68 are, in order, the
 /// characters from U+0100.
-fn byte_of_char(c: char) -> Option<u8> {
+pub(crate) fn byte_of_char(c: char) -> Option<u8> {
     match c as u32 {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
         code @ 0x100..=0x120 => Some((code - 0x100) as u8), // 0x00 ..= 0x20

@@ -26,18 +26,12 @@ const MAX_GROWTH: usize = 1000;
 struct File<M> {
     version: Option<String>,
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    added_tokens: Vec<AddedToken>,
     normalizer: Option<Value>,
     pre_tokenizer: Option<Value>,
     post_processor: Option<Value>,
     decoder: Option<Value>,
     model: M,
-}
-
-#[derive(Deserialize)]
-struct Added {
-    #[serde(flatten)]
-    token: AddedToken,
 }
 
 /// The tokenizer of a file, without its truncation and padding. Almost all are of the BPE kind and are read as such at
@@ -72,7 +66,7 @@ fn build<M>(file: File<M>, model: impl FnOnce(M) -> ModelWrapper) -> Result<Toke
         .with_post_processor(part::<PostProcessorWrapper>("post_processor", file.post_processor)?)
         .with_decoder(part::<DecoderWrapper>("decoder", file.decoder)?);
     let mut tokenizer = Tokenizer::from(tokenizer);
-    add_tokens(&mut tokenizer, file.added_tokens.into_iter().map(|added| added.token).collect())?;
+    add_tokens(&mut tokenizer, file.added_tokens)?;
     Ok(tokenizer)
 }
 

@@ -41,24 +41,16 @@ pub(super) struct RandomTensors {
 
 impl RandomTensors {
     pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Weight {
-        let ((center, half_width), in_features) =
-            (range(name, shape, self.norm_offset), shape.last().copied().unwrap_or(1));
+        let weight = Weight::of_shape(name, shape);
+        let (center, half_width) = range(name, shape, self.norm_offset);
         let mut noise = Noise::new(name);
         let number = |_| center + half_width * noise.next();
-        let mut numbers: Vec<f32> = (0..shape.iter().product()).map(number).collect();
-        let dtype = (self.rounding)(name, in_features, &mut numbers);
+        let mut numbers: Vec<f32> = (0..weight.rows * weight.in_features).map(number).collect();
+        let dtype = (self.rounding)(name, weight.in_features, &mut numbers);
         let mut bytes = Vec::new();
         dtype.encode(&numbers, &mut bytes);
         let copy = Some(copy(std::iter::once(&bytes[..]), bytes.len()));
-        Weight {
-            name: name.to_owned(),
-            rows: numbers.len() / in_features,
-            in_features,
-            dtype,
-            file: None,
-            copy,
-            start: 0,
-        }
+        Weight { dtype, copy, ..weight }
     }
 }
 

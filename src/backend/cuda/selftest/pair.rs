@@ -17,7 +17,9 @@ use super::{SelfTest, cache};
 use crate::backend::entropy::{EntropyRule, Gamma};
 use crate::backend::reference::{PassRow, ReferenceBackend};
 use crate::backend::sampling::{Choice, Sampling};
-use crate::backend::{Backend, BackendError, DecodeRow, Next, Pass, Prediction, Row, SequenceId, TraceOptions};
+use crate::backend::{
+    Backend, BackendError, DecodeRow, HeadSelection, Next, Pass, Prediction, Row, SequenceId, TraceOptions,
+};
 use crate::model::config::LayerSpec;
 use crate::model::weights::{DType, Noise};
 use std::ops::ControlFlow;
@@ -106,9 +108,8 @@ impl<'a> Pair<'a> {
     pub fn run(&mut self) -> Result<(), BackendError> {
         let rule = if self.case.family == Family::Gemma { EntropyRule::Regularized } else { EntropyRule::Exact };
         let first = self.case.context();
-        let heads = TraceOptions::new(first + UNTRACED, KEPT, rule);
-        let options = TraceOptions { wide: true, head_attention: true, layer_means: true, ..heads };
-        let options = Some(options).filter(|_| self.case.traced);
+        let parts = HeadSelection { heads: KEPT, entropy: rule, wide: true, head_attention: true, layer_means: true };
+        let options = self.case.traced.then_some(TraceOptions { first_row: first + UNTRACED, parts });
         let ids = [0, 1, 2].map(SequenceId);
         self.both(|backend| backend.open(None))?; // others are not in the first slot
         self.both(|backend| backend.open(options))?;

@@ -82,7 +82,7 @@ impl Reading {
         let Generation { tokens, prompt_len, .. } = response;
         let (finder, rules) = (subject.finder(), subject.options.parameters.rules());
         let text = ResponseText::new(engine, &tokens[*prompt_len..])?;
-        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.is_cut_off(), finder, rules)?;
+        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.finish.is_cut_off(), finder, rules)?;
         Ok(Reading { finish: response.finish, text, answer })
     }
 }
