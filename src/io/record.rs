@@ -220,28 +220,24 @@ impl Done {
     ) -> Result<(Output, Done), OutputError> {
         let (mut done, mut other, reading) = (Done::default(), None, reading.into());
         let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
-            done.add(&earlier);
+            *done.left.entry(earlier.id.to_string()).or_default() += 1;
+            match earlier.status {
+                Status::Ok => done.ok += 1,
+                Status::NoAnswer => done.no_answer += 1,
+                Status::Error => done.error += 1,
+            }
             if earlier.reading != reading {
                 other.get_or_insert((line, earlier.reading));
             }
         })?;
-        match other {
-            None => Ok((output, done)),
-            Some((line, found)) => {
-                Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
-            }
-        }
+        let Some((line, found)) = other else { return Ok((output, done)) };
+        Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
     }
 
     /// Whether an item with this id is already done; each record counts for one item.
     pub fn take(&mut self, id: &Value) -> bool {
-        match self.left.get_mut(&id.to_string()) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
-        }
+        let left = self.left.get_mut(&id.to_string()).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
     }
 
     /// Number of records.
@@ -251,14 +247,5 @@ impl Done {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn add(&mut self, earlier: &Earlier) {
-        *self.left.entry(earlier.id.to_string()).or_default() += 1;
-        match earlier.status {
-            Status::Ok => self.ok += 1,
-            Status::NoAnswer => self.no_answer += 1,
-            Status::Error => self.error += 1,
-        }
     }
 }

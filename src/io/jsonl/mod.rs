@@ -116,11 +116,7 @@ impl Lines {
 
     /// Number of remaining lines, up to the first read error.
     pub fn count(mut self) -> u64 {
-        let mut lines = 0;
-        while let Ok(Some(_)) = self.next_line() {
-            lines += 1;
-        }
-        lines
+        std::iter::from_fn(|| self.next_line().ok()?.map(drop)).count() as u64
     }
 }
 
