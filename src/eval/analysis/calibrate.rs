@@ -213,9 +213,11 @@ impl Answers {
     ) -> Option<(Vec<f64>, Vec<bool>)> {
         let mut predicted = Vec::new();
         for fold in 0..FOLDS {
-            let (rest, part) = split(answers, fold);
+            // every FOLDS-th answer is the fold's
+            let of_others = answers.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
+            let rest: Vec<usize> = of_others.map(|(_, item)| *item).collect();
             let (candidate, map) = choose(&rest)?;
-            predicted.extend(part.into_iter().map(|item| {
+            predicted.extend(answers.iter().skip(fold).step_by(FOLDS).map(|&item| {
                 let inputs = &self.scores[candidate.score].inputs;
                 (bounded(map.at(inputs[item]), rest.len()), self.correct[item])
             }));
@@ -255,13 +257,4 @@ impl Answers {
             chosen,
         })
     }
-}
-
-/// Answers without a fold's, and the fold's: every [`FOLDS`]th.
-fn split(answers: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
-    let those = |own: bool| {
-        let items = answers.iter().enumerate().filter(|(i, _)| (i % FOLDS == fold) == own);
-        items.map(|(_, item)| *item).collect()
-    };
-    (those(false), those(true))
 }
