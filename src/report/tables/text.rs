@@ -28,7 +28,7 @@ fn one(table: &Table, style: TermStyle) -> String {
     let mut text = style.paint(Style::BOLD, &one_line(&table.title)) + "\n";
     text.extend(lines.render_within(style).lines().map(|line| line.trim_end().to_owned() + "\n"));
     for note in &table.notes {
-        for line in wrap(&cells(&visible(note), Style::DIM, false), style.width.saturating_sub(2)) {
+        for line in wrap(&cells(&visible(note), Style::DIM), style.width.saturating_sub(2)) {
             text += &format!("  {}\n", paint(&line, style));
         }
     }

@@ -8,13 +8,11 @@ use super::sanitize::{one_line, text_width, width};
 pub struct Cell {
     pub c: char,
     pub style: Style,
-    /// Something the reader looks for: its line is never left out.
-    pub marked: bool,
 }
 
 /// A text's cells; a tab takes four.
-pub fn cells(text: &str, style: Style, marked: bool) -> Vec<Cell> {
-    text.replace('\t', "    ").chars().map(|c| Cell { c, style, marked }).collect()
+pub fn cells(text: &str, style: Style) -> Vec<Cell> {
+    text.replace('\t', "    ").chars().map(|c| Cell { c, style }).collect()
 }
 
 /// Breaks text into lines of at most `columns`: at its newlines, else after a space, else (a long word) anywhere.
@@ -136,12 +134,8 @@ mod tests {
 
     const PLAIN: TermStyle = TermStyle { colour: false, width: 80 };
 
-    fn marked(text: &str) -> Vec<Cell> {
-        text.chars().map(|c| Cell { c, style: Style::PLAIN, marked: c == '!' }).collect()
-    }
-
     fn wrapped(text: &str, columns: usize) -> Vec<String> {
-        wrap(&marked(text), columns).iter().map(|line| paint(line, PLAIN)).collect()
+        wrap(&cells(text, Style::PLAIN), columns).iter().map(|line| paint(line, PLAIN)).collect()
     }
 
     #[test]
