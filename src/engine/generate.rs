@@ -48,7 +48,7 @@ impl GenerateOptions {
 }
 
 /// Why a response ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
     /// The model wrote an end token, which is the response's last, or a stop string, before which it was cut.
@@ -58,6 +58,7 @@ pub enum FinishReason {
     /// Its running confidence fell below the threshold.
     Unsure,
     /// The caller stopped it.
+    #[default]
     Interrupted,
 }
 

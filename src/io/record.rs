@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Outcome of an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Scored.
@@ -23,6 +23,7 @@ pub enum Status {
     /// The response has no final answer.
     NoAnswer,
     /// The item could not be scored; the reason is the record's `error`.
+    #[default]
     Error,
 }
 
@@ -89,7 +90,7 @@ fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S
 }
 
 /// One line of the output.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Record {
     /// As in the input: a string or a number.
     pub id: Value,
@@ -150,23 +151,7 @@ impl Record {
     }
 
     fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {
-        Record {
-            id,
-            reading: reading.into(),
-            status,
-            error: None,
-            prompt_len: None,
-            answer: None,
-            chain: Vec::new(),
-            kept: Vec::new(),
-            scores: None,
-            confidence: None,
-            abstained: None,
-            correct: None,
-            ensemble: Vec::new(),
-            trace: None,
-            weights: WeightFormat::File,
-        }
+        Record { id, reading: reading.into(), status, ..Record::default() }
     }
 }
 
