@@ -52,9 +52,7 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
     let mut keys: BTreeSet<&str> = items()
         .flat_map(|item| item.uq.scores.iter().filter(|(_, score)| score.is_some()).map(|(key, _)| key.as_str()))
         .collect();
-    runs.iter().flat_map(|run| methods::of_run(&run.manifest)).for_each(|key| {
-        keys.insert(key);
-    });
+    keys.extend(runs.iter().flat_map(|run| methods::of_run(&run.manifest)));
     let mut methods: Vec<Method> =
         keys.iter().map(|key| Method::among(key, &keys, items().filter_map(|item| item.score(key)))).collect();
     methods.sort_by(|a, b| a.rank().cmp(&b.rank()));
