@@ -52,18 +52,12 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
         Grader::Choice => return words::choice(answer),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
-    match half_of_day(answer) {
-        Some(half) => format!("{form} {half}"),
-        None => form,
-    }
+    form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))
 }
 
 /// The digits of other scripts as ours.
 fn ascii_digits(text: &str) -> Cow<'_, str> {
-    match text.is_ascii() {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(text.chars().map(ascii_digit).collect()),
-    }
+    if text.is_ascii() { text.into() } else { text.chars().map(ascii_digit).collect() }
 }
 
 /// The digit of another script as ours.
