@@ -74,10 +74,7 @@ pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, Swee
             let one = Setting::from([(name.to_owned(), applied.set(name, text)?)]);
             let chain = applied.parameters.chain;
             let drawn = |draw| setting(chain, draw);
-            let these = match chain.is_random() {
-                true => (0..draws.max(1) as u64).map(drawn).collect(),
-                false => vec![one],
-            };
+            let these = if chain.is_random() { (0..draws.max(1) as u64).map(drawn).collect() } else { vec![one] };
             if settings.contains(&these[0]) {
                 continue;
             }

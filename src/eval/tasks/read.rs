@@ -35,22 +35,16 @@ impl Record {
 
     /// Error of a field.
     pub fn error(&self, field: &'static str, expected: &'static str, found: &str) -> TaskError {
-        let found = shortened(found);
-        TaskError::Field { path: self.path.clone(), place: self.place.clone(), field, expected, found }
+        const MAX_CHARS: usize = 80;
+        let cut = found.char_indices().nth(MAX_CHARS).map(|(end, _)| format!("{} …", &found[..end]));
+        let (path, place, found) = (self.path.clone(), self.place.clone(), cut.unwrap_or_else(|| found.to_owned()));
+        TaskError::Field { path, place, field, expected, found }
     }
 }
 
 /// A value as an error shows it.
 fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| String::from("nothing"), Value::to_string)
-}
-
-/// A text of at most 80 characters.
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{} …", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// A file's text, decompressed if it is gzip; without its byte order mark.

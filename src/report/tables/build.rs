@@ -20,7 +20,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     for run in &analysis.runs {
         let scope = |task| {
             let (ece, mut facts, rows) = (run.ece().key(), Facts::of_task(task), analysis.rows_of(task));
-            silent(run, task).for_each(|key| facts.add_silent(key));
+            silent(run, task).for_each(|key| facts.add(("answered", "", key), 0, [("auroc", None::<f64>)]));
             Scope { analysis, run, task, ece, facts, rows }
         };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
