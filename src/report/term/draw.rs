@@ -81,7 +81,7 @@ pub fn legend(style: TermStyle) -> String {
     if style.colour {
         legend += "  p";
         for (min, label) in [(0.0, "<0.5"), (0.5, "<0.8"), (0.8, "<0.95"), (0.95, "≥0.95")] {
-            legend += &format!(" {}", Style { colour: Some(ramp(min)), ..Style::PLAIN }.paint(label));
+            legend += &format!(" {}", style.paint(Style { colour: Some(ramp(min)), ..Style::PLAIN }, label));
         }
     }
     legend

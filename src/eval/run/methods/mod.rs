@@ -17,6 +17,7 @@ use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::answer::Finder;
 use crate::uq::pipeline::{self, Answer};
+use crate::uq::scores::{Group, SINGLE_PASS, Score};
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
@@ -138,23 +139,8 @@ type Draws = Result<Vec<Draw>, MethodError>;
 /// A method's findings on an item, if any.
 type Found = Result<Option<Findings>, MethodError>;
 
-/// A score of a method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Score {
-    /// Its key in `uq.scores`.
-    pub key: &'static str,
-    /// Its name for people.
-    pub name: &'static str,
-    pub meaning: &'static str,
-    /// Whether it claims to be a probability, so that calibration can be measured.
-    pub is_probability: bool,
-    /// Whether it scores the answer that the drawn responses agree on (`acc_majority`: whether that is right), and
-    /// not the response's.
-    pub of_majority: bool,
-}
-
-/// A score of the response that claims to be no probability.
-const SCORE: Score = Score { key: "", name: "", meaning: "", is_probability: false, of_majority: false };
+/// A score of the response that claims to be no probability. With `of_majority`, `acc_majority` is whether its answer is right.
+const SCORE: Score = Score { group: Group::MorePasses, ..SINGLE_PASS };
 
 /// A method's findings on one response.
 #[derive(Clone, Debug, Default, PartialEq)]
