@@ -241,10 +241,8 @@ fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
     }
     let text = |field: &'static str, found: &RawValue| {
         let value = serde_json::from_str(found.get()).map_err(not_json)?;
-        first(&value)
-            .filter(|text| !text.is_empty())
-            .cloned()
-            .ok_or_else(|| wrong(field, "a list that begins with a text", found.get()))
+        let text = first(&value).filter(|text| !text.is_empty()).cloned();
+        text.ok_or_else(|| wrong(field, "a list that begins with a text", found.get()))
     };
     let prompt = text("arguments", fields.arguments.ok_or_else(|| missing("arguments"))?)?;
     let response = text("resps", responses)?;
