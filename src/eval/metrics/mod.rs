@@ -49,6 +49,9 @@ pub enum Metric {
     Prr,
 }
 
+/// The value of a metric; `None` where it is not defined.
+type Compute = fn(&[Level]) -> Option<f64>;
+
 impl Metric {
     /// In the order of tables and files.
     pub const ALL: [Metric; 7] =
@@ -56,7 +59,7 @@ impl Metric {
 
     /// Its name for programs, its name for people, whether it takes the score for a probability (the others only rank
     /// by it), and its value.
-    fn row(self) -> (&'static str, &'static str, bool, fn(&[Level]) -> Option<f64>) {
+    fn row(self) -> (&'static str, &'static str, bool, Compute) {
         match self {
             Metric::Auroc => ("auroc", "AUROC", false, auroc),
             Metric::Ece => ("ece", "ECE", true, |levels| ece(levels, Binning::Left)),

@@ -35,6 +35,9 @@ pub use shots::PLACEHOLDER;
 /// Every benchmark that has a name.
 static BENCHMARKS: &[Benchmark] = &[gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
 
+/// The subtasks in a file or folder, by name.
+type Subtasks = fn(&Path) -> Vec<(String, PathBuf)>;
+
 /// A benchmark: its files, prompts and grader.
 struct Benchmark {
     /// Its name in `--tasks`.
@@ -52,7 +55,7 @@ struct Benchmark {
     /// Its files, if they come with the program.
     embedded: Option<fn() -> Result<PathBuf, TaskError>>,
     /// Its subtasks in a file or folder that was found, by name.
-    subtasks: Option<fn(&Path) -> Vec<(String, PathBuf)>>,
+    subtasks: Option<Subtasks>,
     /// Search for an answer in a response.
     rule: AnswerRule,
     /// Max tokens of a response, as published: of most models, and of those that think at length before they answer

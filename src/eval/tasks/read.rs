@@ -88,11 +88,9 @@ fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {
 /// The object that a JSON file is.
 pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
     let text = text(path)?;
-    let value = serde_json::from_str(&text).map_err(|source| TaskError::Json {
-        path: path.to_path_buf(),
-        line: source.line() as u64,
-        source,
-    })?;
+    let not_json =
+        |source: serde_json::Error| TaskError::Json { path: path.into(), line: source.line() as u64, source };
+    let value = serde_json::from_str(&text).map_err(not_json)?;
     Ok(Record { value, path: path.to_path_buf(), place: String::from("its object") })
 }
 

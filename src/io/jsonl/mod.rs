@@ -112,7 +112,7 @@ impl Lines {
 
     /// Number of remaining lines, up to the first read error.
     pub fn count(mut self) -> u64 {
-        std::iter::from_fn(|| self.next_line().ok()?.map(drop)).count() as u64
+        std::iter::from_fn(|| self.next_line().ok()?.map(|_| ())).count() as u64
     }
 }
 
