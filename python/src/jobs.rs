@@ -213,7 +213,7 @@ type ItemError = (Option<usize>, String);
 pub fn score(loaded: &mut Loaded, item: Result<Item, BadItem>, options: &Options, parameters: &Parameters) -> Response {
     let (id, scored) = match item {
         Ok(item) => (item.id.clone(), score_item(loaded, item, options, parameters, |_, _| Ok(()))),
-        Err(bad) => (bad.id, Err((None, bad.problem.to_string()))),
+        Err(bad) => (bad.id, Err((None, bad.problem))),
     };
     scored
         .map(|(response, ())| response)

@@ -1,6 +1,6 @@
 //! The settings and results of a benchmark.
 
-use crate::report::svg::{Bar, Picture, overhead};
+use crate::report::svg::{Picture, overhead};
 use crate::units::count;
 use serde::Serialize;
 
@@ -156,7 +156,7 @@ impl Report {
             ("verbalized", &["prefill", "decode", "verbalized"]),
             ("self-consist.", &["prefill", "decode", "self-consistency"]),
         ];
-        let bars = bars.map(|(method, stages)| Bar { method: method.to_owned(), relative: self.relative(stages) });
+        let bars = bars.map(|(method, stages)| (method, self.relative(stages)));
         let Settings { model, prompt_tokens, gen_tokens, variants, samples, .. } = &self.settings;
         let of = format!(
             "{model} · {} · prompt {prompt_tokens}, response {gen_tokens} tokens · {variants} variants, {samples} samples",

@@ -36,7 +36,7 @@ impl Default for GenerateOptions {
 }
 
 /// Why a response ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
     /// The model wrote an end token, which is the response's last, or a stop string, before which it was cut.
@@ -46,6 +46,7 @@ pub enum FinishReason {
     /// Its running confidence fell below the threshold.
     Unsure,
     /// The caller stopped it.
+    #[default]
     Interrupted,
 }
 

@@ -9,7 +9,7 @@ use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::eval::grading::correct;
 use crate::io::item::{Content, Item};
 use crate::io::record::{Record, RowTrace, top_entries};
-use crate::model::chat::Conversation;
+
 use crate::uq::answer::{AnswerRule, Finder, Grader};
 use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
@@ -63,13 +63,9 @@ pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Paramet
         Content::Tokens { input_ids, prompt_len, answer_span } => {
             Ok((input_ids.clone(), *prompt_len, answer_span.clone()))
         }
-        Content::Text { conversation, response } => {
-            let (tokens, prompt_len) = encode(engine, conversation, response, chat, method.rules().encoding)?;
-            Ok((tokens, prompt_len, None))
-        }
-        Content::Rendered { prompt, response } => {
-            let prompt = Conversation::Prompt(prompt.clone());
-            let (tokens, prompt_len) = encode(engine, &prompt, response, false, method.rules().encoding)?;
+        Content::Text { conversation, response, rendered } => {
+            let (chat, encoding) = (chat && !rendered, method.rules().encoding);
+            let (tokens, prompt_len) = encode(engine, conversation, response, chat, encoding)?;
             Ok((tokens, prompt_len, None))
         }
     }

@@ -118,14 +118,6 @@ impl Input {
             Input::LogLog => log_log(log.filter(|log| log.is_finite()).unwrap_or_else(|| score.ln())),
         }
     }
-
-    /// A score's name in this form.
-    fn name(self, score: &str) -> String {
-        match self {
-            Input::Score => score.to_owned(),
-            Input::LogLog => format!("−ln(−ln {score})"),
-        }
-    }
 }
 
 impl Map {
@@ -145,7 +137,10 @@ impl Map {
     /// The map's name with this score, for people: `Platt's sigmoid of −ln(−ln p)`.
     pub fn name(&self, score: &str) -> String {
         let what = if matches!(self, Map::Platt { .. }) { "Platt's sigmoid of" } else { "isotonic regression on" };
-        format!("{what} {}", self.input().name(score))
+        match self.input() {
+            Input::Score => format!("{what} {score}"),
+            Input::LogLog => format!("{what} −ln(−ln {score})"),
+        }
     }
 }
 

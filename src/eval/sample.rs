@@ -130,7 +130,7 @@ impl Sample {
 
 /// The confidences of a response, and what they were made of. Rows are relative to `prompt_len` (row r predicts response
 /// token r + 1, row -1 the first); positions are absolute.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Uq {
     pub status: Status,
     /// Why, where `status` is `error`.

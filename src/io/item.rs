@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::OnceLock;
 use thiserror::Error;
@@ -35,10 +36,8 @@ pub struct Item {
 pub enum Content {
     /// Tokens: `1 <= prompt_len < input_ids.len()`; the span lies in the response.
     Tokens { input_ids: Vec<u32>, prompt_len: usize, answer_span: Option<Range<usize>> },
-    /// Text, for the chat template.
-    Text { conversation: Conversation, response: String },
-    /// Text of a prompt as the model got it, and what follows it.
-    Rendered { prompt: String, response: String },
+    /// Text; `rendered`: the prompt as the model got it, and what follows it, else for the chat template.
+    Text { conversation: Conversation, response: String, rendered: bool },
 }
 
 /// An invalid line.
@@ -49,22 +48,7 @@ pub struct BadItem {
     pub id: Value,
     /// 1-based
     pub line: u64,
-    pub problem: Box<Problem>,
-}
-
-/// The error of a line.
-#[derive(Debug, Error)]
-pub enum Problem {
-    #[error("not valid JSON: {0}")]
-    Json(serde_json::Error),
-    #[error("longer than {limit} bytes")]
-    TooLong { limit: u64 },
-    #[error("{field}: expected {expected}, found {found}")]
-    Field { field: String, expected: String, found: String },
-    #[error("missing field {0}")]
-    Missing(&'static str),
-    #[error("both {0} and {1} are given; expected one of them")]
-    Both(&'static str, &'static str),
+    pub problem: String,
 }
 
 /// The items of an input. After a read error, when the position is unknown, it ends.
@@ -77,7 +61,7 @@ pub fn items(mut lines: Lines) -> impl Iterator<Item = Result<Result<Item, BadIt
             None => Item::parse(line.bytes, line.number),
             Some(limit) => {
                 let id = rescue_id(line.bytes).unwrap_or_else(|| place(line.number));
-                Err(BadItem { id, line: line.number, problem: Box::new(Problem::TooLong { limit }) })
+                Err(BadItem { id, line: line.number, problem: format!("longer than {limit} bytes") })
             }
         };
         next.map(|line| line.map(read)).transpose()
@@ -109,22 +93,16 @@ struct Fields<'a> {
 impl Item {
     /// Parses a line that is not blank; `line` is its 1-based number.
     pub fn parse(text: &[u8], line: u64) -> Result<Item, BadItem> {
-        let bad = |id, problem| BadItem { id, line, problem: Box::new(problem) };
-        let fields = match fields(text) {
-            Ok(fields) => fields,
-            Err(problem) => return Err(bad(rescue_id(text).unwrap_or_else(|| place(line)), problem)),
-        };
+        let bad = |id, problem| BadItem { id, line, problem };
+        let fields = fields(text).map_err(|problem| bad(rescue_id(text).unwrap_or_else(|| place(line)), problem))?;
         let id = match fields.id {
             None => line.saturating_sub(1).into(),
             Some(id) => checked_id(id.get()).map_err(|problem| bad(place(line), problem))?,
         };
-        match Item::from_fields(id.clone(), &fields) {
-            Ok(item) => Ok(item),
-            Err(problem) => Err(bad(id, problem)),
-        }
+        Item::from_fields(id.clone(), &fields).map_err(|problem| bad(id, problem))
     }
 
-    fn from_fields(id: Value, fields: &Fields) -> Result<Item, Problem> {
+    fn from_fields(id: Value, fields: &Fields) -> Result<Item, String> {
         let content = match fields.input_ids {
             Some(ids) => tokens(ids, fields)?,
             None => match (fields.outputs, fields.resps) {
@@ -152,13 +130,21 @@ impl Item {
     }
 }
 
-fn fields(text: &[u8]) -> Result<Fields<'_>, Problem> {
+fn fields(text: &[u8]) -> Result<Fields<'_>, String> {
     // serde would read a struct from an array as well
     if text.trim_ascii_start().first() != Some(&b'{') {
-        let value: &RawValue = serde_json::from_slice(text).map_err(Problem::Json)?;
+        let value: &RawValue = serde_json::from_slice(text).map_err(not_json)?;
         return Err(wrong("the line", "an object", value.get()));
     }
-    serde_json::from_slice(text).map_err(Problem::Json)
+    serde_json::from_slice(text).map_err(not_json)
+}
+
+fn not_json(error: serde_json::Error) -> String {
+    format!("not valid JSON: {error}")
+}
+
+fn missing(field: &str) -> String {
+    format!("missing field {field}")
 }
 
 /// The id of an invalid line whose own cannot be read: no text that is a number, so that it is not another item's.
@@ -175,7 +161,7 @@ fn rescue_id(text: &[u8]) -> Option<Value> {
 }
 
 /// An id must survive a round trip: no float rounded from a longer integer.
-fn checked_id(id: &str) -> Result<Value, Problem> {
+fn checked_id(id: &str) -> Result<Value, String> {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
     let scalar = if id.starts_with(['[', '{']) { None } else { serde_json::from_str(id).ok() };
     let usable = scalar.filter(|id| match id {
@@ -187,10 +173,10 @@ fn checked_id(id: &str) -> Result<Value, Problem> {
 }
 
 /// `input_ids`, `n_instr` and `answer_span`, with their ranges checked.
-fn tokens(ids: &RawValue, fields: &Fields) -> Result<Content, Problem> {
+fn tokens(ids: &RawValue, fields: &Fields) -> Result<Content, String> {
     let input_ids: Vec<u32> = list("input_ids", ("at least two token ids", "a token id"), ids)?;
     let len = input_ids.len();
-    let n_instr = fields.n_instr.ok_or(Problem::Missing("n_instr"))?.get();
+    let n_instr = fields.n_instr.ok_or_else(|| missing("n_instr"))?.get();
     let prompt_len = serde_json::from_str(n_instr).ok().filter(|n| (1..len).contains(n)).ok_or_else(|| {
         let expected = format!("a position from 1 to {}, so that a response follows an instruction", len - 1);
         wrong("n_instr", expected, n_instr)
@@ -206,7 +192,7 @@ fn tokens(ids: &RawValue, fields: &Fields) -> Result<Content, Problem> {
 }
 
 /// `target` with its `grader`; a grader alone, as in questions, grades nothing.
-fn target(fields: &Fields) -> Result<Option<(String, Grader)>, Problem> {
+fn target(fields: &Fields) -> Result<Option<(String, Grader)>, String> {
     let (Some(target), Some(grader)) = (fields.target, fields.grader) else { return Ok(None) };
     let text = match serde_json::from_str(target.get()) {
         Ok(Value::String(text)) if !text.trim().is_empty() => text,
@@ -217,7 +203,7 @@ fn target(fields: &Fields) -> Result<Option<(String, Grader)>, Problem> {
 }
 
 /// `answer_regex`, whose first or last (default) match counts, by `answer_match`.
-fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, Problem> {
+fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, String> {
     let Some(found) = fields.answer_regex else { return Ok(None) };
     let regex: String = typed("answer_regex", "a string", found)?;
     let matched = fields.answer_match.map(|found| typed("answer_match", "\"first\" or \"last\"", found));
@@ -226,12 +212,12 @@ fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, Problem> {
 }
 
 /// vLLM's RequestOutput: `prompt_token_ids`, and `token_ids` of the first of `outputs`.
-fn vllm(outputs: &RawValue, fields: &Fields) -> Result<Content, Problem> {
+fn vllm(outputs: &RawValue, fields: &Fields) -> Result<Content, String> {
     #[derive(Deserialize)]
     struct Output {
         token_ids: Vec<u32>,
     }
-    let prompt = fields.prompt_token_ids.ok_or(Problem::Missing("prompt_token_ids"))?;
+    let prompt = fields.prompt_token_ids.ok_or_else(|| missing("prompt_token_ids"))?;
     let mut input_ids: Vec<u32> = list("prompt_token_ids", ("at least one token id", "a token id"), prompt)?;
     let outputs: Vec<Output> = list("outputs", ("at least one output", "an object with token_ids"), outputs)?;
     let prompt_len = input_ids.len();
@@ -243,7 +229,7 @@ fn vllm(outputs: &RawValue, fields: &Fields) -> Result<Content, Problem> {
 }
 
 /// A sample of lm-evaluation-harness: the first text of `arguments`, which is the prompt as the model got it, and of `resps`.
-fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, Problem> {
+fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
     /// The first text in lists and objects.
     fn first(value: &Value) -> Option<&String> {
         match value {
@@ -254,44 +240,38 @@ fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, Problem> {
         }
     }
     let text = |field: &'static str, found: &RawValue| {
-        let value = serde_json::from_str(found.get()).map_err(Problem::Json)?;
-        first(&value)
-            .filter(|text| !text.is_empty())
-            .cloned()
-            .ok_or_else(|| wrong(field, "a list that begins with a text", found.get()))
+        let value = serde_json::from_str(found.get()).map_err(not_json)?;
+        let text = first(&value).filter(|text| !text.is_empty()).cloned();
+        text.ok_or_else(|| wrong(field, "a list that begins with a text", found.get()))
     };
-    let prompt = text("arguments", fields.arguments.ok_or(Problem::Missing("arguments"))?)?;
-    Ok(Content::Rendered { prompt, response: text("resps", responses)? })
+    let prompt = text("arguments", fields.arguments.ok_or_else(|| missing("arguments"))?)?;
+    let response = text("resps", responses)?;
+    Ok(Content::Text { conversation: Conversation::Prompt(prompt), response, rendered: true })
 }
 
 /// `messages` or `prompt`, and `response`.
-fn text(fields: &Fields) -> Result<Content, Problem> {
+fn text(fields: &Fields) -> Result<Content, String> {
+    let expected =
+        ("a list of at least one message", "an object with a role and a content (a string or a list of text parts)");
     let conversation = match (fields.messages, fields.prompt) {
-        (Some(_), Some(_)) => return Err(Problem::Both("messages", "prompt")),
-        (Some(messages), None) => Conversation::Messages(list(
-            "messages",
-            (
-                "a list of at least one message",
-                "an object with a role and a content (a string or a list of text parts)",
-            ),
-            messages,
-        )?),
+        (Some(_), Some(_)) => return Err("both messages and prompt are given; expected one of them".to_owned()),
+        (Some(messages), None) => Conversation::Messages(list("messages", expected, messages)?),
         (None, Some(prompt)) => Conversation::Prompt(typed("prompt", "a string", prompt)?),
-        (None, None) => return Err(Problem::Missing("input_ids (or messages, or prompt)")),
+        (None, None) => return Err(missing("input_ids (or messages, or prompt)")),
     };
-    let response: String = typed("response", "a string", fields.response.ok_or(Problem::Missing("response"))?)?;
+    let response: String = typed("response", "a string", fields.response.ok_or_else(|| missing("response"))?)?;
     if response.is_empty() {
         return Err(wrong("response", "some text", "\"\""));
     }
-    Ok(Content::Text { conversation, response })
+    Ok(Content::Text { conversation, response, rendered: false })
 }
 
-fn typed<T: DeserializeOwned>(field: &str, expected: &str, found: &RawValue) -> Result<T, Problem> {
+fn typed<T: DeserializeOwned>(field: &str, expected: &str, found: &RawValue) -> Result<T, String> {
     serde_json::from_str(found.get()).map_err(|_| wrong(field, expected, found.get()))
 }
 
 /// A list that is not empty.
-fn list<T: DeserializeOwned>(field: &str, (expected, each): (&str, &str), found: &RawValue) -> Result<Vec<T>, Problem> {
+fn list<T: DeserializeOwned>(field: &str, (expected, each): (&str, &str), found: &RawValue) -> Result<Vec<T>, String> {
     let values: Vec<&RawValue> = serde_json::from_str(found.get()).unwrap_or_default();
     if values.is_empty() {
         return Err(wrong(field, expected, found.get()));
@@ -300,13 +280,10 @@ fn list<T: DeserializeOwned>(field: &str, (expected, each): (&str, &str), found:
 }
 
 /// A field's error; the value is cut to fit a message.
-fn wrong(field: &str, expected: impl Into<String>, found: &str) -> Problem {
+fn wrong(field: &str, expected: impl Display, found: &str) -> String {
     const MAX_CHARS: usize = 60;
-    let found = match found.char_indices().nth(MAX_CHARS) {
-        Some((cut, _)) => format!("{}…", &found[..cut]),
-        None => found.to_owned(),
-    };
-    Problem::Field { field: field.to_owned(), expected: expected.into(), found }
+    let (shown, dots) = found.char_indices().nth(MAX_CHARS).map_or((found, ""), |(cut, _)| (&found[..cut], "…"));
+    format!("{field}: expected {expected}, found {shown}{dots}")
 }
 
 #[cfg(test)]
@@ -330,7 +307,7 @@ mod tests {
         assert!(matches!(item.content, Content::Tokens { answer_span: Some(Range { start: 2, end: 4 }), .. }));
         let item = parse(r#"{"id": 3, "prompt": "1+1?", "response": "2"}"#).unwrap();
         let conversation = Conversation::Prompt("1+1?".into());
-        assert_eq!(item.content, Content::Text { conversation, response: "2".into() });
+        assert_eq!(item.content, Content::Text { conversation, response: "2".into(), rendered: false });
         let item = parse(r#"{"id": 3.5, "messages": [{"role": "user", "content": "x"}], "response": "2"}"#).unwrap();
         assert_eq!(item.id, json!(3.5));
     }
@@ -345,7 +322,8 @@ mod tests {
         let vllm = r#"{"prompt": "1+1?", "prompt_token_ids": [5, 6], "outputs": [{"text": "2", "token_ids": [7, 8]}]}"#;
         let tokens = Content::Tokens { input_ids: vec![5, 6, 7, 8], prompt_len: 2, answer_span: None };
         assert_eq!(parse(vllm).unwrap().content, tokens);
-        let rendered = Content::Rendered { prompt: "Q: 1+1?\nA:".into(), response: " 2".into() };
+        let conversation = Conversation::Prompt("Q: 1+1?\nA:".into());
+        let rendered = Content::Text { conversation, response: " 2".into(), rendered: true };
         for arguments in [r#"[["Q: 1+1?\nA:", {"until": []}]]"#, r#"{"gen_args_0": {"arg_0": "Q: 1+1?\nA:"}}"#] {
             let line = format!(r#"{{"doc_id": 0, "target": "2", "arguments": {arguments}, "resps": [[" 2"]]}}"#);
             let item = parse(&line).unwrap();

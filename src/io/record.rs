@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Outcome of an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Scored.
@@ -23,6 +23,7 @@ pub enum Status {
     /// The response has no final answer.
     NoAnswer,
     /// The item could not be scored; the reason is the record's `error`.
+    #[default]
     Error,
 }
 
@@ -89,7 +90,7 @@ fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S
 }
 
 /// One line of the output.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Record {
     /// As in the input: a string or a number.
     pub id: Value,
@@ -150,23 +151,7 @@ impl Record {
     }
 
     fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {
-        Record {
-            id,
-            reading: reading.into(),
-            status,
-            error: None,
-            prompt_len: None,
-            answer: None,
-            chain: Vec::new(),
-            kept: Vec::new(),
-            scores: None,
-            confidence: None,
-            abstained: None,
-            correct: None,
-            ensemble: Vec::new(),
-            trace: None,
-            weights: WeightFormat::File,
-        }
+        Record { id, reading: reading.into(), status, ..Record::default() }
     }
 }
 
@@ -220,28 +205,24 @@ impl Done {
     ) -> Result<(Output, Done), OutputError> {
         let (mut done, mut other, reading) = (Done::default(), None, reading.into());
         let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
-            done.add(&earlier);
+            *done.left.entry(earlier.id.to_string()).or_default() += 1;
+            match earlier.status {
+                Status::Ok => done.ok += 1,
+                Status::NoAnswer => done.no_answer += 1,
+                Status::Error => done.error += 1,
+            }
             if earlier.reading != reading {
                 other.get_or_insert((line, earlier.reading));
             }
         })?;
-        match other {
-            None => Ok((output, done)),
-            Some((line, found)) => {
-                Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
-            }
-        }
+        let Some((line, found)) = other else { return Ok((output, done)) };
+        Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
     }
 
     /// Whether an item with this id is already done; each record counts for one item.
     pub fn take(&mut self, id: &Value) -> bool {
-        match self.left.get_mut(&id.to_string()) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
-        }
+        let left = self.left.get_mut(&id.to_string()).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
     }
 
     /// Number of records.
@@ -251,14 +232,5 @@ impl Done {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn add(&mut self, earlier: &Earlier) {
-        *self.left.entry(earlier.id.to_string()).or_default() += 1;
-        match earlier.status {
-            Status::Ok => self.ok += 1,
-            Status::NoAnswer => self.no_answer += 1,
-            Status::Error => self.error += 1,
-        }
     }
 }

@@ -194,12 +194,8 @@ fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {
         let always = main == Some(method) || CONTROLS.contains(&method.key.as_str());
         (always, Curve { method: method.name.clone(), points, aurc: metrics::aurc(&levels).unwrap_or(f64::NAN) })
     };
-    let mut curves: Vec<(bool, Curve)> = analysis
-        .rows_of(task)
-        .into_iter()
-        .filter(|row| task.method(&row.0.key).is_some())
-        .map(|row| curve(row.0))
-        .collect();
+    let rows = analysis.rows_of(task).into_iter().filter(|(method, _)| task.method(&method.key).is_some());
+    let mut curves: Vec<(bool, Curve)> = rows.map(|(method, _)| curve(method)).collect();
     let mut areas: Vec<f64> = curves.iter().map(|(_, curve)| curve.aurc).filter(|aurc| aurc.is_finite()).collect();
     areas.sort_by(f64::total_cmp);
     let bound = areas.get(BEST).copied().unwrap_or(f64::INFINITY);

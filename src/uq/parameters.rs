@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A reading of the method: the authors' code differs from their paper, and both have defects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// The authors' published code, defects included: for comparison with published numbers
@@ -18,6 +18,7 @@ pub enum Profile {
     /// The paper's text
     Paper,
     /// The paper's intent, without the defects of either
+    #[default]
     Corrected,
 }
 
@@ -145,6 +146,12 @@ impl Reading {
         let own = self.profile.rules();
         let changed = RULES.iter().filter(|rule| (rule.get)(&self.rules) != (rule.get)(&own));
         changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules))).collect()
+    }
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Profile::default().into()
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use uqac::internals::Sample;
 use uqac::internals::analysis::{AnalysisOptions, Method, analyse};
 use uqac::internals::finding::{Finding, Verdict, findings};
-use uqac::internals::html::{Items, Page, Run};
+use uqac::internals::html::{Items, Page};
 use uqac::internals::metrics::Metric;
 use uqac::internals::pictures::{Gallery, galleries};
 use uqac::internals::svg::{Curve, Picture, risk_coverage};
@@ -81,7 +81,7 @@ fn page(samples: &[Sample]) -> Page {
 
 /// A page that has at most so many bytes of items.
 fn page_within(samples: &[Sample], limit: usize) -> Page {
-    let mut items = Items::new("gsm8k", limit);
+    let mut items = Items::new(HOSTILE, "gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
     let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
     let table = Table {
@@ -107,7 +107,7 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
                 sentences: vec![HOSTILE.to_owned()],
             }],
         }],
-        runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), items }],
+        runs: vec![items],
         tables: vec![table],
         galleries: vec![Gallery { heading: HOSTILE.to_owned(), folded: true, pictures }],
         methods: methods(),

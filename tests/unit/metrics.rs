@@ -50,15 +50,14 @@ fn balanced_subsamples_are_those_that_pandas_draws() {
             let seed = expected["seed"].as_u64().unwrap() as u32;
             let what = format!("{name}, seed {seed}");
             let sample = balanced_subsample(labels, seed);
-            for (found, key) in [(&sample.correct, "correct"), (&sample.incorrect, "incorrect")] {
+            for (found, key) in sample.iter().zip(["correct", "incorrect"]) {
                 assert_eq!(found.len() as u64, golden["balanced_n"].as_u64().unwrap(), "{what}");
                 let first: Vec<f64> = numbers(&expected[key]);
                 assert!(first.len() >= 5);
                 let found: Vec<f64> = found.iter().take(first.len()).map(|i| *i as f64).collect();
                 assert_eq!(found, first, "{what}: {key}");
             }
-            let drawn = sample.correct.iter().chain(&sample.incorrect);
-            let levels = Ranking::new(drawn.map(|&i| (i, scores[i], labels[i]))).levels();
+            let levels = Ranking::new(sample.concat().into_iter().map(|i| (i, scores[i], labels[i]))).levels();
             close(auroc(&levels), &expected["auroc"], &format!("{what}: AUROC"));
             close(ece(&levels, Binning::Left), &expected["ece20"], &format!("{what}: ECE"));
         }

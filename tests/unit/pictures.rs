@@ -3,7 +3,7 @@
 use roxmltree::{Document, Node};
 use uqac::eval::analysis::Estimate;
 use uqac::report::svg::{
-    Bar, Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
+    Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
     gamma, overhead, reliability, risk_coverage, theme,
 };
 use uqac::uq::gamma::GammaFit;
@@ -89,9 +89,7 @@ fn ordinary() -> Vec<Picture> {
             ece: 0.4 - 0.3 * u,
         })
         .collect();
-    let costs = [("P(answer)", 1.0), ("UQAC (P)", 1.31), ("self-consistency", 4.62), ("verbalized", 1.12)];
-    let bars: Vec<Bar> =
-        costs.iter().map(|(name, relative)| Bar { method: name.to_string(), relative: *relative }).collect();
+    let bars = [("P(answer)", 1.0), ("UQAC (P)", 1.31), ("self-consistency", 4.62), ("verbalized", 1.12)];
     let rows = [("Entropy", Role::Other, 0.8), ("P (UQAC)", Role::Main, 0.7), ("Length", Role::Control, 0.6)];
     let rows = rows.map(|(name, role, auroc)| row(name, role, auroc, 0.04, role != Role::Control));
     vec![
@@ -124,7 +122,8 @@ fn extreme() -> Vec<Picture> {
         let (model, task) = (HOSTILE.to_owned(), HOSTILE.to_owned());
         Point { model, task, accuracy, auroc: accuracy, ece }
     };
-    let bar = |relative| Bar { method: HOSTILE.repeat(3), relative };
+    let hostile = HOSTILE.repeat(3);
+    let bar = |relative| (hostile.as_str(), relative);
     let all_nan = quantity(HOSTILE, false, vec![nan, f64::NEG_INFINITY], vec![f64::INFINITY]);
     let no_row = Row { method: HOSTILE.to_owned(), role: Role::Other, auroc: None, ece: None };
     vec![

@@ -67,14 +67,6 @@ struct Scored {
     inputs: Vec<f64>,
 }
 
-/// A score and a kind of map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Candidate {
-    /// Which of [`Answers::scores`].
-    score: usize,
-    isotonic: bool,
-}
-
 /// The calibration of a model from its runs: of the score with this key, or with `None` of the best of [`SCORES`]; `risk`: what
 /// a threshold is to hold.
 ///
@@ -118,9 +110,9 @@ pub fn calibrate(
     let answers = Answers::of(&items, score)?;
     let all = Mt19937::new(seed).permutation(items.len());
     let held_out = answers.held_out(&all).ok_or_else(too_few)?;
-    let (candidate, map) = answers.best(&all).ok_or_else(too_few)?;
-    let Scored { method, inputs, .. } = &answers.scores[candidate.score];
-    let certified = risk.map(|risk| answers.certified(candidate.score, risk)).transpose()?;
+    let (score, map) = answers.best(&all).ok_or_else(too_few)?;
+    let Scored { method, inputs, .. } = &answers.scores[score];
+    let certified = risk.map(|risk| answers.certified(score, risk)).transpose()?;
     let range =
         [f64::min as fn(f64, f64) -> f64, f64::max].map(|end| inputs.iter().copied().reduce(end).unwrap_or(0.0));
     Ok(Calibration {
@@ -164,12 +156,6 @@ impl Answers {
         Ok(Answers { scores, correct: items.iter().map(|item| item.correct == Some(true)).collect() })
     }
 
-    /// Every score with every map that its answers suffice for.
-    fn candidates(&self) -> impl Iterator<Item = Candidate> + use<'_> {
-        let maps: &[bool] = if self.correct.len() >= MIN_ISOTONIC { &[false, true] } else { &[false] };
-        (0..self.scores.len()).flat_map(|score| maps.iter().map(move |&isotonic| Candidate { score, isotonic }))
-    }
-
     /// The lowest threshold of a score that holds the risk, of all scores that were candidates together.
     fn certified(&self, score: usize, risk: RiskControl) -> Result<Certified, CalibrateError> {
         let RiskControl { target, confidence } = risk;
@@ -186,12 +172,12 @@ impl Answers {
         Ok(Certified { target_risk: target, confidence, above, bound: found.bound, coverage })
     }
 
-    /// The candidate fitted on these answers.
-    fn fit(&self, candidate: Candidate, answers: &[usize]) -> Option<Map> {
-        let Scored { input, inputs, .. } = &self.scores[candidate.score];
+    /// A map of a score fitted on these answers.
+    fn fit(&self, score: usize, isotonic: bool, answers: &[usize]) -> Option<Map> {
+        let Scored { input, inputs, .. } = &self.scores[score];
         let (input, of) = (*input, |item: &usize| (inputs[*item], self.correct[*item]));
         let (mut inputs, mut labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
-        if candidate.isotonic {
+        if isotonic {
             // one wrong answer more at the top and one right one at the bottom: a step of a few answers alike is no certainty
             let ends = [(f64::max as fn(f64, f64) -> f64, false), (f64::min, true)];
             for (end, label) in ends {
@@ -205,34 +191,38 @@ impl Answers {
         (slope > 0.0).then_some(Map::Platt { input, slope, intercept })
     }
 
-    /// Every answer's probability by what `choose` makes of the other folds.
+    /// Every answer's probability by the score and the map that `choose` makes of the other folds.
     fn cross_validate(
         &self,
         answers: &[usize],
-        mut choose: impl FnMut(&[usize]) -> Option<(Candidate, Map)>,
+        mut choose: impl FnMut(&[usize]) -> Option<(usize, Map)>,
     ) -> Option<(Vec<f64>, Vec<bool>)> {
         let mut predicted = Vec::new();
         for fold in 0..FOLDS {
-            let (rest, part) = split(answers, fold);
-            let (candidate, map) = choose(&rest)?;
-            predicted.extend(part.into_iter().map(|item| {
-                let inputs = &self.scores[candidate.score].inputs;
-                (bounded(map.at(inputs[item]), rest.len()), self.correct[item])
-            }));
+            // every FOLDS-th answer is the fold's
+            let of_others = answers.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
+            let rest: Vec<usize> = of_others.map(|(_, item)| *item).collect();
+            let (score, map) = choose(&rest)?;
+            let inputs = &self.scores[score].inputs;
+            let of_item = |&item: &usize| (bounded(map.at(inputs[item]), rest.len()), self.correct[item]);
+            predicted.extend(answers.iter().skip(fold).step_by(FOLDS).map(of_item));
         }
         Some(predicted.into_iter().unzip())
     }
 
-    /// The candidate of the least cross-validated Brier score on these answers (of equals the first), fitted on all of them.
-    fn best(&self, answers: &[usize]) -> Option<(Candidate, Map)> {
-        let fitted = |candidate: Candidate, answers: &[usize]| Some((candidate, self.fit(candidate, answers)?));
-        let brier_of = |candidate: Candidate| {
-            let (predicted, labels) = self.cross_validate(answers, |rest| fitted(candidate, rest))?;
+    /// Of every score with every map that the answers suffice for, the one of the least cross-validated Brier score on these
+    /// answers (of equals the first), fitted on all of them.
+    fn best(&self, answers: &[usize]) -> Option<(usize, Map)> {
+        let maps: &[bool] = if self.correct.len() >= MIN_ISOTONIC { &[false, true] } else { &[false] };
+        let candidates = (0..self.scores.len()).flat_map(|score| maps.iter().map(move |&isotonic| (score, isotonic)));
+        let brier_of = |(score, isotonic): (usize, bool)| {
+            let fit = |rest: &[usize]| Some((score, self.fit(score, isotonic, rest)?));
+            let (predicted, labels) = self.cross_validate(answers, fit)?;
             Some(predicted.iter().zip(labels).map(|(p, label)| (p - f64::from(u8::from(label))).powi(2)).sum::<f64>())
         };
-        let scored = self.candidates().filter_map(|candidate| Some((brier_of(candidate)?, candidate)));
-        let (_, candidate) = scored.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        fitted(candidate, answers)
+        let scored = candidates.filter_map(|candidate| Some((brier_of(candidate)?, candidate)));
+        let (_, (score, isotonic)) = scored.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((score, self.fit(score, isotonic, answers)?))
     }
 
     /// The procedure on parts that it has not seen.
@@ -241,9 +231,9 @@ impl Answers {
         let (predicted, labels) = self.cross_validate(answers, |rest| {
             let right = rest.iter().filter(|item| self.correct[**item]).count();
             base.resize(base.len() + answers.len() - rest.len(), right as f64 / rest.len() as f64);
-            let (candidate, map) = self.best(rest)?;
-            *chosen.entry(map.name(&self.scores[candidate.score].method.key)).or_default() += 1;
-            Some((candidate, map))
+            let (score, map) = self.best(rest)?;
+            *chosen.entry(map.name(&self.scores[score].method.key)).or_default() += 1;
+            Some((score, map))
         })?;
         let levels = Ranking::of(&predicted, &labels).levels();
         Some(HeldOut {
@@ -255,13 +245,4 @@ impl Answers {
             chosen,
         })
     }
-}
-
-/// Answers without a fold's, and the fold's: every [`FOLDS`]th.
-fn split(answers: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
-    let those = |own: bool| {
-        let items = answers.iter().enumerate().filter(|(i, _)| (i % FOLDS == fold) == own);
-        items.map(|(_, item)| *item).collect()
-    };
-    (those(false), those(true))
 }

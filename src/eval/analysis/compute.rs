@@ -49,12 +49,9 @@ fn benchmark(task: &str) -> &str {
 /// Every method that a run had or any item has a score of.
 fn methods_of(runs: &[Run]) -> Vec<Method> {
     let items = || runs.iter().flat_map(|run| run.items.values());
-    let mut keys: BTreeSet<&str> = items()
-        .flat_map(|item| item.uq.scores.iter().filter(|(_, score)| score.is_some()).map(|(key, _)| key.as_str()))
-        .collect();
-    runs.iter().flat_map(|run| methods::of_run(&run.manifest)).for_each(|key| {
-        keys.insert(key);
-    });
+    let scores = items().flat_map(|item| &item.uq.scores).filter(|(_, score)| score.is_some());
+    let mut keys: BTreeSet<&str> = scores.map(|(key, _)| key.as_str()).collect();
+    keys.extend(runs.iter().flat_map(|run| methods::of_run(&run.manifest)));
     let mut methods: Vec<Method> =
         keys.iter().map(|key| Method::among(key, &keys, items().filter_map(|item| item.score(key)))).collect();
     methods.sort_by(|a, b| a.rank().cmp(&b.rank()));

@@ -61,15 +61,12 @@ fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) ->
         confidence(&point.scores, method)
     };
     // (item, own, by draw, whether it is right) of items with all draws
-    let items = data.items.iter();
-    let found: Vec<(usize, Confidence, Vec<Confidence>, bool)> = items
-        .enumerate()
-        .filter_map(|(i, item)| {
-            let (own, correct) = item.judged(method)?;
-            let all: Option<Vec<Confidence>> = draws.iter().map(|draw| drawn(item, *draw)).collect();
-            all.filter(|all| !all.is_empty()).map(|all| (i, own, all, correct))
-        })
-        .collect();
+    let found = data.items.iter().enumerate().filter_map(|(i, item)| {
+        let (own, correct) = item.judged(method)?;
+        let all: Option<Vec<Confidence>> = draws.iter().map(|draw| drawn(item, *draw)).collect();
+        all.filter(|all| !all.is_empty()).map(|all| (i, own, all, correct))
+    });
+    let found: Vec<(usize, Confidence, Vec<Confidence>, bool)> = found.collect();
     if found.is_empty() {
         return None;
     }

@@ -122,16 +122,13 @@ pub(super) fn finite(scores: &ScoreMap, method: &str) -> Option<f64> {
 impl From<Sample> for Item {
     fn from(sample: Sample) -> Item {
         let label = |key: &str| sample.metrics.get(key).map(|value| *value >= 0.5);
-        let (correct, correct_reference, majority_correct) =
-            (label("acc"), label("acc_reference"), label("acc_majority"));
-        let (tokens, sweep) = (ResponseTokens::default(), Vec::new());
-        let uq = Uq { tokens, sweep, ..sample.uq };
+        let uq = Uq { tokens: ResponseTokens::default(), sweep: Vec::new(), ..sample.uq };
         let mut item = Item {
             task: sample.task,
             doc_id: sample.doc_id,
-            correct,
-            correct_reference,
-            majority_correct,
+            correct: label("acc"),
+            correct_reference: label("acc_reference"),
+            majority_correct: label("acc_majority"),
             response_tokens: sample.uq.tokens.ids.len(),
             chain: rows(&uq, false).len(),
             sweep: Vec::new(),

@@ -2,7 +2,7 @@
 
 use crate::eval::run::methods::{METHODS, own_passes};
 pub use crate::uq::scores::Group;
-use crate::uq::scores::as_shown;
+use crate::uq::scores::{Score, as_shown};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -44,27 +44,24 @@ pub fn of_run(manifest: &Value) -> Vec<&'static str> {
 }
 
 /// All scores, in the order in which reports show them.
-fn known() -> impl Iterator<Item = Method> {
-    let single_pass = as_shown().iter().map(|s| (s.key, s.name, s.group, s.is_probability, false));
-    let more_passes = METHODS.iter().flat_map(|method| method.scores);
-    let more_passes = more_passes.map(|s| (s.key, s.name, Group::MorePasses, s.is_probability, s.of_majority));
-    single_pass.chain(more_passes).map(|(key, name, group, probability, own_answer)| {
-        let (key, name) = (key.to_owned(), name.to_owned());
-        Method { key, name, group, probability, own_answer, log: None }
-    })
+fn known() -> impl Iterator<Item = &'static Score> {
+    as_shown().iter().copied().chain(METHODS.iter().flat_map(|method| method.scores))
 }
 
 impl Method {
     /// A method by its key. One that is not known counts as a probability if all its `scores` are in [0, 1].
     pub fn of(key: &str, mut scores: impl Iterator<Item = f64>) -> Method {
-        known().find(|known| known.key == key).unwrap_or_else(|| Method {
+        let known = known().find(|known| known.key == key);
+        let other = if key == TASK_IDENTITY { "Task identity" } else { key };
+        let in_unit_interval = || key != TASK_IDENTITY && scores.all(|score| (0.0..=1.0).contains(&score));
+        Method {
             key: key.to_owned(),
-            name: if key == TASK_IDENTITY { "Task identity".to_owned() } else { key.to_owned() },
-            group: Group::Other,
-            probability: key != TASK_IDENTITY && scores.all(|score| (0.0..=1.0).contains(&score)),
-            own_answer: false,
+            name: known.map_or(other, |known| known.name).to_owned(),
+            group: known.map_or(Group::Other, |known| known.group),
+            probability: known.map_or_else(in_unit_interval, |known| known.is_probability),
+            own_answer: known.is_some_and(|known| known.of_majority),
             log: None,
-        })
+        }
     }
 
     /// As [`of`](Self::of), over items that have the scores `keys`.
@@ -85,10 +82,10 @@ mod tests {
 
     #[test]
     fn every_score_has_a_key_of_its_own_and_is_shown_by_what_it_costs() {
-        let keys: BTreeSet<String> = known().map(|method| method.key).collect();
+        let keys: BTreeSet<&str> = known().map(|score| score.key).collect();
         assert_eq!(keys.len(), known().count());
-        assert!(LOGARITHMS.iter().all(|(product, _)| keys.contains(*product)));
-        let groups: Vec<Group> = known().map(|method| method.group).collect();
+        assert!(LOGARITHMS.iter().all(|(product, _)| keys.contains(product)));
+        let groups: Vec<Group> = known().map(|score| score.group).collect();
         assert!(groups.is_sorted() && !groups.contains(&Group::Other));
     }
 

@@ -362,11 +362,9 @@ impl SweepSetting {
 
     /// `k=8, theta=0.5`
     pub fn name(&self) -> String {
-        let pair = |(key, value): (&String, &Value)| match value {
-            Value::String(text) => format!("{key}={text}"),
-            other => format!("{key}={other}"),
-        };
-        self.setting.iter().map(pair).collect::<Vec<_>>().join(", ")
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let pairs: Vec<String> = self.setting.iter().map(|(key, value)| format!("{key}={}", text(value))).collect();
+        pairs.join(", ")
     }
 }
 

@@ -5,7 +5,7 @@ use crate::eval::run::methods::self_consistency::SelfConsistency;
 use crate::eval::sample::Similarity;
 use crate::io::record::Status;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+
 use std::collections::BTreeSet;
 
 /// 97.5 % quantile of the standard normal distribution.
@@ -45,7 +45,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         accuracy_reference: share(correct_reference, graded_twice),
         disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),
         majority_accuracy: share(count(&|item| item.majority_correct == Some(true)), several),
-        votes: items.iter().filter_map(|item| Votes::of(&item.uq.details)).reduce(Votes::and),
+        votes: votes(items),
         response_tokens: items.iter().map(|item| item.response_tokens).sum(),
         mean_response_tokens: mean(&|item| item.response_tokens),
         mean_chain: mean(&|item| item.chain),
@@ -56,24 +56,22 @@ pub(super) fn summary(items: &[Item]) -> Summary {
     }
 }
 
-impl Votes {
-    /// Of a sample's details; `None` where all samples were drawn.
-    pub(super) fn of(details: &Map<String, Value>) -> Option<Votes> {
-        let found = SelfConsistency::deserialize(details.get("self_consistency")?).ok()?;
-        let (samples, drawn) = (found.samples?, found.response_tokens.len());
-        let tokens = found.response_tokens.iter().sum();
-        let tokens_saved = samples.saturating_sub(drawn) as f64 * tokens as f64 / drawn.max(1) as f64;
-        Some(Votes { samples, drawn, tokens, tokens_saved })
+/// `None` where every item's samples were all drawn.
+fn votes(items: &[Item]) -> Option<Votes> {
+    let mut votes: Option<Votes> = None;
+    for details in items.iter().filter_map(|item| item.uq.details.get("self_consistency")) {
+        let Ok(SelfConsistency { samples: Some(samples), response_tokens, .. }) = Deserialize::deserialize(details)
+        else {
+            continue;
+        };
+        let (drawn, tokens) = (response_tokens.len(), response_tokens.iter().sum::<usize>());
+        let votes = votes.get_or_insert_default();
+        votes.samples += samples;
+        votes.drawn += drawn;
+        votes.tokens += tokens;
+        votes.tokens_saved += samples.saturating_sub(drawn) as f64 * tokens as f64 / drawn.max(1) as f64;
     }
-
-    fn and(self, other: Votes) -> Votes {
-        Votes {
-            samples: self.samples + other.samples,
-            drawn: self.drawn + other.drawn,
-            tokens: self.tokens + other.tokens,
-            tokens_saved: self.tokens_saved + other.tokens_saved,
-        }
-    }
+    votes
 }
 
 fn mean_similarity(items: &[Item]) -> Option<Similarity> {

@@ -60,14 +60,12 @@ fn of_setting(setting: &Setting, points: &[(&Item, &SweepItem)], methods: &[Meth
 }
 
 fn of_method(method: &Method, points: &[(&Item, &SweepItem)]) -> Option<SweepMethod> {
-    let scored: Vec<(&Item, Confidence)> = points
-        .iter()
-        .filter(|(item, _)| item.label(method).is_some())
-        .filter_map(|(item, point)| Some((*item, confidence(&point.scores, method)?)))
-        .collect();
-    let entries = scored.iter().enumerate().map(|(i, (item, found))| (i, *found, item.label(method) == Some(true)));
-    let levels = Ranking::new(entries).levels();
-    let changes = || scored.iter().filter_map(|(item, found)| Some((found.score - item.score(&method.key)?).abs()));
+    let judged = |item: &Item, scores| Some((confidence(scores, method)?, item.label(method)?));
+    let scored = points.iter().filter_map(|(item, point)| Some((*item, judged(item, &point.scores)?)));
+    let scored: Vec<(&Item, (Confidence, bool))> = scored.collect();
+    let levels = Ranking::new(scored.iter().enumerate().map(|(i, (_, (found, right)))| (i, *found, *right))).levels();
+    let changes =
+        || scored.iter().filter_map(|(item, (found, _))| Some((found.score - item.score(&method.key)?).abs()));
     (!scored.is_empty()).then(|| SweepMethod {
         method: method.key.clone(),
         items: scored.len(),

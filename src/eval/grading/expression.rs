@@ -236,24 +236,13 @@ impl<'a> Parser<'a> {
             c if c.is_ascii_digit() || c == '.' => self.mixed_number(),
             '(' | '[' => self.enclosed(&[")", "]"], Self::sum),
             '{' => self.enclosed(&["}"], Self::stacked),
-            '|' => {
-                self.next();
-                let before = std::mem::replace(&mut self.in_bars, true);
-                let inside = self.sum()?;
-                self.in_bars = before;
-                self.eat("|").then_some(())?;
-                rounded(&inside, "abs", f64::abs)
-            }
+            '|' => rounded(&self.enclosed(&["|"], Self::sum)?, "abs", f64::abs),
             '⌊' => rounded(&self.enclosed(&["⌋"], Self::sum)?, "⌊", f64::floor),
             '⌈' => rounded(&self.enclosed(&["⌉"], Self::sum)?, "⌈", f64::ceil),
-            'π' => {
-                self.next();
-                Form::rounded(std::f64::consts::PI)
-            }
             '\\' => self.command_value(),
-            c @ ('∞' | '∅') => {
+            c @ ('π' | '∞' | '∅') => {
                 self.next();
-                Some(Form::symbol(c))
+                if c == 'π' { Form::rounded(std::f64::consts::PI) } else { Some(Form::symbol(c)) }
             }
             c if c.is_alphabetic() => self.name(),
             _ => None,
@@ -263,13 +252,13 @@ impl<'a> Parser<'a> {
     /// The inside of brackets, the opening one next.
     fn enclosed(&mut self, close: &[&str], read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         self.next();
-        let inside = self.within(read)?;
+        let inside = self.within(close == ["|"], read)?;
         close.iter().any(|close| self.eat(close)).then_some(inside)
     }
 
-    /// Reads inside of brackets, where a bar opens again.
-    pub(super) fn within(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        let before = std::mem::replace(&mut self.in_bars, false);
+    /// Reads inside of brackets, where a bar opens again, or of bars.
+    pub(super) fn within(&mut self, bars: bool, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
+        let before = std::mem::replace(&mut self.in_bars, bars);
         let inside = read(self);
         self.in_bars = before;
         inside

@@ -101,9 +101,8 @@ impl Form {
     }
 
     fn term(monomial: Monomial, coefficient: Constant) -> Self {
-        let terms =
-            if coefficient == Constant::ZERO { BTreeMap::new() } else { BTreeMap::from([(monomial, coefficient)]) };
-        Self { terms }
+        let term = Some((monomial, coefficient)).filter(|(_, value)| *value != Constant::ZERO);
+        Self { terms: term.into_iter().collect() }
     }
 
     fn as_constant(&self) -> Option<Constant> {

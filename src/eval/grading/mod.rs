@@ -28,7 +28,6 @@ use std::borrow::Cow;
 use vocabulary::half_of_day;
 
 /// Whether `answer`, as extracted from a response, equals `target`.
-#[must_use]
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
     let (answer, target) = (&*ascii_digits(answer), &*ascii_digits(target));
     // one is a time before noon and the other one after: units do not count, these do
@@ -45,7 +44,6 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
 /// A form of the answer that equal answers share: votes of self-consistency are counted by it.
 ///
 /// Answers that are equal only in a wider sense ([`correct`] takes `50\%` for 0.5) differ.
-#[must_use]
 pub fn normal_form(answer: &str, grader: Grader) -> String {
     let answer = &*ascii_digits(answer);
     let form = match grader {
@@ -54,18 +52,12 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
         Grader::Choice => return words::choice(answer),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
-    match half_of_day(answer) {
-        Some(half) => format!("{form} {half}"),
-        None => form,
-    }
+    form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))
 }
 
 /// The digits of other scripts as ours.
 fn ascii_digits(text: &str) -> Cow<'_, str> {
-    match text.is_ascii() {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(text.chars().map(ascii_digit).collect()),
-    }
+    if text.is_ascii() { text.into() } else { text.chars().map(ascii_digit).collect() }
 }
 
 /// The digit of another script as ours.
@@ -88,13 +80,11 @@ fn exact(answer: &str) -> String {
 }
 
 /// [`correct`] for a question, whose options' words stand for their letters.
-#[must_use]
 pub fn correct_for(item: &Question, answer: &str) -> bool {
     normal_form_for(item, answer) == normal_form_for(item, &item.target) || correct(answer, &item.target, item.grader)
 }
 
 /// [`normal_form`] for a question, whose options' words stand for their letters.
-#[must_use]
 pub fn normal_form_for(item: &Question, answer: &str) -> String {
     if item.grader == Grader::Choice && words::letter(answer).is_none() {
         let question = ["input", "question", "problem"].iter().find_map(|field| item.doc.get(field)?.as_str());
@@ -109,7 +99,6 @@ pub fn normal_form_for(item: &Question, answer: &str) -> String {
 ///
 /// `response` is the decoded text without the template's end tokens; `target` the right answer, or the publisher's worked
 /// solution around it. `task` chooses the comparison; that of a file's items depends on their grader.
-#[must_use]
 pub fn label_reference(response: &str, target: &str, task: &str, grader: Grader) -> Option<bool> {
     let label = match (task, grader) {
         ("gsm8k", _) => reference::gsm8k,

@@ -73,9 +73,9 @@ impl Parser<'_> {
         }
         if is_applied(&name, self.rest) {
             self.next();
-            let mut arguments = vec![self.within(Self::sum)?.key()];
+            let mut arguments = vec![self.within(false, Self::sum)?.key()];
             while self.eat(",") {
-                arguments.push(self.within(Self::sum)?.key());
+                arguments.push(self.within(false, Self::sum)?.key());
             }
             self.eat(")").then_some(())?;
             name.push_str(&format!("({})", arguments.join(",")));

@@ -29,10 +29,7 @@ pub(super) fn bbh(response: &str, target: &str) -> Option<bool> {
 pub(super) fn math(response: &str, target: &str) -> Option<bool> {
     let answer = last_box_text(response)?;
     let target = if target.contains("\\boxed") { last_box_text(target)? } else { target };
-    match (hendrycks_form(answer), hendrycks_form(target)) {
-        (Some(answer), Some(target)) => Some(answer == target),
-        _ => Some(answer == target),
-    }
+    Some(hendrycks_form(answer).zip(hendrycks_form(target)).map_or(answer == target, |(a, b)| a == b))
 }
 
 /// The normal form of the MATH dataset's authors (Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH

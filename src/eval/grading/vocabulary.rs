@@ -27,9 +27,6 @@ pub(super) const UNITS: Words = Words(
      students apples",
 );
 
-/// Single letters that are units inside `\text{…}`, where no variable stands.
-const UNIT_LETTERS: &str = "msghlLJNWVKCFAΩ";
-
 /// Words for the percent sign.
 pub(super) const PERCENT: Words = Words("percent pct percentage");
 
@@ -64,9 +61,9 @@ pub(super) fn multiplier(word: &str) -> Option<Rational> {
     Rational::integer(10).power(*power)
 }
 
-/// Whether a letter inside `\text{…}` is a unit.
+/// Whether a single letter inside `\text{…}`, where no variable stands, is a unit.
 pub(super) fn is_unit_letter(letter: char) -> bool {
-    UNIT_LETTERS.contains(letter)
+    "msghlLJNWVKCFAΩ".contains(letter)
 }
 
 /// `am`, `P.M.`: part of a time, no unit.

@@ -1,7 +1,7 @@
 //! The paper's evaluation sets: equal numbers of right and wrong answers, at most 500 of each.
 
 use super::mt19937::Mt19937;
-use super::ranking::Level;
+use super::ranking::{Level, totals};
 use super::{Bin, Binning, Confidence, Metric, Ranking, reliability};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,32 +12,19 @@ pub const MAX_PER_CLASS: usize = 500;
 /// Seeds of the subsamples.
 pub const SEEDS: std::ops::Range<u32> = 0..5;
 
-/// A balanced subsample: indices into the items it was drawn from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subsample {
-    pub correct: Vec<usize>,
-    pub incorrect: Vec<usize>,
-}
-
-impl Subsample {
-    /// Of its items, whose confidences and labels are among these.
-    fn levels(&self, scores: &[Confidence], labels: &[bool]) -> Vec<Level> {
-        Ranking::new(self.correct.iter().chain(&self.incorrect).map(|&i| (i, scores[i], labels[i]))).levels()
-    }
-}
-
-/// Draws the same number from each class: min(500, right answers, wrong answers), each as
-/// `DataFrame.sample(n, random_state=seed)` of the class's items in their order.
-pub fn balanced_subsample(labels: &[bool], seed: u32) -> Subsample {
-    let class = |wanted: bool| -> Vec<usize> {
-        labels.iter().enumerate().filter(|(_, label)| **label == wanted).map(|(i, _)| i).collect()
-    };
-    let (correct, incorrect) = (class(true), class(false));
+/// Draws the same number from each class, indices of right answers and of wrong ones: min(500, right answers, wrong answers),
+/// each as `DataFrame.sample(n, random_state=seed)` of the class's items in their order.
+pub fn balanced_subsample(labels: &[bool], seed: u32) -> [Vec<usize>; 2] {
+    let (correct, incorrect): (Vec<usize>, Vec<usize>) = (0..labels.len()).partition(|i| labels[*i]);
     let n = correct.len().min(incorrect.len()).min(MAX_PER_CLASS);
-    let draw = |class: Vec<usize>| -> Vec<usize> {
-        Mt19937::new(seed).choice(class.len(), n).into_iter().map(|i| class[i]).collect()
-    };
-    Subsample { correct: draw(correct), incorrect: draw(incorrect) }
+    let order = |class: &[usize]| Mt19937::new(seed).permutation(class.len()).into_iter().take(n);
+    [correct, incorrect].map(|class| order(&class).map(|i| class[i]).collect())
+}
+
+/// The levels of every subsample; none if a class has no item.
+fn subsamples(scores: &[Confidence], labels: &[bool]) -> impl Iterator<Item = Vec<Level>> {
+    let drawn = SEEDS.map(|seed| balanced_subsample(labels, seed).concat()).filter(|drawn| !drawn.is_empty());
+    drawn.map(|drawn| Ranking::new(drawn.into_iter().map(|i| (i, scores[i], labels[i]))).levels())
 }
 
 /// A metric over the subsamples.
@@ -71,12 +58,11 @@ pub struct Balanced {
 impl Balanced {
     /// Of confidences (none NaN) and labels, in the data's order; `None` if a class has no item.
     pub fn of(scores: &[Confidence], labels: &[bool], probability: bool) -> Option<Balanced> {
-        let drawn: Vec<Subsample> = SEEDS.map(|seed| balanced_subsample(labels, seed)).collect();
-        let per_class = drawn.first().map_or(0, |subsample| subsample.correct.len());
-        let levels: Vec<Vec<Level>> = drawn.iter().map(|subsample| subsample.levels(scores, labels)).collect();
+        let levels: Vec<Vec<Level>> = subsamples(scores, labels).collect();
+        let (_, per_class) = totals(levels.first()?);
         let over = |metric: Metric| -> Vec<f64> { levels.iter().filter_map(|l| metric.of(l, probability)).collect() };
         let metrics = Metric::ALL.map(|metric| (metric, MeanSd::of(&over(metric)))).into();
-        (per_class > 0).then(|| Balanced { per_class, seeds: SEEDS.collect(), metrics })
+        Some(Balanced { per_class: per_class as usize, seeds: SEEDS.collect(), metrics })
     }
 
     /// The metric over the seeds; `None` where it is not defined.
@@ -87,8 +73,7 @@ impl Balanced {
 
 /// The reliability diagram of every subsample, as the authors draw it; none if a class has no item.
 pub fn balanced_reliability(scores: &[Confidence], labels: &[bool], binning: Binning) -> Vec<Vec<Bin>> {
-    let drawn = SEEDS.map(|seed| balanced_subsample(labels, seed)).filter(|subsample| !subsample.correct.is_empty());
-    drawn.map(|subsample| reliability(&subsample.levels(scores, labels), binning)).collect()
+    subsamples(scores, labels).map(|levels| reliability(&levels, binning)).collect()
 }
 
 #[cfg(test)]
@@ -122,15 +107,15 @@ mod tests {
     #[test]
     fn classes_are_even_and_their_own() {
         let labels: Vec<bool> = (0..1700).map(|i| i % 3 == 0).collect();
-        let sample = balanced_subsample(&labels, 3);
-        assert_eq!((sample.correct.len(), sample.incorrect.len()), (MAX_PER_CLASS, MAX_PER_CLASS));
-        assert!(sample.correct.iter().all(|&i| labels[i]) && sample.incorrect.iter().all(|&i| !labels[i]));
-        let mut once = sample.correct.clone();
+        let [correct, incorrect] = balanced_subsample(&labels, 3);
+        assert_eq!((correct.len(), incorrect.len()), (MAX_PER_CLASS, MAX_PER_CLASS));
+        assert!(correct.iter().all(|&i| labels[i]) && incorrect.iter().all(|&i| !labels[i]));
+        let mut once = correct.clone();
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), MAX_PER_CLASS);
-        assert_ne!(sample, balanced_subsample(&labels, 4));
-        assert_eq!(balanced_subsample(&[true; 9], 0), Subsample { correct: vec![], incorrect: vec![] });
+        assert_ne!([correct, incorrect], balanced_subsample(&labels, 4));
+        assert!(balanced_subsample(&[true; 9], 0).concat().is_empty());
         assert_eq!(Balanced::of(&[0.5.into(); 9], &[true; 9], true), None);
     }
 

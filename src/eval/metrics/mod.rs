@@ -22,7 +22,7 @@ pub mod ranking;
 pub mod risk;
 pub mod selective;
 
-pub use balanced::{Balanced, MeanSd, Subsample, balanced_reliability, balanced_subsample};
+pub use balanced::{Balanced, MeanSd, balanced_reliability, balanced_subsample};
 pub use bootstrap::{interval, resampled};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
 pub use calibrators::{Isotonic, Platt, log_odds};

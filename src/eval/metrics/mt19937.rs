@@ -29,19 +29,13 @@ impl Mt19937 {
         }
     }
 
-    /// `RandomState.permutation(n)`.
+    /// `RandomState.permutation(n)`; its first numbers are `RandomState.choice(n, size, replace=False)`, which is also what
+    /// `pandas.DataFrame.sample` draws.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         for i in (1..n).rev() {
             order.swap(i, self.up_to(i as u32) as usize);
         }
-        order
-    }
-
-    /// `RandomState.choice(n, size, replace=False)`, which is also what `pandas.DataFrame.sample` draws.
-    pub fn choice(&mut self, n: usize, size: usize) -> Vec<usize> {
-        let mut order = self.permutation(n);
-        order.truncate(size);
         order
     }
 }
@@ -67,6 +61,5 @@ mod tests {
         assert_eq!(seen, [true; 6]);
         assert_eq!(random.up_to(0), 0);
         assert_eq!(random.permutation(0), [0usize; 0]);
-        assert_eq!(random.choice(3, 9).len(), 3);
     }
 }

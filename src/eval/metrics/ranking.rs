@@ -40,16 +40,8 @@ pub(super) fn totals(levels: &[Level]) -> (u64, u64) {
 /// Scored items, sorted once, so that any resampling of them is counted in one pass.
 #[derive(Clone, Debug, Default)]
 pub struct Ranking {
-    /// Most confident first; of equal score in the given order.
-    entries: Vec<Entry>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    item: u32,
-    correct: bool,
-    score: f64,
-    rank: f64,
+    /// (item's index, confidence, whether its answer is right), most confident first; of equal score in the given order.
+    entries: Vec<(u32, Confidence, bool)>,
 }
 
 impl Ranking {
@@ -58,10 +50,10 @@ impl Ranking {
     pub fn new<C: Into<Confidence>>(items: impl IntoIterator<Item = (usize, C, bool)>) -> Ranking {
         let entry = |(item, confidence, correct): (usize, C, bool)| {
             let Confidence { score, rank } = confidence.into();
-            Entry { item: item as u32, correct, score: score + 0.0, rank: rank + 0.0 } // -0 is 0
+            (item as u32, Confidence { score: score + 0.0, rank: rank + 0.0 }, correct) // -0 is 0
         };
-        let mut entries: Vec<Entry> = items.into_iter().map(entry).filter(|entry| !entry.rank.is_nan()).collect();
-        entries.sort_by(|a, b| b.rank.total_cmp(&a.rank));
+        let mut entries: Vec<_> = items.into_iter().map(entry).filter(|(_, found, _)| !found.rank.is_nan()).collect();
+        entries.sort_by(|(_, a, _), (_, b, _)| b.rank.total_cmp(&a.rank));
         Ranking { entries }
     }
 
@@ -88,20 +80,18 @@ impl Ranking {
     /// Descending by rank; levels without an item are left out.
     fn counted(&self, times: impl Fn(u32) -> u32) -> Vec<Level> {
         let mut levels: Vec<Level> = Vec::new();
-        let mut rank = f64::NAN;
-        for entry in &self.entries {
-            let n = times(entry.item);
+        let mut last = f64::NAN;
+        for &(item, Confidence { score, rank }, correct) in &self.entries {
+            let n = times(item);
             if n == 0 {
                 continue;
             }
-            if rank != entry.rank {
-                levels.push(Level { score: entry.score, items: 0, correct: 0 });
+            let right = n * u32::from(correct);
+            match levels.last_mut().filter(|_| rank == last) {
+                Some(level) => (level.items, level.correct) = (level.items + n, level.correct + right),
+                None => levels.push(Level { score, items: n, correct: right }),
             }
-            if let Some(level) = levels.last_mut() {
-                level.items += n;
-                level.correct += n * u32::from(entry.correct);
-            }
-            rank = entry.rank;
+            last = rank;
         }
         levels
     }

@@ -7,7 +7,7 @@ use crate::engine::encode::ResponseText;
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
-use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Similarity, Uq, score_map};
+use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, Uq, score_map};
 use crate::eval::tasks::{Grader, Question, Task};
 use crate::io::record::Status;
 use crate::uq::Outcome;
@@ -96,6 +96,7 @@ pub fn assess(
 
 /// The sample of an item without a response, and why.
 pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<String>) -> Sample {
+    let profile = options.parameters.reading.profile;
     Sample {
         doc_id: item.doc_id,
         task: task.name.clone(),
@@ -105,24 +106,7 @@ pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<S
         resps: Vec::new(),
         filtered_resps: Vec::new(),
         metrics: BTreeMap::from([("acc".to_owned(), 0.0)]),
-        uq: Uq {
-            status: Status::Error,
-            error: why,
-            profile: options.parameters.reading.profile,
-            finish: FinishReason::Interrupted,
-            prompt_len: 0,
-            tokens: ResponseTokens::default(),
-            answer: None,
-            chain: Vec::new(),
-            kept: Vec::new(),
-            ensemble: Vec::new(),
-            similarity: None,
-            scores: ScoreMap::new(),
-            running_lows: BTreeMap::new(),
-            details: Map::new(),
-            sweep: Vec::new(),
-            seconds: BTreeMap::new(),
-        },
+        uq: Uq { status: Status::Error, error: why, profile, finish: FinishReason::Interrupted, ..Uq::default() },
     }
 }
 

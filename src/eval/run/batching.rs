@@ -71,9 +71,7 @@ pub(super) fn generate<'t>(
     loop {
         while run.batch.unfinished() < batch_size.max(1) {
             if let Some((owner, draw)) = run.waiting.pop_front() {
-                if let Some(complete) = run.start_draw(owner, draw) {
-                    run.finish(complete)?;
-                }
+                run.start_draw(owner, draw)?;
             } else if let Some(question) = run.questions.pop_front() {
                 if let Err(why) = run.start_item(question) {
                     run.done(&failed(task, question, options, Some(why.to_string())))?;
@@ -91,9 +89,7 @@ pub(super) fn generate<'t>(
         let per_token = begun.elapsed().as_secs_f64() / of_tokens.len().max(1) as f64;
         of_tokens.into_iter().for_each(|ticket| *run.seconds.entry(ticket).or_default() += per_token);
         let Some(ticket) = next else { return Ok(()) };
-        if let Some(complete) = run.ended(ticket) {
-            run.finish(complete)?;
-        }
+        run.ended(ticket)?;
     }
 }
 
@@ -125,37 +121,39 @@ impl<'t> Run<'t, '_, '_, '_> {
         self.owners.values().chain(self.waiting.iter().map(|(owner, _)| owner)).any(of)
     }
 
-    /// Notes what has come of a response; the item that is complete with it.
-    fn complete(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Option<Ticket> {
-        if let Err(error) = outcome {
-            self.items.get_mut(&own)?.error.get_or_insert_with(|| error.to_string());
+    /// Notes what has come of a response, and finishes the item that is complete with it.
+    fn note(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Result<(), RunError> {
+        if let (Err(error), Some(item)) = (outcome, self.items.get_mut(&own)) {
+            item.error.get_or_insert_with(|| error.to_string());
         }
-        (!self.has_more(|(of, _)| *of == own)).then_some(own)
+        if self.has_more(|(of, _)| *of == own) { Ok(()) } else { self.finish(own) }
     }
 
-    /// Starts a response of a method; the item that is complete because it cannot be started.
-    fn start_draw(&mut self, owner: Owner, Draw { prompt, stream, generate }: Draw) -> Option<Ticket> {
+    /// Starts a response of a method. The error of one that cannot be started is the item's.
+    fn start_draw(&mut self, owner: Owner, Draw { prompt, stream, generate }: Draw) -> Result<(), RunError> {
         let (of, begun) = (owner.0, Instant::now());
         let request = self.batch.engine().request(&generate);
         match self.batch.start_with(Some(of), &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
             Ok(ticket) => {
                 self.seconds.insert(ticket, begun.elapsed().as_secs_f64());
-                self.items.get_mut(&of)?.methods[owner.1?].1.push(ticket);
                 self.owners.insert(ticket, owner);
-                None
+                if let (Some(item), Some(method)) = (self.items.get_mut(&of), owner.1) {
+                    item.methods[method].1.push(ticket);
+                }
+                Ok(())
             }
-            Err(error) => self.complete(of, Err(error.into())),
+            Err(error) => self.note(of, Err(error.into())),
         }
     }
 
-    /// Notes that a response has ended; the item that is complete with it.
-    fn ended(&mut self, ticket: Ticket) -> Option<Ticket> {
-        let (own, method) = self.owners.remove(&ticket)?;
+    /// Takes in a response that has ended.
+    fn ended(&mut self, ticket: Ticket) -> Result<(), RunError> {
+        let Some((own, method)) = self.owners.remove(&ticket) else { return Ok(()) };
         let read = match method {
             None => self.read(own),
             Some(method) => self.drew(own, method),
         };
-        self.complete(own, read)
+        self.note(own, read)
     }
 
     /// Reads an item's own response, and puts the turns that follow it in the queue.

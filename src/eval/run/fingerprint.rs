@@ -71,15 +71,12 @@ fn hash_file(path: &Path) -> io::Result<String> {
 
 /// Adds what is left of a source, a block at a time.
 pub(super) fn add(source: &mut impl Read, hash: &mut Sha256) -> io::Result<()> {
-    let mut block = vec![0; BLOCK as usize];
-    loop {
-        match source.read(&mut block) {
-            Ok(0) => return Ok(()),
-            Ok(n) => hash.update(&block[..n]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-            Err(error) => return Err(error),
-        }
+    let mut block = Vec::new();
+    while source.by_ref().take(BLOCK).read_to_end(&mut block)? > 0 {
+        hash.update(&block);
+        block.clear();
     }
+    Ok(())
 }
 
 /// The first 16 hexadecimal digits of a hash.

@@ -69,14 +69,12 @@ pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, Swee
     for argument in arguments {
         let (name, values) = argument.split_once('=').ok_or_else(|| SweepError::Shape(argument.clone()))?;
         for text in values.split(',').map(str::trim) {
-            let mut applied = Applied::new(Parameters::published(Profile::Corrected), (DType::F32, ValueType::F32));
+            let (parameters, caches) = (Parameters::published(Profile::Corrected), (DType::F32, ValueType::F32));
+            let mut applied = Applied { setting: Setting::new(), parameters, caches };
             let one = Setting::from([(name.to_owned(), applied.set(name, text)?)]);
             let chain = applied.parameters.chain;
             let drawn = |draw| setting(chain, draw);
-            let these = match chain.is_random() {
-                true => (0..draws.max(1) as u64).map(drawn).collect(),
-                false => vec![one],
-            };
+            let these = if chain.is_random() { (0..draws.max(1) as u64).map(drawn).collect() } else { vec![one] };
             if settings.contains(&these[0]) {
                 continue;
             }
@@ -95,11 +93,6 @@ fn rules() -> Vec<&'static str> {
     RULES.iter().map(|rule| rule.name).filter(|name| !["encoding", "extraction"].contains(name)).collect()
 }
 
-/// A setting as text, the same for equal settings.
-fn key(setting: &Setting) -> String {
-    serde_json::to_string(setting).unwrap_or_default()
-}
-
 /// A run's parameters and cache types under a setting.
 struct Applied {
     setting: Setting,
@@ -108,14 +101,10 @@ struct Applied {
 }
 
 impl Applied {
-    fn new(parameters: Parameters, caches: (DType, ValueType)) -> Applied {
-        Applied { setting: Setting::new(), parameters, caches }
-    }
-
     /// A setting of a run.
-    fn of(setting: &Setting, manifest: &Manifest) -> Result<Applied, SweepError> {
-        let Manifest { model, options, .. } = manifest;
-        let mut applied = Applied::new(options.parameters.clone(), (model.k_cache, model.v_cache));
+    fn of(setting: &Setting, Manifest { model, options, .. }: &Manifest) -> Result<Applied, SweepError> {
+        let (parameters, caches) = (options.parameters.clone(), (model.k_cache, model.v_cache));
+        let mut applied = Applied { setting: setting.clone(), parameters, caches };
         for (name, value) in setting {
             if name == "draw" {
                 applied.parameters.draw = draw_number(options.seed, value.as_u64().unwrap_or_default());
@@ -124,7 +113,7 @@ impl Applied {
                 applied.set(name, &text)?;
             }
         }
-        Ok(Applied { setting: setting.clone(), ..applied })
+        Ok(applied)
     }
 
     /// Sets one name; its value in JSON.
@@ -149,8 +138,8 @@ impl Applied {
     }
 
     /// Whether a sample's row exists.
-    fn is_in(&self, done: &HashSet<(usize, String)>, sample: &Sample) -> bool {
-        done.contains(&(sample.doc_id, key(&self.setting)))
+    fn is_in(&self, done: &HashSet<(usize, Setting)>, sample: &Sample) -> bool {
+        done.contains(&(sample.doc_id, self.setting.clone()))
     }
 }
 
@@ -172,7 +161,7 @@ pub struct Sweep {
     settings: Vec<Applied>,
     lines: Appender,
     /// The rows that are there: doc_id and setting.
-    done: HashSet<(usize, String)>,
+    done: HashSet<(usize, Setting)>,
 }
 
 impl Sweep {
@@ -192,7 +181,7 @@ impl Sweep {
             samples.insert(sample.doc_id, sample);
         })?;
         let lines = open_lines(&folder.lines("sweep", task, shard), |row: SweepRow| {
-            done.insert((row.doc_id, key(&row.point.setting)));
+            done.insert((row.doc_id, row.point.setting));
         })?;
         let samples = samples.into_values().filter(|sample| sample.uq.status == Status::Ok).collect();
         let settings = settings.iter().map(|setting| Applied::of(setting, manifest)).collect::<Result<_, _>>()?;
@@ -247,7 +236,7 @@ mod tests {
 
     fn parsed(arguments: &[&str]) -> Result<Vec<String>, SweepError> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
-        Ok(settings(&arguments, 2)?.iter().map(key).collect())
+        Ok(settings(&arguments, 2)?.iter().map(|setting| json!(setting).to_string()).collect())
     }
 
     #[test]

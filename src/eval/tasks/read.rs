@@ -35,22 +35,16 @@ impl Record {
 
     /// Error of a field.
     pub fn error(&self, field: &'static str, expected: &'static str, found: &str) -> TaskError {
-        let found = shortened(found);
-        TaskError::Field { path: self.path.clone(), place: self.place.clone(), field, expected, found }
+        const MAX_CHARS: usize = 80;
+        let cut = found.char_indices().nth(MAX_CHARS).map(|(end, _)| format!("{} …", &found[..end]));
+        let (path, place, found) = (self.path.clone(), self.place.clone(), cut.unwrap_or_else(|| found.to_owned()));
+        TaskError::Field { path, place, field, expected, found }
     }
 }
 
 /// A value as an error shows it.
 fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| String::from("nothing"), Value::to_string)
-}
-
-/// A text of at most 80 characters.
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{} …", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// A file's text, decompressed if it is gzip; without its byte order mark.
@@ -94,11 +88,9 @@ fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {
 /// The object that a JSON file is.
 pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
     let text = text(path)?;
-    let value = serde_json::from_str(&text).map_err(|source| TaskError::Json {
-        path: path.to_path_buf(),
-        line: source.line() as u64,
-        source,
-    })?;
+    let not_json =
+        |source: serde_json::Error| TaskError::Json { path: path.into(), line: source.line() as u64, source };
+    let value = serde_json::from_str(&text).map_err(not_json)?;
     Ok(Record { value, path: path.to_path_buf(), place: String::from("its object") })
 }
 

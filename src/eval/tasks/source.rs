@@ -62,11 +62,8 @@ pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
             let plain = if part.ends_with(".jsonl") { name.strip_suffix(".gz").unwrap_or(&name) } else { &name };
             name_matches(plain, part) && !(part.contains('*') && name.contains("train"))
         };
-        found = found
-            .iter()
-            .flat_map(|folder| entries(folder).unwrap_or_default())
-            .filter(|path| fits(&name(path)))
-            .collect();
+        let inside = found.iter().flat_map(|folder| entries(folder).unwrap_or_default());
+        found = inside.filter(|path| fits(&name(path))).collect();
     }
     found
 }

@@ -147,15 +147,14 @@ impl Earlier<'_> {
             let mut limited = (&mut text).take(LINE_LIMIT + 1);
             let read = limited.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
             if read as u64 > LINE_LIMIT && !line.ends_with(b"\n") {
-                self.lines += 1;
-                return Err(self.foreign(format!("longer than {LINE_LIMIT} bytes")));
+                return Err(self.foreign(self.lines + 1, format!("longer than {LINE_LIMIT} bytes")));
             }
             if !line.ends_with(b"\n") {
                 self.check_fragment(&line)?;
                 return Ok(whole);
             }
             self.lines += 1;
-            (self.on_line)(self.lines, &line).map_err(|error| self.foreign(error.to_string()))?;
+            (self.on_line)(self.lines, &line).map_err(|error| self.foreign(self.lines, error))?;
             whole += read as u64;
         }
     }
@@ -173,18 +172,17 @@ impl Earlier<'_> {
             }
             // also where it is too short to be more than a member's beginning
             if start.iter().zip(&MAGIC).any(|(found, expected)| found != expected) {
-                self.lines += 1;
-                return Err(self.foreign("it is not gzip, although the file's name ends in .gz".into()));
+                return Err(self.foreign(self.lines + 1, "it is not gzip, although the file's name ends in .gz"));
             }
             text.clear();
             match GzDecoder::new(&mut file).take(LINE_LIMIT + 1).read_to_end(&mut text) {
                 Ok(_) if text.len() as u64 > LINE_LIMIT => {
-                    self.lines += 1;
-                    return Err(self.foreign(format!("a gzip member holds more than {LINE_LIMIT} bytes")));
+                    let why = format!("a gzip member holds more than {LINE_LIMIT} bytes");
+                    return Err(self.foreign(self.lines + 1, why));
                 }
                 Ok(_) => {
                     if self.read_lines(text.as_slice())? != text.len() as u64 {
-                        return Err(self.foreign("a gzip member ends within it".into()));
+                        return Err(self.foreign(self.lines, "a gzip member ends within it"));
                     }
                 }
                 // A member of ours holds one line; cutting off more than that would lose finished work.
@@ -200,17 +198,15 @@ impl Earlier<'_> {
     }
 
     /// Only the start of a record may be truncated: a wrong file name must not cost a file its end.
-    fn check_fragment(&mut self, fragment: &[u8]) -> Result<(), AppendError> {
-        let common = fragment.len().min(self.start.len());
-        if fragment[..common] == self.start[..common] {
-            return Ok(());
+    fn check_fragment(&self, fragment: &[u8]) -> Result<(), AppendError> {
+        match fragment.starts_with(self.start) || self.start.starts_with(fragment) {
+            true => Ok(()),
+            false => Err(self.foreign(self.lines + 1, "it does not start as a record does")),
         }
-        self.lines += 1;
-        Err(self.foreign("it does not start as a record does".into()))
     }
 
-    fn foreign(&self, why: String) -> AppendError {
-        AppendError::Foreign { file: self.path.to_owned(), line: self.lines, why }
+    fn foreign(&self, line: u64, why: impl ToString) -> AppendError {
+        AppendError::Foreign { file: self.path.to_owned(), line, why: why.to_string() }
     }
 
     fn io(&self, source: io::Error) -> AppendError {

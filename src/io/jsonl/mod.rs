@@ -64,18 +64,14 @@ impl Lines {
             true => (files::stdin(), "standard input".into()),
             false => (File::open(path), path.to_owned()),
         };
-        match file.and_then(until_now) {
-            Ok(file) => Lines::new(file, name),
-            Err(source) => Err(ReadError { file: name, line: 1, source }),
-        }
+        let file = file.and_then(until_now).map_err(|source| ReadError { file: name.clone(), line: 1, source })?;
+        Lines::new(file, name)
     }
 
     /// Reads from any source; `file` is its name in errors.
     pub fn new(source: impl Read + 'static, file: PathBuf) -> Result<Lines, ReadError> {
-        match unpacked(source) {
-            Ok(reader) => Ok(Lines { reader, file, number: 0, buffer: Vec::new(), limit: LINE_LIMIT }),
-            Err(source) => Err(ReadError { file, line: 1, source }),
-        }
+        let reader = unpacked(source).map_err(|source| ReadError { file: file.clone(), line: 1, source })?;
+        Ok(Lines { reader, file, number: 0, buffer: Vec::new(), limit: LINE_LIMIT })
     }
 
     /// Sets the maximum length of a line in bytes; of longer ones only the start is read.
@@ -116,11 +112,7 @@ impl Lines {
 
     /// Number of remaining lines, up to the first read error.
     pub fn count(mut self) -> u64 {
-        let mut lines = 0;
-        while let Ok(Some(_)) = self.next_line() {
-            lines += 1;
-        }
-        lines
+        std::iter::from_fn(|| self.next_line().ok()?.map(|_| ())).count() as u64
     }
 }
 

@@ -8,11 +8,11 @@ use crate::uq::Link;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The items of a run, made ready one by one, so that no more than the page's text is kept of them.
+/// The items of a model on a task, made ready one by one, so that no more than the page's text is kept of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Items {
-    /// The run's task.
-    task: String,
+    pub(super) model: String,
+    pub(super) task: String,
     /// JSON by task and doc_id.
     items: BTreeMap<(String, usize), String>,
     bytes: usize,
@@ -22,9 +22,9 @@ pub struct Items {
 }
 
 impl Items {
-    /// For a run's task; at most `limit` bytes.
-    pub fn new(task: &str, limit: usize) -> Items {
-        Items { task: task.to_owned(), limit, ..Items::default() }
+    /// At most `limit` bytes.
+    pub fn new(model: &str, task: &str, limit: usize) -> Items {
+        Items { model: model.to_owned(), task: task.to_owned(), limit, ..Items::default() }
     }
 
     /// Adds an item, with its scores of these methods; one that is there already is replaced. Once the limit is reached,

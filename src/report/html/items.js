@@ -22,17 +22,6 @@ function matches(item, filter) {
   return !filter.text || haystack(item).includes(filter.text);
 }
 
-function currentFilter() {
-  return {
-    outcome: byId("f-outcome").value,
-    run: byId("f-run").value,
-    method: chosenMethod(),
-    min: numberIn("f-min"),
-    max: numberIn("f-max"),
-    text: byId("f-text").value.toLowerCase(),
-  };
-}
-
 /// Items without a score come last in either direction; ties keep the run's order.
 function sorted(items, method, direction) {
   if (!direction) return items;
@@ -49,7 +38,14 @@ let shown = []; // what the filters let through
 let drawn = 0; // how many of them are in the list
 
 function refresh() {
-  const filter = currentFilter();
+  const filter = {
+    outcome: byId("f-outcome").value,
+    run: byId("f-run").value,
+    method: chosenMethod(),
+    min: numberIn("f-min"),
+    max: numberIn("f-max"),
+    text: byId("f-text").value.toLowerCase(),
+  };
   shown = sorted(ITEMS.filter((item) => matches(item, filter)), filter.method, byId("f-sort").value);
   drawn = 0;
   byId("list").replaceChildren();

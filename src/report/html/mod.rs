@@ -16,12 +16,12 @@ mod page;
 
 pub use answer::answer;
 pub use data::Items;
-pub use page::{Document, Page, Run};
+pub use page::{Document, Page};
 
 use super::finding::findings;
 use super::pictures::galleries;
 use super::tables::build::tables;
-use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_line, sample_files};
+use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, for_each_line, sample_files};
 use crate::eval::sample::Sample;
 
 /// Bytes of items that a page holds at most: what a browser still opens at once.
@@ -45,7 +45,7 @@ pub fn render(analysis: &Analysis) -> Result<String, HtmlError> {
     let limit = ITEMS_LIMIT / benchmarks.max(1);
     let mut runs = Vec::with_capacity(benchmarks);
     for run in &analysis.runs {
-        runs.extend(runs_of(run, analysis, limit)?);
+        runs.extend(items_of(run, analysis, limit)?);
     }
     let mut models: Vec<&str> = analysis.runs.iter().map(|run| run.name.as_str()).collect();
     models.dedup();
@@ -55,24 +55,18 @@ pub fn render(analysis: &Analysis) -> Result<String, HtmlError> {
     Ok(Page { title, findings, runs, tables, galleries, methods }.render()?)
 }
 
-/// A run's benchmarks with their items.
-fn runs_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<Run>, AnalysisError> {
-    let empty = |task: &TaskAnalysis| Run {
-        model: run.name.clone(),
-        task: task.task.clone(),
-        items: Items::new(&task.task, limit),
-    };
-    let mut runs: Vec<Run> = run.benchmarks().map(empty).collect();
-    let benchmark = |task: &str| task.split(':').next().unwrap_or_default().to_owned();
+/// The items of a run's benchmarks.
+fn items_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<Items>, AnalysisError> {
+    let mut all: Vec<Items> = run.benchmarks().map(|task| Items::new(&run.name, &task.task, limit)).collect();
+    let of_one_benchmark = |a: &str, b: &str| a.split(':').next() == b.split(':').next();
     for folder in &run.folders {
         for file in sample_files(folder)? {
             for_each_line(&file, |sample: Sample| {
-                let of_sample = benchmark(&sample.task);
-                if let Some(run) = runs.iter_mut().find(|run| benchmark(&run.task) == of_sample) {
-                    run.items.add(&sample, &analysis.methods);
+                if let Some(items) = all.iter_mut().find(|items| of_one_benchmark(&items.task, &sample.task)) {
+                    items.add(&sample, &analysis.methods);
                 }
             })?;
         }
     }
-    Ok(runs)
+    Ok(all)
 }

@@ -62,21 +62,14 @@ impl Document<'_> {
     }
 }
 
-/// One model on one task.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Run {
-    pub model: String,
-    pub task: String,
-    pub items: Items,
-}
-
 /// Content of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     pub title: String,
     /// The lead.
     pub findings: Vec<Finding>,
-    pub runs: Vec<Run>,
+    /// Of every model and task.
+    pub runs: Vec<Items>,
     pub tables: Vec<Table>,
     pub galleries: Vec<Gallery>,
     /// The scores that items can be filtered and sorted by; the first is the one to start with.
@@ -89,8 +82,8 @@ impl Page {
     /// # Errors
     /// The template's own, of which none depends on the data.
     pub fn render(&self) -> Result<String, Error> {
-        let items: Vec<String> = self.runs.iter().map(|run| run.items.json()).collect();
-        let run = |run: &Run| json!({"model": visible(&run.model), "task": visible(&run.task)});
+        let items: Vec<String> = self.runs.iter().map(Items::json).collect();
+        let run = |run: &Items| json!({"model": visible(&run.model), "task": visible(&run.task)});
         let method = |method: &Method| json!([visible(&method.key), visible(&method.name)]);
         let document = Document {
             title: &self.title,
@@ -108,7 +101,7 @@ impl Page {
             tables => Value::from(Serde(&self.tables)),
             open_tables => OPEN_TABLES,
             galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
-            left_out => self.runs.iter().map(|run| run.items.left_out).sum::<usize>(),
+            left_out => self.runs.iter().map(|run| run.left_out).sum::<usize>(),
             items => markup(items.join(",\n")),
         })?;
         Ok(page)

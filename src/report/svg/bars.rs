@@ -160,28 +160,20 @@ fn median(numbers: &[f64]) -> f64 {
     half(finite.len() / 2) + half(finite.len().saturating_sub(1) / 2)
 }
 
-/// The cost of one method.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Bar {
-    pub method: String,
-    /// Seconds an item, generation included, divided by those of plain generation: 1 for a method that costs nothing.
-    pub relative: f64,
-}
-
-/// A bar a method: the time of an item relative to plain generation, which is the line at 1.
-pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
+/// A bar a method (name, time): the time of an item, generation included, relative to plain generation, which is the line at 1.
+pub fn overhead(name: &str, of: &str, bars: &[(&str, f64)]) -> Picture {
     const ROW: f64 = 20.0;
     let mut drawing = Drawing::new(name, "Time per item by method", &format!("{of} · plain generation = 1"));
-    let longest = bars.iter().map(|bar| bar.relative).filter(|x| x.is_finite()).fold(1.0, f64::max);
-    let names = bars.iter().map(|bar| text::width(&bar.method, SMALL)).fold(0.0, f64::max).min(110.0);
+    let longest = bars.iter().map(|bar| bar.1).filter(|x| x.is_finite()).fold(1.0, f64::max);
+    let names = bars.iter().map(|(method, _)| text::width(method, SMALL)).fold(0.0, f64::max).min(110.0);
     // Room for the value after the longest bar.
     let x = Axis::to("time relative to plain generation (×)", longest * 1.2);
     let rows = bars.len().max(3) as f64;
     let middle = |i: usize| rows - i as f64 - 0.5;
-    let ticks = bars.iter().enumerate().map(|(i, bar)| (middle(i), text::cut(&bar.method, SMALL, names)));
+    let ticks = bars.iter().enumerate().map(|(i, (method, _))| (middle(i), text::cut(method, SMALL, names)));
     let y = Axis { label: "method".to_owned(), domain: (0.0, rows), ticks: ticks.collect() };
     let mut panel = drawing.panel(rows * ROW, x, y);
-    for (i, Bar { relative, .. }) in bars.iter().enumerate() {
+    for (i, (_, relative)) in bars.iter().enumerate() {
         panel.draw(Look::Area("s0"), &[(0.0, middle(i) - 0.35), (*relative, middle(i) + 0.35)]);
         match relative {
             x if !x.is_finite() => panel.label((0.0, middle(i)), "dim", "not measured"),
@@ -193,7 +185,7 @@ pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
     if bars.is_empty() {
         panel.note("no timings");
     }
-    let list: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.method, number(bar.relative))).collect();
+    let list: Vec<String> = bars.iter().map(|(method, relative)| format!("{method} {}", number(*relative))).collect();
     drawing.finish(format!("Seconds an item relative to plain generation: {}.", list.join(", ")))
 }
 

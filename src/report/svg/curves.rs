@@ -22,7 +22,8 @@ pub struct Curve {
 /// Risk against coverage, a line a method, the best (smallest area) first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     // Colours go to the methods as they come, not by rank, so that UQAC's is the same in all pictures.
-    let mut order: Vec<(Look, &Curve)> = (0..).map(Look::series).zip(curves).collect();
+    let looks = (0..).map(theme::series).map(|(colour, dashes)| Look::Line(colour, 2.0, dashes));
+    let mut order: Vec<(Look, &Curve)> = looks.zip(curves).collect();
     order.sort_by(|(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);

@@ -1,8 +1,8 @@
 //! A picture under construction: title, panels with axes, legend, one below the other.
 
+use super::Picture;
 use super::axis::Axis;
 use super::text::{self, SMALL, escape};
-use super::{Picture, theme};
 
 pub const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;
@@ -14,7 +14,7 @@ const TITLE: f64 = 14.0;
 /// Relative width of bold text.
 const BOLD: f64 = 1.1;
 
-/// Style of a series, in a panel and before its name in the legend. Colours are roles of [`theme`].
+/// Style of a series, in a panel and before its name in the legend. Colours are roles of [`theme`](super::theme).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Look {
     /// Filled with a colour.
@@ -25,14 +25,6 @@ pub enum Look {
     Line(&'static str, f64, &'static str),
     /// A shape's number and a colour.
     Mark(usize, &'static str),
-}
-
-impl Look {
-    /// The i-th of many lines.
-    pub fn series(i: usize) -> Look {
-        let (colour, dashes) = theme::series(i);
-        Look::Line(colour, 2.0, dashes)
-    }
 }
 
 /// A picture in the making: title, panels and legend from top to bottom.

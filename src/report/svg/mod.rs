@@ -16,7 +16,7 @@ mod forest;
 mod text;
 pub mod theme;
 
-pub use bars::{Bar, Bin, Quantity, Reliability, by_correctness, overhead, reliability};
+pub use bars::{Bin, Quantity, Reliability, by_correctness, overhead, reliability};
 pub use curves::{Curve, Point, ece_accuracy, ece_auroc, gamma, risk_coverage};
 pub use forest::{Role, Row, forest};
 pub(crate) use text::escape;

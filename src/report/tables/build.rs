@@ -20,7 +20,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     for run in &analysis.runs {
         let scope = |task| {
             let (ece, mut facts, rows) = (run.ece().key(), Facts::of_task(task), analysis.rows_of(task));
-            silent(run, task).for_each(|key| facts.add_silent(key));
+            silent(run, task).for_each(|key| facts.add(("answered", "", key), 0, [("auroc", None::<f64>)]));
             Scope { analysis, run, task, ece, facts, rows }
         };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
@@ -172,6 +172,11 @@ impl<'a> Scope<'a> {
 
     /// The run's chain beside control chains.
     fn controls(&self) -> Option<Table> {
+        const NOTE: &str = "The same scores of the same responses over equally many tokens that attention did not choose \
+            (random: any; random-digits: with a digit, all where there are fewer; digits-matched: the chain with its digits \
+            exchanged for as many at random; random-content: no stop words; similarity: most similar to the answer) or over all \
+            tokens (none). Means over draws, each measured by itself. Paired bootstrap over items; an interval that contains 0 \
+            shows no gain from attention.";
         type Of<'c> = (&'c Control, &'c ControlMethod);
         let column = |head, format, view, metric| {
             Column::new(head, format, move |(control, found): &Of| {
@@ -193,16 +198,8 @@ impl<'a> Scope<'a> {
             let row = |found: &'a ControlMethod| (self.analysis.name_of(&found.method).to_owned(), (control, found));
             (Some(control.chain.clone()), control.methods.iter().filter(shown).map(row).collect())
         };
-        let notes = vec![
-            "The same scores of the same responses over equally many tokens that attention did not choose (random: any; \
-             random-digits: with a digit, all where there are fewer; digits-matched: the chain with its digits exchanged for \
-             as many at random; random-content: no stop words; similarity: most similar to the answer) or over all tokens \
-             (none). Means over draws, each measured by itself. Paired bootstrap over items; an interval that contains \
-             0 shows no gain from attention."
-                .to_owned(),
-        ];
         let sections = self.task.controls.iter().map(section).collect();
-        Some(table(self.title("the chain beside its controls"), "Score", &columns, sections, notes))
+        Some(table(self.title("the chain beside its controls"), "Score", &columns, sections, vec![NOTE.to_owned()]))
     }
 
     /// Thresholds chosen on one half of the items and tried on the other.
@@ -325,6 +322,8 @@ const OWN: &str = "the run's own";
 
 /// Items, accuracy and failures, by run and task.
 fn summary(analysis: &Analysis) -> Table {
+    const NOTE: &str = "Unanswered and failed items count as wrong. Labels differ: our grading against the authors'. Tokens, \
+        chain and ensemble: means over answered items.";
     type Of<'f> = Facts<'f>;
     let column = |head, format, metric| Column::new(head, format, move |of: &Of| of.find("summary", "", "", metric));
     let differ = |of: &Of| match of.find("summary", "", "", "accuracy_reference").value {
@@ -344,11 +343,7 @@ fn summary(analysis: &Analysis) -> Table {
         column("Chain", OneDecimal, "mean_chain"),
         column("Ensemble", OneDecimal, "mean_ensemble"),
     ];
-    let mut notes = vec![
-        "Unanswered and failed items count as wrong. Labels differ: our grading against the authors'. Tokens, chain and \
-         ensemble: means over answered items."
-            .to_owned(),
-    ];
+    let mut notes = vec![NOTE.to_owned()];
     for run in &analysis.runs {
         for task in run.benchmarks() {
             if let Some(Votes { samples, drawn, tokens, tokens_saved }) = task.summary.votes {
@@ -430,19 +425,16 @@ fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -
 
 /// Similarity of hidden states to the answer's: of the chain, and of the whole response before the answer.
 fn similarity(analysis: &Analysis) -> Option<Table> {
+    const NOTE: &str = "Mean cosine of final hidden states with the answer's tokens: of the chain's tokens, and of all response \
+        tokens before the answer; means over items.";
     let columns = [
         Column::new("Similarity, chain", Decimals, |found: &Similarity| Some(found.chain)),
         Column::new("Similarity, response", Decimals, |found: &Similarity| Some(found.response)),
     ];
     let row = |task: &TaskAnalysis| Some((task.task.clone(), task.summary.mean_similarity?));
     let section = |run: &RunAnalysis| (Some(run.name.clone()), run.tasks.iter().filter_map(row).collect());
-    let notes = vec![
-        "Mean cosine of final hidden states with the answer's tokens: of the chain's tokens, and of all response tokens before \
-         the answer; means over items."
-            .to_owned(),
-    ];
     let sections = analysis.runs.iter().map(section).collect();
-    Some(table("Similarity to the answer".to_owned(), "Task", &columns, sections, notes))
+    Some(table("Similarity to the answer".to_owned(), "Task", &columns, sections, vec![NOTE.to_owned()]))
 }
 
 fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {

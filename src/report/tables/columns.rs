@@ -4,11 +4,10 @@ use super::facts::Number;
 use super::format::Format;
 use super::{Cell, Section, Table};
 use crate::eval::analysis::Method;
-use std::borrow::Cow;
 
 /// A column of numbers about `T`.
 pub(super) struct Column<'a, T> {
-    head: Cow<'static, str>,
+    head: String,
     format: Format,
     number: Box<dyn Fn(&T) -> Number + 'a>,
     /// Whether the best is marked in a table of methods.
@@ -19,7 +18,7 @@ pub(super) type MethodColumn<'a, 'm> = Column<'a, &'m Method>;
 
 impl<'a, T> Column<'a, T> {
     pub(super) fn new<N: Into<Number>>(
-        head: impl Into<Cow<'static, str>>,
+        head: impl Into<String>,
         format: Format,
         number: impl Fn(&T) -> N + 'a,
     ) -> Column<'a, T> {
@@ -52,7 +51,7 @@ pub(super) fn table<T>(
     let sections: Vec<Section> =
         sections.into_iter().map(|(label, rows)| Section { label, rows: rows.iter().map(row).collect() }).collect();
     let heads = columns.iter().map(|column| column.head.clone());
-    let columns = std::iter::once(Cow::from(first)).chain(heads).collect();
+    let columns = std::iter::once(first.to_owned()).chain(heads).collect();
     Table { title, columns, sections, notes }
 }
 

@@ -1,7 +1,7 @@
 //! Every number of an analysis with its keys: the rows of the CSV (RFC 4180), and the source of most table cells.
 
 use crate::eval::analysis::holdout::{Answered, CalibrationErrors, Holdout, HoldoutMethod};
-use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
+use crate::eval::analysis::{Analysis, Estimate, Summary, TaskAnalysis};
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::report::term::one_line;
 use serde::Serialize;
@@ -63,7 +63,7 @@ pub struct Facts<'a>(pub Vec<Fact<'a>>);
 
 impl<'a> Facts<'a> {
     /// Adds numbers with these keys, computed over `items` items.
-    fn add<N: Into<Number>>(
+    pub(super) fn add<N: Into<Number>>(
         &mut self,
         (view, setting, method): (&'static str, &str, &'a str),
         items: usize,
@@ -80,11 +80,6 @@ impl<'a> Facts<'a> {
         let is =
             |fact: &&Fact| (fact.method, fact.view, fact.metric) == (method, view, metric) && fact.setting == setting;
         self.0.iter().find(is).map_or_else(Number::default, |fact| fact.number)
-    }
-
-    /// Those of a method that has no score of any item.
-    pub fn add_silent(&mut self, method: &'a str) {
-        self.add(("answered", "", method), 0, [("auroc", None::<f64>)]);
     }
 
     /// All facts of a task.
@@ -129,15 +124,6 @@ impl<'a> Facts<'a> {
         for stage in &task.overhead {
             let relative = ("relative_to_generate", stage.relative_to_generate);
             facts.add(("overhead", "", &stage.stage), stage.items, [("seconds", Some(stage.seconds)), relative]);
-        }
-        facts
-    }
-
-    /// Over a run's benchmarks.
-    pub fn of_run(run: &'a RunAnalysis) -> Facts<'a> {
-        let mut facts = Facts::default();
-        for mean in &run.means {
-            facts.add(("mean", "", &mean.method), mean.benchmarks, metrics(&mean.answered));
         }
         facts
     }
@@ -213,8 +199,12 @@ pub fn csv(analysis: &Analysis) -> Result<String, csv::Error> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(HEADER)?;
     for run in &analysis.runs {
+        let mut means = Facts::default();
+        for mean in &run.means {
+            means.add(("mean", "", &mean.method), mean.benchmarks, metrics(&mean.answered));
+        }
         let tasks = run.tasks.iter().map(|task| (task.task.as_str(), Facts::of_task(task)));
-        for (task, facts) in tasks.chain([("", Facts::of_run(run))]) {
+        for (task, facts) in tasks.chain([("", means)]) {
             let scope = [&run.name, run.profile.as_deref().unwrap_or_default(), task].map(name);
             for Fact { view, setting, method, metric, number } in facts.0 {
                 writer.serialize((&scope, view, name(&setting), name(method), metric, number))?;

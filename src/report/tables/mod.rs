@@ -15,13 +15,12 @@ pub mod text;
 pub use columns::meaning;
 
 use serde::Serialize;
-use std::borrow::Cow;
 
 /// A table in any output format. The first column names its rows, the others hold numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     pub title: String,
-    pub columns: Vec<Cow<'static, str>>,
+    pub columns: Vec<String>,
     pub sections: Vec<Section>,
     pub notes: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Tables for a terminal.
 
 use super::{Cell, Table};
-use crate::report::term::{Style, TermStyle, TextTable, cells, one_line, paint, visible, wrap};
+use crate::report::term::{Style, TermStyle, TextTable, cells, one_line, visible, wrap};
 
 /// Every table. Columns that do not fit side by side follow in further blocks, each after the first column. The best of a
 /// column has a star and is bold.
@@ -27,10 +27,6 @@ fn one(table: &Table, style: TermStyle) -> String {
     }
     let mut text = style.paint(Style::BOLD, &one_line(&table.title)) + "\n";
     text.extend(lines.render_within(style).lines().map(|line| line.trim_end().to_owned() + "\n"));
-    for note in &table.notes {
-        for line in wrap(&cells(&visible(note), Style::DIM, false), style.width.saturating_sub(2)) {
-            text += &format!("  {}\n", paint(&line, style));
-        }
-    }
+    text.extend(table.notes.iter().map(|note| wrap(&cells(&visible(note), Style::DIM), style)));
     text
 }

@@ -18,16 +18,6 @@ impl Style {
     pub const PLAIN: Style = Style { codes: "", colour: None };
     pub const BOLD: Style = Style { codes: "1", colour: None };
     pub const DIM: Style = Style { codes: "2", colour: None };
-
-    /// The text in this style, and the terminal as it was before after it.
-    pub fn paint(self, text: &str) -> String {
-        let colour = self.colour.map(|colour| format!("38;5;{colour}")).unwrap_or_default();
-        let between = if self.codes.is_empty() || colour.is_empty() { "" } else { ";" };
-        match self == Style::PLAIN || text.is_empty() {
-            true => text.to_owned(),
-            false => format!("\x1b[{}{between}{colour}m{text}\x1b[0m", self.codes),
-        }
-    }
 }
 
 /// From red over orange and ochre to green, for a probability; each with a contrast of 3 or more on black and on white.
@@ -77,9 +67,14 @@ impl TermStyle {
         }
     }
 
-    /// The text in this style if there are colours.
+    /// The text in this style if there are colours, and the terminal as it was before after it.
     pub fn paint(self, style: Style, text: &str) -> String {
-        if self.colour { style.paint(text) } else { text.to_owned() }
+        if !self.colour || style == Style::PLAIN || text.is_empty() {
+            return text.to_owned();
+        }
+        let colour = style.colour.map(|colour| format!("38;5;{colour}")).unwrap_or_default();
+        let between = if style.codes.is_empty() || colour.is_empty() { "" } else { ";" };
+        format!("\x1b[{}{between}{colour}m{text}\x1b[0m", style.codes)
     }
 }
 
@@ -90,9 +85,10 @@ mod tests {
     #[test]
     fn styles_are_closed_and_plain_text_is_bare() {
         let style = Style { codes: "1;4", colour: Some(114) };
-        assert_eq!(style.paint("x"), "\x1b[1;4;38;5;114mx\x1b[0m");
-        assert_eq!(Style::PLAIN.paint("x"), "x");
-        assert_eq!(style.paint(""), "");
+        let terminal = TermStyle { colour: true, width: 80 };
+        assert_eq!(terminal.paint(style, "x"), "\x1b[1;4;38;5;114mx\x1b[0m");
+        assert_eq!(terminal.paint(Style::PLAIN, "x"), "x");
+        assert_eq!(terminal.paint(style, ""), "");
         assert_eq!(TermStyle { colour: false, width: 80 }.paint(style, "x"), "x");
     }
 

@@ -81,7 +81,7 @@ pub fn legend(style: TermStyle) -> String {
     if style.colour {
         legend += "  p";
         for (min, label) in [(0.0, "<0.5"), (0.5, "<0.8"), (0.8, "<0.95"), (0.95, "≥0.95")] {
-            legend += &format!(" {}", Style { colour: Some(ramp(min)), ..Style::PLAIN }.paint(label));
+            legend += &format!(" {}", style.paint(Style { colour: Some(ramp(min)), ..Style::PLAIN }, label));
         }
     }
     legend
@@ -97,7 +97,7 @@ pub fn marked_cells(pieces: &[(Option<Mark>, Piece)], p: impl Fn(Option<usize>) 
         let text: String = run.iter().map(|(_, piece)| piece.text.as_str()).collect();
         let (mark, piece) = run[0];
         let Some(mark) = mark else {
-            row.extend(cells(&text, Style::PLAIN, false));
+            row.extend(cells(&text, Style::PLAIN));
             continue;
         };
         // The space around a marked run stays bare, a run of space alone is made visible.
@@ -110,9 +110,9 @@ pub fn marked_cells(pieces: &[(Option<Mark>, Piece)], p: impl Fn(Option<usize>) 
             (before, core.to_owned(), rest[core.len()..].to_owned())
         };
         let (style, [open, close]) = mark.look(p(piece.token), colour);
-        row.extend(cells(before, Style::PLAIN, false));
-        row.extend(cells(&format!("{open}{shown}{close}"), style, true));
-        row.extend(cells(&after, Style::PLAIN, false));
+        row.extend(cells(before, Style::PLAIN));
+        row.extend(cells(&format!("{open}{shown}{close}"), style));
+        row.extend(cells(&after, Style::PLAIN));
     }
     row
 }

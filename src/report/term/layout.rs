@@ -8,19 +8,19 @@ use super::sanitize::{one_line, text_width, width};
 pub struct Cell {
     pub c: char,
     pub style: Style,
-    /// Something the reader looks for: its line is never left out.
-    pub marked: bool,
 }
 
 /// A text's cells; a tab takes four.
-pub fn cells(text: &str, style: Style, marked: bool) -> Vec<Cell> {
-    text.replace('\t', "    ").chars().map(|c| Cell { c, style, marked }).collect()
+pub fn cells(text: &str, style: Style) -> Vec<Cell> {
+    text.replace('\t', "    ").chars().map(|c| Cell { c, style }).collect()
 }
 
-/// Breaks text into lines of at most `columns`: at its newlines, else after a space, else (a long word) anywhere.
-pub fn wrap(text: &[Cell], columns: usize) -> Vec<Vec<Cell>> {
-    let paragraphs = text.split(|cell| cell.c == '\n');
-    paragraphs.flat_map(|paragraph| wrap_paragraph(paragraph, columns.max(2))).collect()
+/// Breaks text into lines that are indented by two spaces and as wide as the style: at its newlines, else after a space, else
+/// (a long word) anywhere.
+pub fn wrap(text: &[Cell], style: TermStyle) -> String {
+    let columns = style.width.saturating_sub(2).max(2);
+    let lines = text.split(|cell| cell.c == '\n').flat_map(|paragraph| wrap_paragraph(paragraph, columns));
+    lines.map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {}\n", paint(&line, style)) }).collect()
 }
 
 fn wrap_paragraph(text: &[Cell], columns: usize) -> Vec<Vec<Cell>> {
@@ -53,7 +53,7 @@ fn trim_end(line: &[Cell]) -> Vec<Cell> {
 }
 
 /// A line as text; without colours the styles are dropped.
-pub fn paint(line: &[Cell], style: TermStyle) -> String {
+fn paint(line: &[Cell], style: TermStyle) -> String {
     let runs = line.chunk_by(|a, b| a.style == b.style);
     runs.map(|run| style.paint(run[0].style, &run.iter().map(|cell| cell.c).collect::<String>())).collect()
 }
@@ -136,12 +136,9 @@ mod tests {
 
     const PLAIN: TermStyle = TermStyle { colour: false, width: 80 };
 
-    fn marked(text: &str) -> Vec<Cell> {
-        text.chars().map(|c| Cell { c, style: Style::PLAIN, marked: c == '!' }).collect()
-    }
-
     fn wrapped(text: &str, columns: usize) -> Vec<String> {
-        wrap(&marked(text), columns).iter().map(|line| paint(line, PLAIN)).collect()
+        let lines = wrap(&cells(text, Style::PLAIN), TermStyle { width: columns + 2, ..PLAIN });
+        lines.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned()).collect()
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub mod sanitize;
 
 pub use colour::{Style, TermStyle};
 pub(super) use draw::{Mark, Piece, pieces};
-pub use layout::{TextTable, cells, paint, wrap};
+pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
 use crate::io::record::{Calibrated, Origin, Record};
@@ -151,15 +151,8 @@ impl AskReport<'_> {
 
     /// The response with answer, kept and other chain tokens marked, and a legend.
     fn drawing(&self, style: TermStyle) -> String {
-        let lines = wrap(&marked_cells(&self.pieces(), |j| self.p(j), style.colour), style.width.saturating_sub(2));
-        let mut out = draw::legend(style) + "\n";
-        for line in lines {
-            if !line.is_empty() {
-                out += &format!("  {}", paint(&line, style));
-            }
-            out.push('\n');
-        }
-        out
+        let cells = marked_cells(&self.pieces(), |j| self.p(j), style.colour);
+        draw::legend(style) + "\n" + &wrap(&cells, style)
     }
 
     fn chain_table(&self, style: TermStyle) -> String {

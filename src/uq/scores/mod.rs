@@ -76,12 +76,14 @@ pub struct Score {
     pub is_probability: bool,
     /// Whether it needs the answer's place.
     pub of_answer: bool,
-    /// `None` if its inputs were not recorded; some need an extended trace.
+    /// Whether it scores the answer that several responses agree on, and not the response's.
+    pub of_majority: bool,
+    /// `None` if its inputs were not recorded; some need an extended trace, some passes of their own.
     pub compute: fn(&Found) -> Option<f64>,
 }
 
 /// Defaults of the single-pass scores, listed after the paper's own baselines.
-const SINGLE_PASS: Score = Score {
+pub const SINGLE_PASS: Score = Score {
     key: "",
     name: "",
     meaning: "",
@@ -89,6 +91,7 @@ const SINGLE_PASS: Score = Score {
     place: 2,
     is_probability: false,
     of_answer: false,
+    of_majority: false,
     compute: |_| None,
 };
 

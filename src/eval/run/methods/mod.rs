@@ -11,12 +11,13 @@ pub mod verbalized;
 
 use super::manifest::EvalOptions;
 use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
-use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
+use crate::engine::{Engine, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
 use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::answer::Finder;
 use crate::uq::pipeline::{self, Answer};
+use crate::uq::scores::{Group, SINGLE_PASS, Score};
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
@@ -138,23 +139,8 @@ type Draws = Result<Vec<Draw>, MethodError>;
 /// A method's findings on an item, if any.
 type Found = Result<Option<Findings>, MethodError>;
 
-/// A score of a method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Score {
-    /// Its key in `uq.scores`.
-    pub key: &'static str,
-    /// Its name for people.
-    pub name: &'static str,
-    pub meaning: &'static str,
-    /// Whether it claims to be a probability, so that calibration can be measured.
-    pub is_probability: bool,
-    /// Whether it scores the answer that the drawn responses agree on (`acc_majority`: whether that is right), and
-    /// not the response's.
-    pub of_majority: bool,
-}
-
-/// A score of the response that claims to be no probability.
-const SCORE: Score = Score { key: "", name: "", meaning: "", is_probability: false, of_majority: false };
+/// A score of the response that claims to be no probability. With `of_majority`, `acc_majority` is whether its answer is right.
+const SCORE: Score = Score { group: Group::MorePasses, ..SINGLE_PASS };
 
 /// A method's findings on one response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -170,16 +156,8 @@ pub struct Findings {
     pub drawn: Option<(Vec<String>, Option<String>)>,
 }
 
-/// Errors of a response's further passes.
-#[derive(Debug, thiserror::Error)]
-pub enum MethodError {
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-}
+/// What ends an item: an error of a layer below, whose text is the sample's.
+pub type MethodError = Box<dyn std::error::Error>;
 
 #[cfg(test)]
 mod tests {

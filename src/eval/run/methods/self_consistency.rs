@@ -51,6 +51,7 @@ pub(super) const SELF_CONSISTENCY: Method = Method {
             meaning: "the weight of the answer that most samples give",
             is_probability: true,
             of_majority: true,
+            ..SCORE
         },
     ],
     samples,
