@@ -11,7 +11,7 @@ pub mod verbalized;
 
 use super::manifest::EvalOptions;
 use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
-use crate::engine::{Engine, FinishReason, GenerateOptions, Generation, TracedSequence};
+use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
 use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
@@ -156,8 +156,16 @@ pub struct Findings {
     pub drawn: Option<(Vec<String>, Option<String>)>,
 }
 
-/// What ends an item: an error of a layer below, whose text is the sample's.
-pub type MethodError = Box<dyn std::error::Error>;
+/// Errors of a response's further passes.
+#[derive(Debug, thiserror::Error)]
+pub enum MethodError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
 
 #[cfg(test)]
 mod tests {
