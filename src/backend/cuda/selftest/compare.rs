@@ -31,6 +31,11 @@ impl Bound {
     /// 2^-19. Rounding one operand to 16 bits, a lost term, costs a share of 2^-12 or so.
     pub const LIKE_F32: Bound = Bound { share: 1.0 / 65536.0, rounding: 0.0 };
 
+    /// Weights of attention and what is made of them: a weight's relative error is the absolute one of its score, and scores are up to
+    /// √head_dim, 22.6 in heads of 512. Six standard deviations of the difference of two are √2 · 22.6 · 2^-19 = 2^-14. A lost term costs
+    /// scores with a deviation of 3 some 2^-10.
+    pub const OF_WEIGHTS: Bound = Bound { share: 1.0 / 4096.0, rounding: 0.0 };
+
     /// Products of inputs that are rounded to f16: errors of up to 2^-11 of every term, of either sign.
     pub const ROUNDED: Bound = Bound { share: 1.0 / 1024.0, rounding: 0.0 };
 

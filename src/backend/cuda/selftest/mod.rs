@@ -232,13 +232,13 @@ impl<'a> SelfTest<'a> {
         let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
         for missing in missing {
             let own = |case: &Case, dtype: MatrixType| {
-                let q8 = case.family == Family::Llama && !ledger.failed_any("pack_q8");
+                let packed = dtype != MatrixType::Q8 || !ledger.failed_any("pack_q8");
                 let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
                 // kernels for Hopper have blocks of one size
                 let right = |kernel: &&str| ledger.passed.borrow().contains_key(*kernel);
                 let hopper = missing.is_none() && ["gemm_hopper", "gemm_gated_hopper"].iter().all(right);
                 let other = all && needed && !(hopper && case.is_of_blocks());
-                (dtype != MatrixType::Q8 || q8) && (case.attention || other && *missing != Some(""))
+                packed && case.is_of(dtype) && (case.attention || other && *missing != Some(""))
             };
             for (dtype, case) in variants.types.iter().flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
                 while own(case, dtype) {

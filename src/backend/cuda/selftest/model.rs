@@ -40,7 +40,6 @@ const GEMMA: Case = Case { family: Family::Gemma, ..LLAMA };
 pub const CASES: [Case; 11] = [
     Case { rows: 5, traced: false, attention: true, ..LLAMA },
     Case { rows: 9, ..LLAMA },
-    Case { rows: 17, traced: false, decode: true, ..LLAMA },
     Case { rows: 6, attention: true, ..GEMMA },
     Case { rows: 17, traced: false, decode: true, ..GEMMA },
     Case { rows: 22, attention: true, ..GEMMA },
@@ -51,6 +50,8 @@ pub const CASES: [Case; 11] = [
     Case { family: Family::Qwen, rows: 7, ..LLAMA },
     // one row: the ring of bulk copies
     Case { rows: 1, traced: false, ..LLAMA },
+    // of weights in 8 bits alone
+    Case { rows: 17, traced: false, decode: true, ..LLAMA },
 ];
 
 impl Case {
@@ -58,6 +59,12 @@ impl Case {
     /// would need a state or take time.
     pub fn context(&self) -> usize {
         if self.family == Family::Qwen || !self.traced { 0 } else { 130 }
+    }
+
+    /// Whether it is there for products with weights of this type.
+    pub fn is_of(&self, dtype: MatrixType) -> bool {
+        let q8 = dtype == MatrixType::Q8;
+        if self.family == Family::Llama { q8 || !self.decode } else { !q8 }
     }
 
     /// Whether it is there for blocks of all sizes in wide passes.
@@ -81,9 +88,11 @@ impl Family {
             "num_hidden_layers": 2, "head_dim": 64, "vocab_size": 264, "max_position_embeddings": 512,
             "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false
         });
+        // of weights in 8 bits a line of k is twice as long
+        let lines = if variants.types == [MatrixType::Q8] { 256 } else { 128 };
         let own = match self {
             Family::Llama => json!({
-                "architectures": ["LlamaForCausalLM"], "hidden_size": 1152, "intermediate_size": 128,
+                "architectures": ["LlamaForCausalLM"], "hidden_size": lines * 9 / 2, "intermediate_size": lines / 2,
                 "num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 1
             }),
             Family::Gemma => json!({

@@ -67,11 +67,12 @@ impl<'a> Pair<'a> {
         (variants, dtype): (&Variants, MatrixType),
         fails: &dyn Fn(&str) -> bool,
     ) -> Result<Pair<'a>, CudaError> {
+        let variants = &Variants { types: vec![dtype], ..variants.clone() };
         let (ledger, spec, cache) = (&*test.ledger, case.family.spec(variants)?, variants.cache);
         // kernels that are loaded twice are one, whose shared memory is that of the last load: enough for the model that waits
         let layers = variants.layers.max(spec.attention_layers().count());
         let heads = variants.heads.max(spec.num_attention_heads);
-        let variants = Variants { layers, heads, types: vec![dtype], ..variants.clone() };
+        let variants = Variants { layers, heads, ..variants.clone() };
         let packs = dtype == MatrixType::Q8;
         let narrows = dtype == MatrixType::F16 && !ledger.failed("narrow_weights");
         let stored = match dtype {
@@ -259,14 +260,20 @@ impl<'a> Pair<'a> {
         let last = |row: &PassRow| row.heads[row.heads.len() - heads..].iter().map(|head| head.0.into()).collect();
         let numbers = |(row, states): (_, &[HeadState])| (states.iter().map(entropy).collect(), last(row));
         let (found, want) = traced.map(numbers).unzip();
-        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::LIKE_F32);
+        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::OF_WEIGHTS);
         if let Input::F32(_) = self.device.attended(layer)? {
             let (what, want) = (format!("attention of layer {layer}"), self.of_rows(|row| &row.attended));
-            self.compare_and_set(&what, (&self.device.scratch.inner, 0), want, Bound::LIKE_F32)?;
+            self.compare_and_set(&what, (&self.device.scratch.inner, 0), want, Bound::OF_WEIGHTS)?;
             self.ledger.end_step();
         }
         let [found, want] = self.both(|backend| Ok(lists(&[backend.layer_attention(layer)?])))?;
-        self.ledger.compare(&of_heads("attn_sum"), &format!("weights of layer {layer}"), found, want, Bound::LIKE_F32);
+        self.ledger.compare(
+            &of_heads("attn_sum"),
+            &format!("weights of layer {layer}"),
+            found,
+            want,
+            Bound::OF_WEIGHTS,
+        );
         Ok(())
     }
 
@@ -298,16 +305,15 @@ impl<'a> Pair<'a> {
             Ok([hidden, lists(&entropies), alpha, lists(&places), means.collect()])
         };
         let [found, want] = self.both(read)?;
-        let whose: [(&[&str], &str); 5] = [
-            (&["attn_select", "rms_norm"], "recorded hidden states"),
-            (&of_heads("attn_select"), "kept entropies"),
-            (&["attn_select", "attn_rows"], "α*"),
-            (&of_heads("attn_places"), "weights on places"),
-            (&["layer_sums"], "means of the residual stream"),
+        let whose: [(&[&str], &str, Bound); 5] = [
+            (&["attn_select", "rms_norm"], "recorded hidden states", Bound::LIKE_F32.stored(DType::F16)),
+            (&of_heads("attn_select"), "kept entropies", Bound::OF_WEIGHTS),
+            (&["attn_select", "attn_rows"], "α*", Bound::OF_WEIGHTS),
+            (&of_heads("attn_places"), "weights on places", Bound::OF_WEIGHTS),
+            (&["layer_sums"], "means of the residual stream", Bound::LIKE_F32),
         ];
-        for (((kernels, what), found), want) in whose.into_iter().zip(found).zip(want) {
-            let stored = if kernels.contains(&"rms_norm") { DType::F16 } else { DType::F32 };
-            self.ledger.compare(kernels, what, found, want, Bound::LIKE_F32.stored(stored));
+        for (((kernels, what, bound), found), want) in whose.into_iter().zip(found).zip(want) {
+            self.ledger.compare(kernels, what, found, want, bound);
         }
         Ok(())
     }
