@@ -137,17 +137,15 @@ impl DeviceWeights {
         let types = MatrixTypes::new(weights, format);
         let (embedding, head) = (&weights.embedding, &weights.head);
         let is_embedding = head.name == embedding.name;
-        // in 8 bits the head is copied, too, and of what is packed the largest lies beside
-        let (tied, again) =
-            (is_embedding && types.of(head) != MatrixType::Q8, if is_embedding { head.byte_len() } else { 0 });
-        let (total, wanted) = if types.packed.is_empty() {
-            (weights.byte_len(), weights.byte_len())
-        } else {
-            let others = weights.matrices().into_iter().filter(|weight| weight.name != embedding.name);
-            let held: usize = others.chain(is_embedding.then_some(head)).map(|weight| types.bytes(weight)).sum();
-            let largest = weights.products().map(Weight::byte_len).max().unwrap_or(0);
-            (weights.byte_len() + again, embedding.byte_len() + held + largest)
-        };
+        // in 8 bits the head is copied beside the embedding
+        let (tied, again) = (is_embedding && types.of(head) != MatrixType::Q8, is_embedding.then_some(head));
+        let again = again.filter(|_| !tied);
+        let others = weights.matrices().into_iter().filter(|weight| weight.name != embedding.name).chain(again);
+        let held: usize = others.map(|weight| types.bytes(weight)).sum();
+        // while it is packed, a matrix lies beside what becomes of it
+        let packed = weights.products().filter(|weight| types.of(weight) == MatrixType::Q8);
+        let wanted = embedding.byte_len() + held + packed.map(Weight::byte_len).max().unwrap_or(0);
+        let total = weights.byte_len() + again.map_or(0, Weight::byte_len);
         let (free, memory) = device.memory()?;
         if wanted > free {
             return Err(CudaError::OutOfMemory { what: "the weights".to_owned(), wanted, free, total: memory });

@@ -67,12 +67,11 @@ impl<'a> Pair<'a> {
         (variants, dtype): (&Variants, MatrixType),
         fails: &dyn Fn(&str) -> bool,
     ) -> Result<Pair<'a>, CudaError> {
-        let variants = &Variants { types: vec![dtype], ..variants.clone() };
-        let (ledger, spec, cache) = (&*test.ledger, case.family.spec(variants)?, variants.cache);
+        let mut variants = Variants { types: vec![dtype], ..variants.clone() };
+        let (ledger, spec, cache) = (&*test.ledger, case.family.spec(&variants)?, variants.cache);
         // kernels that are loaded twice are one, whose shared memory is that of the last load: enough for the model that waits
-        let layers = variants.layers.max(spec.attention_layers().count());
-        let heads = variants.heads.max(spec.num_attention_heads);
-        let variants = Variants { layers, heads, ..variants.clone() };
+        variants.layers = variants.layers.max(spec.attention_layers().count());
+        variants.heads = variants.heads.max(spec.num_attention_heads);
         let packs = dtype == MatrixType::Q8;
         let narrows = dtype == MatrixType::F16 && !ledger.failed("narrow_weights");
         let stored = match dtype {
