@@ -153,7 +153,7 @@ def load(
     template_args: Mapping[str, Any] | None = None,
     speculate: Literal["auto", "off"] | int = "auto",
 ) -> Model:
-    """Loads a model: a folder in Hugging Face layout, a GGUF file, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
+    """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
     the small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`, which
     `pip install uqac[hub]` installs.
 

@@ -3,7 +3,7 @@
 
 use super::shapes::Shape;
 use crate::model::tokenizer::byte_of_char;
-use crate::model::weights::{file_header, range};
+use crate::model::weights::range;
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -50,12 +50,15 @@ fn write_weights(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()>
     pool.install(|| tensors.par_iter().enumerate().try_for_each(write))
 }
 
-/// A safetensors file: header length, header, the tensor's bytes.
+/// A safetensors file: header length, header (padded, so that data is aligned), the tensor's bytes.
 fn write_tensor(path: &Path, (name, shape): (&str, &[usize]), range: (f32, f32), seed: u64) -> io::Result<()> {
     let (mut counter, mut left) = (seed << 40, shape.iter().product::<usize>());
     let entry = json!({"dtype": "BF16", "shape": shape, "data_offsets": [0, 2 * left]});
+    let mut header = json!({name: entry}).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = File::create(path)?;
-    file.write_all(&file_header(Map::from_iter([(name.to_owned(), entry)])))?;
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
     let mut chunk = vec![0u16; CHUNK];
     while left > 0 {
         let part = &mut chunk[..left.min(CHUNK)];

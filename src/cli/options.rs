@@ -21,7 +21,7 @@ use std::time::Instant;
 #[derive(Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct ModelArgs {
-    /// Model folder, GGUF file, name of a downloaded Hugging Face model, or abacus, the built-in model [default: $UQAC_MODEL; for ask,
+    /// Model folder, name of a downloaded Hugging Face model, or abacus, the built-in model [default: $UQAC_MODEL; for ask,
     /// eval and serve otherwise abacus]
     #[arg(short, long, value_name = "FOLDER|NAME")]
     model: Option<String>,
@@ -88,7 +88,7 @@ impl ModelArgs {
     }
 }
 
-/// The folder of a model; one that is unpacked, a GGUF file or abacus, takes a while the first time.
+/// The folder of a model; abacus is unpacked the first time.
 pub fn locate(name: &str) -> Result<PathBuf, Failure> {
     Ok(progress::work("preparing the model's files", || locate_model(name))?)
 }

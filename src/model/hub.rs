@@ -4,7 +4,6 @@
 //! local folders.
 
 use super::demo::{self, DemoError};
-use super::gguf::{self, GgufError};
 use crate::{cache, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,9 +20,6 @@ pub enum LocateError {
     /// The embedded model cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
-    /// A GGUF file cannot be unpacked.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
     /// Neither a folder nor a valid name.
     #[error(
         "\"{name}\" is neither a folder nor a model name; give a folder with config.json, org/name, or org/name@revision"
@@ -57,10 +53,13 @@ impl LocateError {
 
 const MAIN: &str = "main";
 
+const GGUF: &str = "for llama.cpp (GGUF); give the model's own repository (safetensors), or convert it \
+                    with transformers (MODELS.md has the lines) and give that folder";
+
 /// The folder of a model.
 ///
 /// [`demo::NAME`] is the embedded model (a folder of that name is `./abacus`). Any other existing folder is taken as it is.
-/// So is a GGUF file, and a folder that holds one and nothing else of a model. Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
+/// Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
 /// default), looked up in the local cache: `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
 /// `~/.cache/huggingface/hub`.
 ///
@@ -79,11 +78,8 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     if !name.is_empty() && path.is_dir() {
         return with_config(path.to_path_buf());
     }
-    if path.is_file() && is_gguf(name) {
-        return Ok(gguf::folder(path)?);
-    }
     if path.is_file() {
-        let what = "a file; give the model's folder, the one with config.json";
+        let what = if is_gguf(name) { GGUF } else { "a file; give the model's folder, the one with config.json" };
         return Err(LocateError::NotAModel { path: path.to_path_buf(), what });
     }
     if looks_like_a_path(name) {
@@ -142,13 +138,10 @@ fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
     }
     let files = entries(&folder);
     let has = |wanted: &str| files.iter().any(|name| name.ends_with(wanted));
-    let ggufs: Vec<&String> = files.iter().filter(|name| is_gguf(name)).collect();
     let what = if has("adapter_config.json") {
         "a LoRA adapter; merge it into its base model (merge_and_unload of peft) and give that folder"
-    } else if let [file] = ggufs.as_slice() {
-        return Ok(gguf::folder(&folder.join(file))?);
-    } else if !ggufs.is_empty() {
-        "a folder of several GGUF files; give one of them"
+    } else if files.iter().any(|name| is_gguf(name)) {
+        GGUF
     } else {
         "no model folder: config.json is missing"
     };
@@ -224,10 +217,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().to_str().unwrap();
         assert_eq!(message(name, &[]), format!("{name} is no model folder: config.json is missing"));
-        std::fs::write(folder.path().join("model-Q4_K_M.gguf"), "GGUM").unwrap();
-        assert!(message(name, &[]).contains("does not begin with GGUF"), "{}", message(name, &[]));
-        std::fs::write(folder.path().join("model-Q8_0.gguf"), "").unwrap();
-        assert!(message(name, &[]).contains("several GGUF files"), "{}", message(name, &[]));
+        let file = folder.path().join("model-Q4_K_M.gguf");
+        std::fs::write(&file, "GGUF").unwrap();
+        for name in [name, file.to_str().unwrap()] {
+            assert_eq!(message(name, &[]), format!("{name} is {GGUF}"));
+        }
         std::fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
         assert!(message(name, &[]).contains("a LoRA adapter; merge it"), "{}", message(name, &[]));
         let file = folder.path().join("config.json");

@@ -4,7 +4,6 @@ mod boundary;
 pub mod chat;
 pub mod config;
 pub mod demo;
-pub mod gguf;
 pub mod hub;
 pub mod tokenizer;
 pub mod weights;

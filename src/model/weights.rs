@@ -20,7 +20,6 @@ use random::RandomTensors;
 pub use random::{Noise, range};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -387,13 +386,6 @@ impl Weights {
     pub fn check_finite(&self) -> Result<(), ModelError> {
         self.matrices().into_iter().try_for_each(Weight::check_finite)
     }
-}
-
-/// The beginning of a safetensors file: the length of its header, and the header, which ends where data is aligned.
-pub fn file_header(tensors: Map<String, Value>) -> Vec<u8> {
-    let mut header = Value::Object(tensors).to_string().into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    [&(header.len() as u64).to_le_bytes(), &header[..]].concat()
 }
 
 fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {

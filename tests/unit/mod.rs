@@ -14,7 +14,6 @@ mod cuda_reads;
 mod delta_nets;
 mod determinism;
 mod families;
-mod gguf;
 mod golden_generation;
 mod golden_trace;
 mod golden_uqac;
