@@ -29,7 +29,7 @@ pub struct Request {
     pub variants: Option<Variants>,
     /// Fingerprint of the parent's kernels, which must be the child's; `None` in the parent.
     pub kernels: Option<u64>,
-    /// Kernels that have failed, and models that are not tested again.
+    /// Kernels that have failed, and what is not tested again.
     pub known: Verdicts,
 }
 
@@ -39,8 +39,8 @@ pub enum Message {
     /// A launch; or no kernel runs until the next one, when kernels are compiled perhaps.
     Running(Option<String>),
     Checked(Check),
-    /// All kernels of a model, by its key.
-    Tested(String),
+    /// All kernels of these parts of a model.
+    Tested(Vec<String>),
     /// Whether all kernels are tested. If not, the tests cannot run in a child.
     Ended(bool),
 }

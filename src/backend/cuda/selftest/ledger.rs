@@ -83,9 +83,9 @@ impl Ledger {
                     None => all.push(check.clone()),
                 }
             }
-            Message::Tested(model) => {
-                self.record.borrow_mut().verdicts.insert(model.clone(), true);
-                self.record.borrow().save(); // with those of its kernels
+            Message::Tested(parts) => {
+                self.record.borrow_mut().verdicts.extend(parts.iter().map(|part| (part.clone(), true)));
+                self.record.borrow().save(); // with those of their kernels
             }
             Message::Ended(_) => {}
         }

@@ -155,23 +155,23 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     }
 }
 
-/// What kernels are built for. The first has all types of weights; the others differ in attention.
+/// What kernels are built for.
 fn every_variant() -> Vec<Variants> {
     use DType::{Bf16, F16, F32};
     let caches = [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)];
-    let (all, half) = ([MatrixType::F32, MatrixType::F16, MatrixType::Q8], Some(MatrixType::F16));
-    let attention =
-        [16, 32, 64, 96, 128, 256, 512].into_iter().flat_map(|head_dim| caches.map(|cache| (head_dim, cache)));
-    let variants = |(index, (head_dim, cache))| {
-        let (head_dims, layers, heads, delta_net) = (vec![head_dim], 0, 0, index == 0);
-        let (types, embedding, experts) = if index == 0 {
-            (all.to_vec(), MatrixType::F32, half)
-        } else {
-            (vec![MatrixType::F16], MatrixType::F16, None)
-        };
-        Variants { head_dims, layers, heads, types, embedding, cache, experts, delta_net }
+    let types = [MatrixType::F16, MatrixType::F32, MatrixType::Q8];
+    let variants = |head_dim, cache| Variants {
+        head_dims: vec![head_dim],
+        layers: 0,
+        heads: 0,
+        types: types.to_vec(),
+        embedding: MatrixType::F32,
+        cache,
+        experts: Some(MatrixType::F16),
+        delta_net: true,
     };
-    attention.enumerate().map(variants).collect()
+    let of_size = |head_dim| caches.map(|cache| variants(head_dim, cache));
+    [16, 32, 64, 96, 128, 256, 512].into_iter().flat_map(of_size).collect()
 }
 
 impl<'a> SelfTest<'a> {
@@ -185,26 +185,32 @@ impl<'a> SelfTest<'a> {
         SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
     }
 
-    /// Tests the models that are not tested yet, in children if possible.
+    /// Tests what is not tested yet of the models, in children if possible: attention with their head_dims and cache, and with
+    /// each type of weights all that there is beside it.
     fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
         let (ledger, early) = (self.ledger.clone(), self.device.with_early_starts().is_some());
-        let tested = |model: &str| ledger.record.borrow().passed(model) == Some(true);
-        for (index, variants) in models.iter().enumerate() {
-            let model = format!("{}, early starts: {early}", serde_json::to_string(variants).unwrap_or_default());
-            if (ledger.complete || !tested(&model))
+        let tested = |part: &String| ledger.record.borrow().passed(part) == Some(true);
+        for variants in models {
+            let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
+            let attention = format!("attention: {head_dims:?}, {cache:?}, early starts: {early}");
+            let of_type = |t: &MatrixType| format!("{t:?}: {embedding:?}, {experts:?}, delta nets: {delta_net}");
+            let parts: Vec<String> = types.iter().map(of_type).chain([attention]).collect();
+            let is_tested = || parts.iter().all(tested);
+            if (ledger.complete || !is_tested())
                 && let Some(request) = self.request.take()
             {
                 ledger.record.borrow_mut().lock();
                 if ledger.complete {
                     ledger.record.borrow_mut().verdicts.clear();
                 }
-                if !tested(&model) {
+                if !is_tested() {
                     self.test_in_children(request);
                 }
             }
-            if !tested(&model) {
-                self.model(variants, !ledger.complete || index == 0).or_else(|error| self.blame(error))?;
-                ledger.note(Message::Tested(model));
+            if !is_tested() {
+                let new: Vec<MatrixType> = types.iter().copied().filter(|t| !tested(&of_type(t))).collect();
+                self.model(variants, &new).or_else(|error| self.blame(error))?;
+                ledger.note(Message::Tested(parts));
             }
         }
         Ok(())
@@ -224,12 +230,15 @@ impl<'a> SelfTest<'a> {
         Err(self.ledger.failure(&kernel, format!("{call}: {cause}, {after}")))
     }
 
-    /// Tests the kernels of a model: all, or those of attention. Each case is run until the kernels that are left are right.
-    fn model(&self, variants: &Variants, all: bool) -> Result<(), CudaError> {
+    /// Tests the kernels of a model with these types of weights, or without any those of attention alone. Each case is run until the
+    /// kernels that are left are right.
+    fn model(&self, variants: &Variants, types: &[MatrixType]) -> Result<(), CudaError> {
         let (ledger, watch) = (&self.ledger, self.ledger.clone());
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
         // in a complete test also what is used where those for Hopper, or all but plain ones, are missing
         let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
+        // some cases of attention have no weights in 8 bits
+        let for_attention = types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
         for missing in missing {
             let own = |case: &Case, dtype: MatrixType| {
                 let packed = dtype != MatrixType::Q8 || !ledger.failed_any("pack_q8");
@@ -237,10 +246,11 @@ impl<'a> SelfTest<'a> {
                 // kernels for Hopper have blocks of one size
                 let right = |kernel: &&str| ledger.passed.borrow().contains_key(*kernel);
                 let hopper = missing.is_none() && ["gemm_hopper", "gemm_gated_hopper"].iter().all(right);
-                let other = all && needed && !(hopper && case.is_of_blocks());
+                let other = types.contains(&dtype) && needed && !(hopper && case.is_of_blocks());
                 packed && case.is_of(dtype) && (case.attention || other && *missing != Some(""))
             };
-            for (dtype, case) in variants.types.iter().flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
+            let types_used = types.iter().chain(for_attention);
+            for (dtype, case) in types_used.flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
                 while own(case, dtype) {
                     ledger.begin(format!("{case}, {}", dtype.name()));
                     let fails =

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
-/// Whether a kernel is right, by its name, and which models are tested.
+/// Whether a kernel is right, by its name, and which parts of models are tested.
 pub type Verdicts = BTreeMap<String, bool>;
 
 /// What the second file begins with.
