@@ -1,7 +1,7 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
 use super::error::{CliError, Failure};
-use super::options::{CalibrationArgs, EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{AssessArgs, EarlyArgs, examples_and_rules};
 use super::progress::bar;
 use super::{ABSTAINED, note, print, print_json};
 use crate::backend::sampling::Sampling;
@@ -48,11 +48,7 @@ pub struct AskArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    method: MethodArgs,
-    #[command(flatten)]
-    calibration: CalibrationArgs,
+    assess: AssessArgs,
     #[command(flatten)]
     early: EarlyArgs,
 }
@@ -64,11 +60,11 @@ Examples:
   uqac ask --json - < question.txt | jq .scores.p";
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
-    let parameters = args.method.parameters()?;
+    let parameters = args.assess.method.parameters()?;
     let question = question(&args.question)?;
-    let (_, folder) = args.model.or_embedded()?;
-    let mut engine = args.model.load(&folder)?;
-    let calibration = calibration(&folder, &engine, None, &parameters.reading, args.calibration.abstain)?;
+    let (_, folder) = args.assess.model.or_embedded()?;
+    let mut engine = args.assess.model.load(&folder)?;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading, args.assess.abstain)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
@@ -100,7 +96,7 @@ fn answer(
     let token_texts = response.token_texts.to_vec();
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
-    let request = Request { calibration, abstain: args.calibration.abstain, ..Request::of(parameters) };
+    let request = Request { calibration, abstain: args.assess.abstain, ..Request::of(parameters) };
     let record = assess(traced, Value::Null, &request)?;
     let code = ExitCode::from(if record.abstained == Some(true) { ABSTAINED } else { 0 });
     if args.json {

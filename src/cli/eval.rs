@@ -12,7 +12,7 @@ use crate::eval::run::folder::RunFolder;
 use crate::eval::run::manifest::EvalOptions;
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
-use crate::eval::run::{Event, RunOptions, run_task};
+use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::brief, text::text};
 use crate::report::term::{TermStyle, escaped_json};
@@ -123,10 +123,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
-        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| match event {
-            Event::Item(sample, earlier) => progress.item(sample, earlier),
-            Event::Token { in_flight } => progress.token(in_flight),
-        })?;
+        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| progress.event(event))?;
     }
     let errors = progress.finish();
     if !settings.is_empty() {

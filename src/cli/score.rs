@@ -1,7 +1,7 @@
 //! `uqac score`: confidences of existing responses.
 
 use super::error::{CliError, Failure};
-use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{AssessArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
@@ -49,11 +49,7 @@ pub struct ScoreArgs {
     #[arg(long)]
     no_chat_template: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    method: MethodArgs,
-    #[command(flatten)]
-    calibration: CalibrationArgs,
+    assess: AssessArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -70,24 +66,24 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         _ => Existing::Refuse,
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
-    let folder = args.model.folder()?;
-    let parameters = args.method.parameters()?;
+    let AssessArgs { model, method, abstain } = &args.assess;
+    let (folder, parameters, abstain) = (model.folder()?, method.parameters()?, *abstain);
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
     let (whole, start) = Input::of(&args.input, start).map_err(CliError::at(&args.input))?.unzip();
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
-    let mut engine = args.model.load(&folder)?;
+    let mut engine = model.load(&folder)?;
     let options = ScoreOptions {
         parameters: parameters.clone(),
         chat_template: !args.no_chat_template,
         trace: args.explain,
-        abstain: args.calibration.abstain,
+        abstain,
         input: whole,
     };
-    let manifest = manifest(&args.model.named().unwrap_or_default(), &folder, &engine, options)?;
-    let (known, abstain) = (Some(&manifest.model.fingerprint), args.calibration.abstain);
+    let manifest = manifest(&model.named().unwrap_or_default(), &folder, &engine, options)?;
+    let known = Some(&manifest.model.fingerprint);
     let calibration = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
     let request =
         Request { calibration: calibration.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
