@@ -13,7 +13,9 @@
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
-use crate::eval::metrics::{Binning, Confidence, Isotonic, Mt19937, Platt, Ranking, RiskControl, auroc, brier, ece};
+use crate::eval::metrics::{
+    Binning, Confidence, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation,
+};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::uq::Reading;
 use crate::uq::scores::Group;
@@ -108,7 +110,7 @@ pub fn calibrate(
         return Err(too_few());
     }
     let answers = Answers::of(&items, score)?;
-    let all = Mt19937::new(seed).permutation(items.len());
+    let all = permutation(seed, items.len());
     let held_out = answers.held_out(&all).ok_or_else(too_few)?;
     let (score, map) = answers.best(&all).ok_or_else(too_few)?;
     let Scored { method, inputs, .. } = &answers.scores[score];
