@@ -88,8 +88,8 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     let request =
         Request { calibration: calibration.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
-        Some(earlier) if !done.is_empty() => sidecar::check(&args.output, &earlier, &manifest, start)?,
-        None if !done.is_empty() => note(&format!(
+        Some(earlier) if done.records > 0 => sidecar::check(&args.output, &earlier, &manifest, start)?,
+        None if done.records > 0 => note(&format!(
             "note: {} has no manifest beside it (an older version wrote none): its records are taken to be of this model, \
              these options and this input",
             args.output.display()
@@ -119,7 +119,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     progress.finish();
     tally.report(progress.seconds(), &done);
     ended?;
-    Ok(ExitCode::from(if tally.errors.count + done.error > 0 { SOME_FAILED } else { 0 }))
+    Ok(ExitCode::from(if tally.errors.count + done.errors > 0 { SOME_FAILED } else { 0 }))
 }
 
 /// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
@@ -208,8 +208,8 @@ impl Tally {
         }
         line +=
             &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.errors.count, "error"));
-        if !earlier.is_empty() {
-            line += &format!("; {} were there already, {} of them errors", earlier.len(), earlier.error);
+        if earlier.records > 0 {
+            line += &format!("; {} were there already, {} of them errors", earlier.records, earlier.errors);
         }
         note(&line);
         self.errors.show();
