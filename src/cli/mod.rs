@@ -40,7 +40,7 @@ const FAILED: u8 = 2;
 const ABSTAINED: u8 = 3;
 
 #[derive(Parser)]
-#[command(version, long_version = long_version(), about, after_help = AFTER_HELP)]
+#[command(version, long_version = LONG_VERSION, about, after_help = AFTER_HELP)]
 struct Cli {
     #[command(flatten)]
     messages: Messages,
@@ -77,14 +77,8 @@ impl Messages {
     }
 }
 
-/// The version and the commit.
-fn long_version() -> &'static str {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| {
-        let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");
-        format!("{}\ncommit: {commit}", env!("CARGO_PKG_VERSION"))
-    })
-}
+/// The version and the commit, which `build.rs` finds out.
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\ncommit: ", env!("UQAC_COMMIT"));
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -1,13 +1,15 @@
 //! Runs of items in, an [`Analysis`] out.
 
-use super::load::Run;
+use super::load::{Run, load};
 use super::methods::{self, TASK_IDENTITY};
 use super::*;
 use crate::eval::metrics::MeanSd;
 use crate::files;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) fn analysis(mut runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+/// Reads run folders and computes everything of them. Shards of one run, in one folder or several, are merged.
+pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+    let mut runs = load(folders)?;
     runs.iter_mut().for_each(score_task_identity);
     let mut methods = methods_of(&runs);
     // the default may be missing: then the first method is compared with
