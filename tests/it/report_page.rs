@@ -2,6 +2,7 @@
 
 use crate::runs::RunSpec;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use uqac::internals::Sample;
@@ -72,7 +73,7 @@ fn samples() -> Vec<Sample> {
 }
 
 fn methods() -> Vec<Method> {
-    ["p", "min_token_prob"].map(|key| Method::of(key, std::iter::empty())).to_vec()
+    ["p", "min_token_prob"].map(|key| Method::of(key, &BTreeSet::new(), std::iter::empty())).to_vec()
 }
 
 fn page(samples: &[Sample]) -> Page {

@@ -55,7 +55,7 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
     let mut keys: BTreeSet<&str> = scores.map(|(key, _)| key.as_str()).collect();
     keys.extend(runs.iter().flat_map(|run| methods::of_run(&run.manifest)));
     let mut methods: Vec<Method> =
-        keys.iter().map(|key| Method::among(key, &keys, items().filter_map(|item| item.score(key)))).collect();
+        keys.iter().map(|key| Method::of(key, &keys, items().filter_map(|item| item.score(key)))).collect();
     methods.sort_by(|a, b| a.rank().cmp(&b.rank()));
     methods
 }
