@@ -138,10 +138,10 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
 /// under [`FirstRow::Wrapped`] there is none here.
 fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Result<Vec<RowTrace>, EngineError> {
     let first = if rules.first_row == FirstRow::Wrapped { 0 } else { -1 };
-    let relative: Vec<i64> = chain.iter().map(|link| link.row).filter(|row| *row >= first).collect();
+    let relative = chain.iter().map(|link| link.row).filter(|row| *row >= first);
     let (response, mut queries) = traced.parts();
-    let prompt_len = response.prompt_len;
-    let rows: Vec<usize> = relative.iter().filter_map(|row| prompt_len.checked_add_signed(*row as isize)).collect();
+    let absolute = |row: i64| response.prompt_len.checked_add_signed(row as isize);
+    let (relative, rows): (Vec<i64>, Vec<usize>) = relative.filter_map(|row| Some((row, absolute(row)?))).unzip();
     let weights = queries.attention_rows(&rows)?;
     let describe = |((row, absolute), weights): ((&i64, &usize), &Vec<f32>)| {
         let record = traced.head_record(*absolute)?.unwrap_or_default();

@@ -214,7 +214,7 @@ impl Answers {
         let brier_of = |(score, isotonic)| {
             let fit = |rest: &[usize]| Some((score, self.fit(score, isotonic, rest)?));
             let (predicted, labels) = self.cross_validate(answers, fit)?;
-            Some(predicted.iter().zip(labels).map(|(p, label)| (p - f64::from(u8::from(label))).powi(2)).sum::<f64>())
+            Some(predicted.iter().zip(labels).map(|(p, label)| (p - f64::from(label)).powi(2)).sum::<f64>())
         };
         let scored = candidates.filter_map(|candidate| Some((brier_of(candidate)?, candidate)));
         let (_, (score, isotonic)) = scored.min_by(|a, b| a.0.total_cmp(&b.0))?;

@@ -33,7 +33,7 @@ fn score_task_identity(run: &mut Run) {
     for item in run.items.values() {
         let Some(correct) = item.correct else { continue };
         let counts = tasks.entry(item.task.clone()).or_default();
-        *counts = (counts.0 + f64::from(u8::from(correct)), counts.1 + 1.0);
+        *counts = (counts.0 + f64::from(correct), counts.1 + 1.0);
     }
     for item in run.items.values_mut().filter(|item| item.answered()) {
         let among = tasks.keys().filter(|task| benchmark(task) == benchmark(&item.task)).count();

@@ -331,7 +331,7 @@ pub(super) mod tests {
         });
         let sample = json!({
             "doc_id": doc_id, "task": "task", "doc": null, "target": "", "arguments": [], "resps": [],
-            "filtered_resps": [], "metrics": {"acc": f64::from(u8::from(correct))}, "uq": uq,
+            "filtered_resps": [], "metrics": {"acc": f64::from(correct)}, "uq": uq,
         });
         serde_json::from_value::<Sample>(sample).unwrap().into()
     }
