@@ -174,8 +174,14 @@ impl EvalProgress {
     pub fn event(&mut self, event: Event) {
         let counts = &mut self.counts;
         match event {
-            Event::Item(sample, earlier) => {
-                counts.add(sample);
+            Event::Item(Sample { task, doc_id, metrics, uq, .. }, earlier) => {
+                counts.done += 1;
+                counts.correct += usize::from(metrics.get("acc") == Some(&1.0));
+                counts.no_answer += usize::from(uq.status == Status::NoAnswer);
+                counts.truncated += usize::from(uq.finish.is_cut_off());
+                if uq.status == Status::Error {
+                    counts.errors.add(&format!("{task} {doc_id}"), uq.error.as_deref());
+                }
                 self.progress.count(earlier);
             }
             Event::Token { in_flight } => (counts.tokens, counts.in_flight) = (counts.tokens + 1, in_flight),
@@ -200,16 +206,6 @@ impl EvalProgress {
 }
 
 impl Counts {
-    fn add(&mut self, Sample { task, doc_id, metrics, uq, .. }: &Sample) {
-        self.done += 1;
-        self.correct += usize::from(metrics.get("acc") == Some(&1.0));
-        self.no_answer += usize::from(uq.status == Status::NoAnswer);
-        self.truncated += usize::from(uq.finish.is_cut_off());
-        if uq.status == Status::Error {
-            self.errors.add(&format!("{task} {doc_id}"), uq.error.as_deref());
-        }
-    }
-
     /// Task, accuracy, tokens, responses in flight.
     fn status(&self, progress: &Progress) -> String {
         let Counts { task, done, correct, tokens, in_flight, .. } = self;

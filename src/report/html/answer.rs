@@ -60,7 +60,7 @@ mod tests {
     fn text_is_escaped_and_a_response_without_an_answer_says_so() {
         let report = AskReport {
             text: "<b>".to_owned(),
-            ranges: Vec::from([0..3]),
+            ranges: std::iter::once(0..3).collect(),
             token_texts: vec!["<b>".to_owned()],
             logprobs: vec![0.25_f64.ln()],
             record: Record::no_answer(serde_json::Value::Null, Profile::Corrected, 1),
