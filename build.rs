@@ -55,9 +55,7 @@ fn main() {
     for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH", CHOICE] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    if let Some(commit) = commit() {
-        println!("cargo::rustc-env=UQAC_COMMIT={commit}");
-    }
+    println!("cargo::rustc-env=UQAC_COMMIT={}", commit().as_deref().unwrap_or("not recorded"));
     if let Err(message) = prepare() {
         for line in message.lines() {
             println!("cargo::error={line}");

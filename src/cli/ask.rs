@@ -1,20 +1,18 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
 use super::error::{CliError, Failure};
-use super::options::{CalibrationArgs, EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{AssessArgs, EarlyArgs, examples_and_rules};
 use super::progress::bar;
 use super::{ABSTAINED, note, print, print_json};
 use crate::backend::sampling::Sampling;
-use crate::engine::encode::{ResponseText, encode_prompt};
-use crate::engine::{FinishReason, GenerateOptions, TracedSequence};
+use crate::engine::encode::encode_prompt;
+use crate::engine::{FinishReason, GenerateOptions};
 use crate::eval::assess::{Request, assess, calibration};
-use crate::eval::calibration::Calibration;
 use crate::io::record::AnswerRecord;
 use crate::model::chat::Conversation;
 use crate::model::chat::Message;
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
-use crate::uq::Parameters;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -48,11 +46,7 @@ pub struct AskArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    method: MethodArgs,
-    #[command(flatten)]
-    calibration: CalibrationArgs,
+    assess: AssessArgs,
     #[command(flatten)]
     early: EarlyArgs,
 }
@@ -64,11 +58,12 @@ Examples:
   uqac ask --json - < question.txt | jq .scores.p";
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
-    let parameters = args.method.parameters()?;
+    let AssessArgs { model, method, abstain } = &args.assess;
+    let parameters = method.parameters()?;
     let question = question(&args.question)?;
-    let (_, folder) = args.model.or_embedded()?;
-    let mut engine = args.model.load(&folder)?;
-    let calibration = calibration(&folder, &engine, None, &parameters.reading, args.calibration.abstain)?;
+    let (_, folder) = model.or_embedded()?;
+    let mut engine = model.load(&folder)?;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
@@ -80,50 +75,26 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     };
     let mut stream = Stream::new(&tokenizer);
     let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
-    let speed = stream.finish();
-    let (finish, mut traced) = generated?;
-    answer(args, (&parameters, calibration.as_ref()), &question, finish, speed, &mut traced)
-}
-
-/// Everything after the last token: the method, and the report.
-fn answer(
-    args: &AskArgs,
-    (parameters, calibration): (&Parameters, Option<&Calibration>),
-    question: &str,
-    finish: FinishReason,
-    tokens_per_second: Option<f64>,
-    traced: &mut TracedSequence<'_>,
-) -> Result<ExitCode, Failure> {
-    let (response, _) = traced.parts();
-    let prompt_len = response.prompt_len;
-    let ids = response.tokens[prompt_len..].to_vec();
-    let token_texts = response.token_texts.to_vec();
-    let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
-    let shown = ResponseText::new(traced.engine(), &ids)?;
-    let request = Request { calibration, abstain: args.calibration.abstain, ..Request::of(parameters) };
-    let record = assess(traced, Value::Null, &request)?;
-    let code = ExitCode::from(if record.abstained == Some(true) { ABSTAINED } else { 0 });
+    let tokens_per_second = stream.finish();
+    let (finish_reason, mut traced) = generated?;
+    let request = Request { calibration: calibration.as_ref(), abstain: *abstain, ..Request::of(&parameters) };
+    let record = assess(&mut traced, Value::Null, &request)?;
+    let report = AskReport::of(&mut traced, record)?;
+    let response_tokens = traced.tokens().0.len() - prompt.len();
+    let code = ExitCode::from(if report.abstained() { ABSTAINED } else { 0 });
     if args.json {
-        let (response, response_tokens) = (shown.text.as_str(), ids.len());
-        let finish_reason = finish;
+        let AskReport { record, text, .. } = report;
+        let (question, response) = (question.as_str(), text.as_str());
         print_json(&AnswerRecord { record, question, response, finish_reason, response_tokens, tokens_per_second })?;
         return Ok(code);
     }
-    let report = AskReport {
-        text: &shown.text,
-        ranges: &shown.ranges,
-        token_texts: &token_texts,
-        logprobs: &logprobs,
-        record: &record,
-        all_scores: args.scores,
-    };
-    print(&report.render(TermStyle::of_stdout()))?;
-    let why = match finish {
+    print(&report.render(args.scores, TermStyle::of_stdout()))?;
+    let why = match finish_reason {
         FinishReason::Length => "--max-tokens, or the model's context",
         FinishReason::Unsure => "its confidence fell below --stop-below",
         FinishReason::Stop | FinishReason::Interrupted => return Ok(code),
     };
-    note(&format!("the response was cut off after {} tokens ({why})", ids.len()));
+    note(&format!("the response was cut off after {response_tokens} tokens ({why})"));
     Ok(code)
 }
 

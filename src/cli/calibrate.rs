@@ -70,8 +70,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         replaces: args.replace,
         ..work("fitting and cross-validating", || calibrate(&args.runs, score, risk, args.seed))?
     };
-    let path = args.output.clone().map_or_else(|| found.cache_path(), Ok)?;
-    found.write(&path)?;
+    let path = found.write(args.output.clone())?;
     show(args.json, &found, || text(&found))?;
     note(&format!("written to {}", path.display()));
     Ok(())

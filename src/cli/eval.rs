@@ -4,6 +4,7 @@ use super::error::{CliError, Failure};
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
+use crate::cache;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
@@ -12,7 +13,7 @@ use crate::eval::run::folder::RunFolder;
 use crate::eval::run::manifest::EvalOptions;
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
-use crate::eval::run::{Event, RunOptions, run_task};
+use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::brief, text::text};
 use crate::report::term::{TermStyle, escaped_json};
@@ -123,10 +124,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
-        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| match event {
-            Event::Item(sample, earlier) => progress.item(sample, earlier),
-            Event::Token { in_flight } => progress.token(in_flight),
-        })?;
+        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| progress.event(event))?;
     }
     let errors = progress.finish();
     if !settings.is_empty() {
@@ -135,7 +133,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
             sweep(&mut rows, &mut engine, args, &model_folder)?;
         }
     }
-    report(args, &folder)?;
+    report(args)?;
     Ok(ExitCode::from(if errors > 0 { SOME_FAILED } else { 0 }))
 }
 
@@ -186,12 +184,13 @@ fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: 
 }
 
 /// Writes `results.json`, and prints the main numbers.
-fn report(args: &EvalArgs, folder: &RunFolder) -> Result<(), Failure> {
+fn report(args: &EvalArgs) -> Result<(), Failure> {
     let folders = [args.output.clone()];
     let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";
-    folder.replace("results.json", &json)?;
+    let path = args.output.join("results.json");
+    cache::write(&path, json.as_bytes()).map_err(CliError::at(&path))?;
     if args.json {
         return Ok(print(&json)?);
     }

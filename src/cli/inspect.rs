@@ -11,7 +11,7 @@ use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norm
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use crate::units;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Show a model's shape, weights, tokenizer, chat template and memory
 #[derive(Args)]
@@ -49,13 +49,30 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
 
 /// All facts, in groups.
 fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
+    let (weights, matrices) = (engine.weights(), engine.weights().matrices());
+    let (options, (k_cache, v_cache)) = (engine.options(), engine.cache_types());
+    // of settings that checkpoints keep in several places
+    let found_in = engine.spec().sources.iter().map(|(setting, place)| ((*setting).to_owned(), json!(place)));
+    let found_in = found_in.chain([("head".to_owned(), json!(weights.head.name))]);
     json!({
         "model": model_facts(engine.spec(), folder),
         "attention": attention_facts(engine.spec()),
-        "weights": weight_facts(engine),
+        "weights": {
+            "matrices": matrices.len(),
+            "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
+            "type": weights.types(),
+            "bytes": weights.byte_len(),
+            "bytes_per_decoded_token": engine.weight_bytes_per_token(),
+        },
         "tokenizer": tokenizer_facts(engine),
-        "run": run_facts(engine),
-        "found_in": found_in(engine),
+        "run": {
+            "device": engine.device(),
+            "k_cache": k_cache.name(),
+            "v_cache": v_cache.name(),
+            "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
+            "traced_heads_per_row": SELECTED_HEADS,
+        },
+        "found_in": found_in.collect::<Map<_, _>>(),
         "memory": memory_facts(engine, memory),
     })
 }
@@ -151,18 +168,6 @@ fn scaling(scaling: &RopeScaling) -> String {
     }
 }
 
-fn weight_facts(engine: &Engine) -> Value {
-    let weights = engine.weights();
-    let matrices = weights.matrices();
-    json!({
-        "matrices": matrices.len(),
-        "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
-        "type": weights.types(),
-        "bytes": weights.byte_len(),
-        "bytes_per_decoded_token": engine.weight_bytes_per_token(),
-    })
-}
-
 fn tokenizer_facts(engine: &Engine) -> Value {
     let (spec, tokenizer) = (engine.spec(), engine.tokenizer());
     let token = |id: u32| format!("{id} {}", quoted(&tokenizer.decode_token(id).unwrap_or_default()));
@@ -179,23 +184,6 @@ fn tokenizer_facts(engine: &Engine) -> Value {
         "ends_a_response": spec.eos_token_ids.iter().map(|id| token(*id)).collect::<Vec<_>>(),
         "chat_template_for_hello": template,
     })
-}
-
-fn run_facts(engine: &Engine) -> Value {
-    let (options, (k_cache, v_cache)) = (engine.options(), engine.cache_types());
-    json!({
-        "device": engine.device(),
-        "k_cache": k_cache.name(),
-        "v_cache": v_cache.name(),
-        "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
-        "traced_heads_per_row": SELECTED_HEADS,
-    })
-}
-
-/// Sources of settings that checkpoints keep in several places.
-fn found_in(engine: &Engine) -> Value {
-    let sources = engine.spec().sources.iter().map(|(setting, place)| ((*setting).to_owned(), json!(place)));
-    sources.chain([("head".to_owned(), json!(engine.weights().head.name))]).collect::<serde_json::Map<_, _>>().into()
 }
 
 /// Memory in bytes of a batch of sequences, each a traced response of `context` tokens.

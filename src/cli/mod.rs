@@ -22,7 +22,7 @@ use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::files;
 use crate::report::term::TermStyle;
-use clap::{Args, ColorChoice, Parser, Subcommand};
+use clap::{ColorChoice, Parser, Subcommand};
 use error::{Failure, is_broken_pipe};
 use say::{Level, detail, note, print, print_json, show, write};
 use std::ffi::OsString;
@@ -40,51 +40,23 @@ const FAILED: u8 = 2;
 const ABSTAINED: u8 = 3;
 
 #[derive(Parser)]
-#[command(version, long_version = long_version(), about, after_help = AFTER_HELP)]
+#[command(version, long_version = LONG_VERSION, about, after_help = AFTER_HELP)]
 struct Cli {
-    #[command(flatten)]
-    messages: Messages,
+    /// Print results and errors only
+    #[arg(short, long, global = true, help_heading = "Messages")]
+    quiet: bool,
+    /// Print the device, the types and the load time, too
+    #[arg(short, long, global = true, help_heading = "Messages")]
+    verbose: bool,
+    /// Colours in results; auto: in a terminal
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Messages")]
+    color: ColorChoice,
     #[command(subcommand)]
     command: Command,
 }
 
-/// Verbosity and colours.
-#[derive(Args)]
-#[command(next_help_heading = "Messages")]
-struct Messages {
-    /// Print results and errors only
-    #[arg(short, long, global = true)]
-    quiet: bool,
-    /// Print the device, the types and the load time, too
-    #[arg(short, long, global = true)]
-    verbose: bool,
-    /// Colours in results; auto: in a terminal
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
-    color: ColorChoice,
-}
-
-impl Messages {
-    fn apply(&self) {
-        say::set(match (self.quiet, self.verbose) {
-            (true, _) => Level::Quiet,
-            (_, true) => Level::Verbose,
-            _ => Level::Normal,
-        });
-        match self.color {
-            ColorChoice::Auto => (),
-            choice => TermStyle::choose_colour(choice == ColorChoice::Always),
-        }
-    }
-}
-
-/// The version and the commit.
-fn long_version() -> &'static str {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| {
-        let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");
-        format!("{}\ncommit: {commit}", env!("CARGO_PKG_VERSION"))
-    })
-}
+/// The version and the commit, which `build.rs` finds out.
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\ncommit: ", env!("UQAC_COMMIT"));
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -147,8 +119,16 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
-    let Cli { messages, command } = Cli::parse_from(arguments);
-    messages.apply();
+    let Cli { quiet, verbose, color, command } = Cli::parse_from(arguments);
+    say::set(match (quiet, verbose) {
+        (true, _) => Level::Quiet,
+        (_, true) => Level::Verbose,
+        _ => Level::Normal,
+    });
+    match color {
+        ColorChoice::Auto => (),
+        choice => TermStyle::choose_colour(choice == ColorChoice::Always),
+    }
     match command {
         Command::Ask(args) => return ask::run(&args),
         Command::Score(args) => return score::run(&args),

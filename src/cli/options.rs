@@ -141,13 +141,16 @@ pub struct MethodArgs {
     trace: Vec<TracePart>,
 }
 
-/// Use of a calibration.
+/// A model, the reading of the method, and the use of a calibration: of commands that give an answer its confidence.
 #[derive(Args)]
-#[command(next_help_heading = "Calibration")]
-pub struct CalibrationArgs {
+pub struct AssessArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub method: MethodArgs,
     /// Withhold answers that are not above the threshold that `calibrate --target-risk` has certified, or have a score that it
     /// has not seen: "abstained": true; ask then ends with exit code 3
-    #[arg(long)]
+    #[arg(long, help_heading = "Calibration")]
     pub abstain: bool,
 }
 

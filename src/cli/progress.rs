@@ -1,6 +1,7 @@
 //! Progress of long runs on standard error: a bar in a terminal, elsewhere a line now and then.
 
 use super::say::{Level, counted, note, says};
+use crate::eval::run::Event;
 use crate::eval::sample::Sample;
 use crate::io::record::Status;
 use crate::report::term::one_line;
@@ -169,24 +170,22 @@ impl EvalProgress {
         self.counts.task = one_line(name);
     }
 
-    /// The sample of an item; `earlier`: of an earlier run.
-    pub fn item(&mut self, sample: &Sample, earlier: bool) {
-        let (counts, uq) = (&mut self.counts, &sample.uq);
-        counts.done += 1;
-        counts.correct += usize::from(sample.metrics.get("acc") == Some(&1.0));
-        counts.no_answer += usize::from(uq.status == Status::NoAnswer);
-        counts.truncated += usize::from(uq.finish.is_cut_off());
-        if uq.status == Status::Error {
-            counts.errors.add(&format!("{} {}", sample.task, sample.doc_id), uq.error.as_deref());
-        }
-        self.progress.count(earlier);
-        self.progress.show(|progress| counts.status(progress));
-    }
-
-    /// A token of one of the responses in flight.
-    pub fn token(&mut self, in_flight: usize) {
+    /// Counts what has happened.
+    pub fn event(&mut self, event: Event) {
         let counts = &mut self.counts;
-        (counts.tokens, counts.in_flight) = (counts.tokens + 1, in_flight);
+        match event {
+            Event::Item(Sample { task, doc_id, metrics, uq, .. }, earlier) => {
+                counts.done += 1;
+                counts.correct += usize::from(metrics.get("acc") == Some(&1.0));
+                counts.no_answer += usize::from(uq.status == Status::NoAnswer);
+                counts.truncated += usize::from(uq.finish.is_cut_off());
+                if uq.status == Status::Error {
+                    counts.errors.add(&format!("{task} {doc_id}"), uq.error.as_deref());
+                }
+                self.progress.count(earlier);
+            }
+            Event::Token { in_flight } => (counts.tokens, counts.in_flight) = (counts.tokens + 1, in_flight),
+        }
         self.progress.show(|progress| counts.status(progress));
     }
 

@@ -1,7 +1,7 @@
 //! `uqac score`: confidences of existing responses.
 
 use super::error::{CliError, Failure};
-use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{AssessArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
@@ -49,11 +49,7 @@ pub struct ScoreArgs {
     #[arg(long)]
     no_chat_template: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    method: MethodArgs,
-    #[command(flatten)]
-    calibration: CalibrationArgs,
+    assess: AssessArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -70,30 +66,30 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         _ => Existing::Refuse,
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
-    let folder = args.model.folder()?;
-    let parameters = args.method.parameters()?;
+    let AssessArgs { model, method, abstain } = &args.assess;
+    let (folder, parameters, abstain) = (model.folder()?, method.parameters()?, *abstain);
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
     let (whole, start) = Input::of(&args.input, start).map_err(CliError::at(&args.input))?.unzip();
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
-    let mut engine = args.model.load(&folder)?;
+    let mut engine = model.load(&folder)?;
     let options = ScoreOptions {
         parameters: parameters.clone(),
         chat_template: !args.no_chat_template,
         trace: args.explain,
-        abstain: args.calibration.abstain,
+        abstain,
         input: whole,
     };
-    let manifest = manifest(&args.model.named().unwrap_or_default(), &folder, &engine, options)?;
-    let (known, abstain) = (Some(&manifest.model.fingerprint), args.calibration.abstain);
+    let manifest = manifest(&model.named().unwrap_or_default(), &folder, &engine, options)?;
+    let known = Some(&manifest.model.fingerprint);
     let calibration = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
     let request =
         Request { calibration: calibration.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
-        Some(earlier) if !done.is_empty() => sidecar::check(&args.output, &earlier, &manifest, start)?,
-        None if !done.is_empty() => note(&format!(
+        Some(earlier) if done.records > 0 => sidecar::check(&args.output, &earlier, &manifest, start)?,
+        None if done.records > 0 => note(&format!(
             "note: {} has no manifest beside it (an older version wrote none): its records are taken to be of this model, \
              these options and this input",
             args.output.display()
@@ -123,7 +119,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     progress.finish();
     tally.report(progress.seconds(), &done);
     ended?;
-    Ok(ExitCode::from(if tally.errors.count + done.error > 0 { SOME_FAILED } else { 0 }))
+    Ok(ExitCode::from(if tally.errors.count + done.errors > 0 { SOME_FAILED } else { 0 }))
 }
 
 /// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
@@ -212,8 +208,8 @@ impl Tally {
         }
         line +=
             &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.errors.count, "error"));
-        if !earlier.is_empty() {
-            line += &format!("; {} were there already, {} of them errors", earlier.len(), earlier.error);
+        if earlier.records > 0 {
+            line += &format!("; {} were there already, {} of them errors", earlier.records, earlier.errors);
         }
         note(&line);
         self.errors.show();

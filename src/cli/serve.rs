@@ -1,7 +1,7 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
 use super::error::{CliError, Failure};
-use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{AssessArgs, examples_and_rules};
 use super::say::{Level, says};
 use super::{model_name, note, signals};
 use crate::eval::assess::{Request, calibration};
@@ -25,11 +25,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    method: MethodArgs,
-    #[command(flatten)]
-    calibration: CalibrationArgs,
+    assess: AssessArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -40,14 +36,14 @@ Examples:
   UQAC_API_KEY=… uqac serve --host 0.0.0.0 --port 80 --max-batch 64";
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let parameters = args.method.parameters()?;
+    let AssessArgs { model, method, abstain } = &args.assess;
+    let parameters = method.parameters()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().unwrap_or(address);
-    let (named, folder) = args.model.or_embedded()?;
-    let mut engine = args.model.load(&folder)?;
-    let abstain = args.calibration.abstain;
-    let calibration = calibration(&folder, &engine, None, &parameters.reading, abstain)?;
+    let (named, folder) = model.or_embedded()?;
+    let mut engine = model.load(&folder)?;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
     let settings = args.settings.clone();
     let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {
@@ -57,7 +53,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let settings = Settings { model, api_key, log, ..settings };
     note(&format!("{} on {}: http://{address}", settings.model, engine.device()));
     signals::stop_on_request();
-    let request = Request { calibration: calibration.as_ref(), abstain, ..Request::of(&parameters) };
+    let request = Request { calibration: calibration.as_ref(), abstain: *abstain, ..Request::of(&parameters) };
     let served = serve(&mut engine, request, listener, settings, signals::stop_requested);
     served.map_err(|source| CliError::Listen { address, source })?;
     note("stopped");

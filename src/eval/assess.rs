@@ -9,7 +9,6 @@ use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::eval::grading::correct;
 use crate::io::item::{Content, Item};
 use crate::io::record::{Record, RowTrace, top_entries};
-
 use crate::uq::answer::{AnswerRule, Finder, Grader};
 use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
@@ -80,8 +79,8 @@ pub struct Request<'a> {
     pub abstain: bool,
     /// Search for the answer.
     pub finder: Finder<'a>,
-    /// The right answer, if it is known.
-    pub target: Option<(&'a str, Grader)>,
+    /// The right answer, if it is known, and how it is compared.
+    pub target: Option<&'a (String, Grader)>,
     /// The answer's positions (absolute, within the response) if they are known.
     pub answer: Option<Range<usize>>,
     /// Whether the chain's rows are to be described.
@@ -97,7 +96,7 @@ impl<'a> Request<'a> {
 
     /// Of a response of the input, whose answer may be known.
     pub fn of_item(self, item: &'a Item, answer: Option<Range<usize>>) -> Self {
-        Request { finder: item.finder(), target: item.target(), answer, ..self }
+        Request { finder: item.finder(), target: item.target.as_ref(), answer, ..self }
     }
 }
 
@@ -110,7 +109,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     let prompt_len = traced.tokens().1;
     let record = match pipeline::assess(traced, request.finder, request.answer.clone(), parameters)? {
         Some(pipeline::Assessed { answer, outcome, .. }) => {
-            let correct = request.target.map(|(target, grader)| correct(&answer.text, target, grader));
+            let correct = request.target.map(|(target, grader)| correct(&answer.text, target, *grader));
             let trace =
                 if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
             let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
@@ -120,9 +119,9 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
         None => {
             let scores = Some(Scores::of_response(&traced.parts().0, parameters.rules()));
             let correct = match request.target {
-                Some((target, grader @ Grader::Contains)) => {
+                Some((target, Grader::Contains)) => {
                     let text = ResponseText::new(traced.engine(), &traced.tokens().0[prompt_len..])?.text;
-                    Some(correct(&text, target, grader))
+                    Some(correct(&text, target, Grader::Contains))
                 }
                 other => other.map(|_| false),
             };
@@ -139,10 +138,10 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
 /// under [`FirstRow::Wrapped`] there is none here.
 fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Result<Vec<RowTrace>, EngineError> {
     let first = if rules.first_row == FirstRow::Wrapped { 0 } else { -1 };
-    let relative: Vec<i64> = chain.iter().map(|link| link.row).filter(|row| *row >= first).collect();
+    let relative = chain.iter().map(|link| link.row).filter(|row| *row >= first);
     let (response, mut queries) = traced.parts();
-    let prompt_len = response.prompt_len;
-    let rows: Vec<usize> = relative.iter().filter_map(|row| prompt_len.checked_add_signed(*row as isize)).collect();
+    let absolute = |row: i64| response.prompt_len.checked_add_signed(row as isize);
+    let (relative, rows): (Vec<i64>, Vec<usize>) = relative.filter_map(|row| Some((row, absolute(row)?))).unzip();
     let weights = queries.attention_rows(&rows)?;
     let describe = |((row, absolute), weights): ((&i64, &usize), &Vec<f32>)| {
         let record = traced.head_record(*absolute)?.unwrap_or_default();

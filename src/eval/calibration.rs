@@ -234,26 +234,23 @@ impl Calibration {
         folder.join(FILE).is_file() || cache::folder().is_some_and(|folder| folder.join(CACHED).is_dir())
     }
 
-    /// Writes it to a file.
+    /// Writes it to a file, or without one to its place in the folder for caches; returns where it is.
     ///
     /// # Errors
-    /// The file cannot be written, or holds a calibration of the same model and reading on more answers that it does not replace.
-    pub fn write(&self, path: &Path) -> Result<(), CalibrationError> {
-        let there = Self::read(path).ok().flatten();
+    /// The file cannot be written, or holds a calibration of the same model and reading on more answers that it does not replace;
+    /// there is no folder for caches.
+    pub fn write(&self, path: Option<PathBuf>) -> Result<PathBuf, CalibrationError> {
+        let path = path.or_else(|| cached(&self.model)).ok_or(CalibrationError::NoFolder)?;
+        let there = Self::read(&path).ok().flatten();
         let same = |there: &Self| there.model == self.model && there.reading == self.reading;
         if let Some(there) = there.filter(same).filter(|there| !self.replaces && there.items > self.items) {
-            return Err(CalibrationError::Larger { path: path.to_owned(), there: there.items, items: self.items });
+            return Err(CalibrationError::Larger { path, there: there.items, items: self.items });
         }
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        cache::write(path, text.as_bytes()).map_err(|source| CalibrationError::Io { path: path.to_owned(), source })
-    }
-
-    /// Its place if not beside the model.
-    ///
-    /// # Errors
-    /// There is no folder for caches.
-    pub fn cache_path(&self) -> Result<PathBuf, CalibrationError> {
-        cached(&self.model).ok_or(CalibrationError::NoFolder)
+        match cache::write(&path, text.as_bytes()) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(CalibrationError::Io { path, source }),
+        }
     }
 }
 

@@ -123,11 +123,6 @@ impl Item {
         };
         self.pattern.as_ref().map_or(rule.into(), Finder::Pattern)
     }
-
-    /// The right answer, and how it is compared.
-    pub fn target(&self) -> Option<(&str, Grader)> {
-        self.target.as_ref().map(|(target, grader)| (target.as_str(), *grader))
-    }
 }
 
 fn fields(text: &[u8]) -> Result<Fields<'_>, String> {
@@ -350,7 +345,7 @@ mod tests {
         let item =
             parse(&line(r#""target": 2, "grader": "number", "answer_regex": "= (.*)", "answer_match": "first""#))
                 .unwrap();
-        assert_eq!(item.target(), Some(("2", Grader::Number)));
+        assert_eq!(item.target, Some(("2".to_owned(), Grader::Number)));
         assert_eq!(item.pattern, Some(AnswerPattern::new("= (.*)", AnswerMatch::First).unwrap()));
         assert!(matches!(item.finder(), Finder::Pattern(_)));
         let item = parse(&line(r#""target": "2", "grader": "number""#)).unwrap();

@@ -182,9 +182,8 @@ pub enum OutputError {
 pub struct Done {
     /// Records per id; an input may repeat an id.
     left: HashMap<String, usize>,
-    pub ok: usize,
-    pub no_answer: usize,
-    pub error: usize,
+    pub records: usize,
+    pub errors: usize,
 }
 
 /// Fields read from an earlier run's record.
@@ -206,11 +205,8 @@ impl Done {
         let (mut done, mut other, reading) = (Done::default(), None, reading.into());
         let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
             *done.left.entry(earlier.id.to_string()).or_default() += 1;
-            match earlier.status {
-                Status::Ok => done.ok += 1,
-                Status::NoAnswer => done.no_answer += 1,
-                Status::Error => done.error += 1,
-            }
+            done.records += 1;
+            done.errors += usize::from(earlier.status == Status::Error);
             if earlier.reading != reading {
                 other.get_or_insert((line, earlier.reading));
             }
@@ -223,14 +219,5 @@ impl Done {
     pub fn take(&mut self, id: &Value) -> bool {
         let left = self.left.get_mut(&id.to_string()).filter(|left| **left > 0);
         left.map(|left| *left -= 1).is_some()
-    }
-
-    /// Number of records.
-    pub fn len(&self) -> usize {
-        self.ok + self.no_answer + self.error
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }

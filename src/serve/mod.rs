@@ -99,7 +99,7 @@ pub fn serve(
     let shared = Arc::new(Shared {
         queue: sender.downgrade(),
         metrics: Metrics::default(),
-        page: page::render(&settings.model, settings.api_key.is_some()).map_err(io::Error::other)?,
+        page: page::render(&settings.model, settings.api_key.is_some()),
         started: Timestamp::now().as_second(),
         loopback: listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
         settings,

@@ -4,7 +4,7 @@ use crate::report::html::Document;
 use crate::report::term::{ABSTAINED, OUT_OF_RANGE, UNCALIBRATED};
 use crate::uq::scores;
 use axum::body::Bytes;
-use minijinja::{Error, context};
+use minijinja::context;
 use serde_json::json;
 
 pub struct Page {
@@ -14,7 +14,7 @@ pub struct Page {
 }
 
 /// Renders the page; `key`: whether the server requires an API key.
-pub fn render(model: &str, key: bool) -> Result<Page, Error> {
+pub fn render(model: &str, key: bool) -> Page {
     let methods: Vec<_> =
         scores::as_shown().iter().map(|score| json!([score.key, score.name, score.meaning])).collect();
     let document = Document {
@@ -31,6 +31,6 @@ pub fn render(model: &str, key: bool) -> Result<Page, Error> {
             "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
         }),
     };
-    let (text, policy) = document.render(context! { key, model })?;
-    Ok(Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" })
+    let (text, policy) = document.render(context! { key, model });
+    Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uqac::FinishReason;
 use uqac::internals::SelfConsistency;
-use uqac::internals::metrics::mt19937::Mt19937;
+use uqac::internals::metrics::mt19937::{Mt19937, up_to};
 use uqac::internals::{Answer, Status};
 use uqac::internals::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
 use uqac::{
@@ -131,7 +131,7 @@ impl Random {
     }
 
     fn among(&mut self, n: u32) -> usize {
-        self.0.up_to(n - 1) as usize
+        up_to(&mut self.0, n - 1) as usize
     }
 }
 

@@ -13,7 +13,9 @@
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
-use crate::eval::metrics::{Binning, Confidence, Isotonic, Mt19937, Platt, Ranking, RiskControl, auroc, brier, ece};
+use crate::eval::metrics::{
+    Binning, Confidence, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation,
+};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::uq::Reading;
 use crate::uq::scores::Group;
@@ -91,14 +93,12 @@ pub fn calibrate(
     };
     let (model, reading) = of(first)?;
     for run in others {
-        let different = |what| CalibrateError::Different { first: name(first), other: name(run), what };
-        let other = of(run)?;
-        if other.0 != model {
-            return Err(different("models"));
-        }
-        if other.1 != reading {
-            return Err(different("profiles or rules"));
-        }
+        let what = match of(run)? {
+            (other, _) if other != model => "models",
+            (_, other) if other != reading => "profiles or rules",
+            _ => continue,
+        };
+        return Err(CalibrateError::Different { first: name(first), other: name(run), what });
     }
     let items = runs.iter().flat_map(|run| run.items.values());
     let items: Vec<&Item> = items.filter(|item| item.answered() && item.correct.is_some()).collect();
@@ -108,11 +108,10 @@ pub fn calibrate(
         return Err(too_few());
     }
     let answers = Answers::of(&items, score)?;
-    let all = Mt19937::new(seed).permutation(items.len());
+    let all = permutation(seed, items.len());
     let held_out = answers.held_out(&all).ok_or_else(too_few)?;
-    let (score, map) = answers.best(&all).ok_or_else(too_few)?;
-    let Scored { method, inputs, .. } = &answers.scores[score];
-    let certified = risk.map(|risk| answers.certified(score, risk)).transpose()?;
+    let (Scored { method, inputs, .. }, map) = answers.best(&all).ok_or_else(too_few)?;
+    let certified = risk.map(|risk| answers.certified(inputs, risk)).transpose()?;
     let range =
         [f64::min as fn(f64, f64) -> f64, f64::max].map(|end| inputs.iter().copied().reduce(end).unwrap_or(0.0));
     Ok(Calibration {
@@ -135,7 +134,7 @@ pub fn calibrate(
 impl Answers {
     fn of(items: &[&Item], score: Option<&str>) -> Result<Answers, CalibrateError> {
         let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.scores.keys().map(String::as_str)).collect();
-        let methods = keys.iter().map(|key| Method::among(key, &keys, std::iter::empty()));
+        let methods = keys.iter().map(|key| Method::of(key, &keys, std::iter::empty()));
         let mut scores = Vec::new();
         for method in methods.filter(|method| matches!(method.group, Group::Uqac | Group::SinglePass)) {
             let input = if method.probability { Input::LogLog } else { Input::Score };
@@ -157,9 +156,8 @@ impl Answers {
     }
 
     /// The lowest threshold of a score that holds the risk, of all scores that were candidates together.
-    fn certified(&self, score: usize, risk: RiskControl) -> Result<Certified, CalibrateError> {
+    fn certified(&self, inputs: &[f64], risk: RiskControl) -> Result<Certified, CalibrateError> {
         let RiskControl { target, confidence } = risk;
-        let inputs = &self.scores[score].inputs;
         let mut items: Vec<_> = inputs.iter().zip(&self.correct).map(|(x, right)| ((*x).into(), *right)).collect();
         // Answers above the highest are withheld, too (they are out of range). Given that one, the others are independent draws
         // from what lies below it, and so is each answer that will be given.
@@ -173,9 +171,8 @@ impl Answers {
     }
 
     /// A map of a score fitted on these answers.
-    fn fit(&self, score: usize, isotonic: bool, answers: &[usize]) -> Option<Map> {
-        let Scored { input, inputs, .. } = &self.scores[score];
-        let (input, of) = (*input, |item: &usize| (inputs[*item], self.correct[*item]));
+    fn fit(&self, &Scored { input, ref inputs, .. }: &Scored, isotonic: bool, answers: &[usize]) -> Option<Map> {
+        let of = |item: &usize| (inputs[*item], self.correct[*item]);
         let (mut inputs, mut labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
         if isotonic {
             // one wrong answer more at the top and one right one at the bottom: a step of a few answers alike is no certainty
@@ -192,10 +189,10 @@ impl Answers {
     }
 
     /// Every answer's probability by the score and the map that `choose` makes of the other folds.
-    fn cross_validate(
-        &self,
+    fn cross_validate<'s>(
+        &'s self,
         answers: &[usize],
-        mut choose: impl FnMut(&[usize]) -> Option<(usize, Map)>,
+        mut choose: impl FnMut(&[usize]) -> Option<(&'s Scored, Map)>,
     ) -> Option<(Vec<f64>, Vec<bool>)> {
         let mut predicted = Vec::new();
         for fold in 0..FOLDS {
@@ -203,8 +200,7 @@ impl Answers {
             let of_others = answers.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
             let rest: Vec<usize> = of_others.map(|(_, item)| *item).collect();
             let (score, map) = choose(&rest)?;
-            let inputs = &self.scores[score].inputs;
-            let of_item = |&item: &usize| (bounded(map.at(inputs[item]), rest.len()), self.correct[item]);
+            let of_item = |&item: &usize| (bounded(map.at(score.inputs[item]), rest.len()), self.correct[item]);
             predicted.extend(answers.iter().skip(fold).step_by(FOLDS).map(of_item));
         }
         Some(predicted.into_iter().unzip())
@@ -212,13 +208,13 @@ impl Answers {
 
     /// Of every score with every map that the answers suffice for, the one of the least cross-validated Brier score on these
     /// answers (of equals the first), fitted on all of them.
-    fn best(&self, answers: &[usize]) -> Option<(usize, Map)> {
+    fn best(&self, answers: &[usize]) -> Option<(&Scored, Map)> {
         let maps: &[bool] = if self.correct.len() >= MIN_ISOTONIC { &[false, true] } else { &[false] };
-        let candidates = (0..self.scores.len()).flat_map(|score| maps.iter().map(move |&isotonic| (score, isotonic)));
-        let brier_of = |(score, isotonic): (usize, bool)| {
+        let candidates = self.scores.iter().flat_map(|score| maps.iter().map(move |&isotonic| (score, isotonic)));
+        let brier_of = |(score, isotonic)| {
             let fit = |rest: &[usize]| Some((score, self.fit(score, isotonic, rest)?));
             let (predicted, labels) = self.cross_validate(answers, fit)?;
-            Some(predicted.iter().zip(labels).map(|(p, label)| (p - f64::from(u8::from(label))).powi(2)).sum::<f64>())
+            Some(predicted.iter().zip(labels).map(|(p, label)| (p - f64::from(label)).powi(2)).sum::<f64>())
         };
         let scored = candidates.filter_map(|candidate| Some((brier_of(candidate)?, candidate)));
         let (_, (score, isotonic)) = scored.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -232,7 +228,7 @@ impl Answers {
             let right = rest.iter().filter(|item| self.correct[**item]).count();
             base.resize(base.len() + answers.len() - rest.len(), right as f64 / rest.len() as f64);
             let (score, map) = self.best(rest)?;
-            *chosen.entry(map.name(&self.scores[score].method.key)).or_default() += 1;
+            *chosen.entry(map.name(&score.method.key)).or_default() += 1;
             Some((score, map))
         })?;
         let levels = Ranking::of(&predicted, &labels).levels();

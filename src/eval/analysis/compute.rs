@@ -1,13 +1,15 @@
 //! Runs of items in, an [`Analysis`] out.
 
-use super::load::Run;
+use super::load::{Run, load};
 use super::methods::{self, TASK_IDENTITY};
 use super::*;
 use crate::eval::metrics::MeanSd;
 use crate::files;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) fn analysis(mut runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+/// Reads run folders and computes everything of them. Shards of one run, in one folder or several, are merged.
+pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+    let mut runs = load(folders)?;
     runs.iter_mut().for_each(score_task_identity);
     let mut methods = methods_of(&runs);
     // the default may be missing: then the first method is compared with
@@ -31,7 +33,7 @@ fn score_task_identity(run: &mut Run) {
     for item in run.items.values() {
         let Some(correct) = item.correct else { continue };
         let counts = tasks.entry(item.task.clone()).or_default();
-        *counts = (counts.0 + f64::from(u8::from(correct)), counts.1 + 1.0);
+        *counts = (counts.0 + f64::from(correct), counts.1 + 1.0);
     }
     for item in run.items.values_mut().filter(|item| item.answered()) {
         let among = tasks.keys().filter(|task| benchmark(task) == benchmark(&item.task)).count();
@@ -53,7 +55,7 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
     let mut keys: BTreeSet<&str> = scores.map(|(key, _)| key.as_str()).collect();
     keys.extend(runs.iter().flat_map(|run| methods::of_run(&run.manifest)));
     let mut methods: Vec<Method> =
-        keys.iter().map(|key| Method::among(key, &keys, items().filter_map(|item| item.score(key)))).collect();
+        keys.iter().map(|key| Method::of(key, &keys, items().filter_map(|item| item.score(key)))).collect();
     methods.sort_by(|a, b| a.rank().cmp(&b.rank()));
     methods
 }

@@ -135,7 +135,7 @@ mod tests {
                 item
             })
             .collect();
-        let methods = [Method::among("p", &BTreeSet::from(["p"]), [0.5].into_iter())];
+        let methods = [Method::of("p", &BTreeSet::from(["p"]), [0.5].into_iter())];
         let options = AnalysisOptions { resamples: 50, ..AnalysisOptions::default() };
         let curves = curves(Data { items: &items, methods: &methods, options: &options });
         let [EarlyStopping { items: 20, tokens: 2000, points, .. }] = &curves[..] else { panic!("{curves:?}") };

@@ -3,7 +3,9 @@
 
 use super::summary::wilson;
 use super::{Data, Item, Method};
-use crate::eval::metrics::{Binning, Confidence, Isotonic, Mt19937, Platt, Ranking, RiskControl, brier, ece, log_odds};
+use crate::eval::metrics::{
+    Binning, Confidence, Isotonic, Platt, Ranking, RiskControl, brier, ece, log_odds, permutation,
+};
 use serde::Serialize;
 
 /// A task's items cut in two at random.
@@ -75,7 +77,7 @@ pub(super) fn holdout(Data { items, methods, options }: Data, binning: Binning) 
     if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {
         return None;
     }
-    let order = Mt19937::new(options.seed).permutation(graded.len());
+    let order = permutation(options.seed, graded.len());
     let (fitted, held_out) = order.split_at(graded.len().div_ceil(2));
     let half = |half: &[usize], method: &Method| Half {
         items: half.len(),

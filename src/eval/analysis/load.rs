@@ -298,7 +298,7 @@ pub fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) 
                 good += 1;
                 each(found);
             }
-            Err(_) if !line.is_terminated() => {
+            Err(_) if !line.bytes.ends_with(b"\n") => {
                 notes.push(format!("{name}: line {} is half-written and left out", line.number));
             }
             Err(error) => bad.push((line.number, error.to_string())),
@@ -331,7 +331,7 @@ pub(super) mod tests {
         });
         let sample = json!({
             "doc_id": doc_id, "task": "task", "doc": null, "target": "", "arguments": [], "resps": [],
-            "filtered_resps": [], "metrics": {"acc": f64::from(u8::from(correct))}, "uq": uq,
+            "filtered_resps": [], "metrics": {"acc": f64::from(correct)}, "uq": uq,
         });
         serde_json::from_value::<Sample>(sample).unwrap().into()
     }

@@ -49,8 +49,10 @@ fn known() -> impl Iterator<Item = &'static Score> {
 }
 
 impl Method {
-    /// A method by its key. One that is not known counts as a probability if all its `scores` are in [0, 1].
-    pub fn of(key: &str, mut scores: impl Iterator<Item = f64>) -> Method {
+    /// A method by its key, over items that have the scores `keys`. One that is not known counts as a probability if all its
+    /// `scores` are in [0, 1].
+    pub fn of(key: &str, keys: &BTreeSet<&str>, mut scores: impl Iterator<Item = f64>) -> Method {
+        let log = LOGARITHMS.iter().find(|(product, log)| *product == key && keys.contains(log));
         let known = known().find(|known| known.key == key);
         let other = if key == TASK_IDENTITY { "Task identity" } else { key };
         let in_unit_interval = || key != TASK_IDENTITY && scores.all(|score| (0.0..=1.0).contains(&score));
@@ -60,14 +62,8 @@ impl Method {
             group: known.map_or(Group::Other, |known| known.group),
             probability: known.map_or_else(in_unit_interval, |known| known.is_probability),
             own_answer: known.is_some_and(|known| known.of_majority),
-            log: None,
+            log: log.map(|(_, log)| *log),
         }
-    }
-
-    /// As [`of`](Self::of), over items that have the scores `keys`.
-    pub(super) fn among(key: &str, keys: &BTreeSet<&str>, scores: impl Iterator<Item = f64>) -> Method {
-        let log = LOGARITHMS.iter().find(|(product, log)| *product == key && keys.contains(log));
-        Method { log: log.map(|(_, log)| *log), ..Method::of(key, scores) }
     }
 
     /// Its place in reports.
@@ -91,9 +87,10 @@ mod tests {
 
     #[test]
     fn an_unknown_method_is_judged_by_its_scores() {
-        assert!(Method::of("mine", [0.0, 1.0].into_iter()).probability);
-        assert!(!Method::of("mine", [0.0, 1.1].into_iter()).probability);
-        assert!(!Method::of("trace_length", [0.5].into_iter()).probability);
-        assert_eq!(Method::of("mine", std::iter::empty()).name, "mine");
+        let of = |key: &str, scores: &[f64]| Method::of(key, &BTreeSet::new(), scores.iter().copied());
+        assert!(of("mine", &[0.0, 1.0]).probability);
+        assert!(!of("mine", &[0.0, 1.1]).probability);
+        assert!(!of("trace_length", &[0.5]).probability);
+        assert_eq!(of("mine", &[]).name, "mine");
     }
 }

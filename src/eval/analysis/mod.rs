@@ -22,6 +22,7 @@ pub mod methods;
 mod summary;
 mod sweep;
 
+pub use compute::analyse;
 pub use load::{AnalysisError, Item, for_each_line, sample_files};
 pub use methods::{Group, Method};
 
@@ -389,11 +390,6 @@ pub struct Stage {
     pub seconds_per_item: f64,
     /// Over the seconds of `generate` for the same items.
     pub relative_to_generate: Option<f64>,
-}
-
-/// Reads run folders and computes everything of them. Shards of one run, in one folder or several, are merged.
-pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
-    compute::analysis(load::load(folders)?, options)
 }
 
 /// Content of a run folder's `results.json`: the [`Analysis`] of this folder alone, without the folder, which may be moved.

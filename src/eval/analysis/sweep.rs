@@ -53,7 +53,7 @@ fn of_setting(setting: &Setting, points: &[(&Item, &SweepItem)], methods: &[Meth
         setting: setting.clone(),
         items: points.len(),
         chain_overlap: mean(points.iter().map(|(_, point)| point.overlap)),
-        same_chain: mean(points.iter().map(|(_, point)| f64::from(u8::from(point.overlap == 1.0)))),
+        same_chain: mean(points.iter().map(|(_, point)| f64::from(point.overlap == 1.0))),
         mean_chain: mean(points.iter().map(|(_, point)| point.chain as f64)),
         methods: methods.iter().filter_map(|method| of_method(method, points)).collect(),
     }

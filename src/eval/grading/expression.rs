@@ -3,7 +3,7 @@
 use super::form::Form;
 use super::functions::{binomial, factorial, rounded};
 use super::rational::Rational;
-use super::text::{group, period, proper_fraction};
+use super::text::{group, letters, period, proper_fraction, take_char};
 use super::vocabulary::{UNITS, is_half_of_day, is_unit_letter, multiplier};
 use crate::uq::answer::pattern;
 use regex::Regex;
@@ -36,12 +36,6 @@ impl<'a> Parser<'a> {
         self.rest.chars().next()
     }
 
-    pub(super) fn next(&mut self) -> Option<char> {
-        let c = self.peek()?;
-        self.rest = &self.rest[c.len_utf8()..];
-        Some(c)
-    }
-
     /// Takes what a pattern finds at the start.
     fn take(&mut self, pattern: &Regex) -> Option<&'a str> {
         let (found, rest) = self.rest.split_at(pattern.find(self.rest)?.end());
@@ -66,15 +60,9 @@ impl<'a> Parser<'a> {
         after.is_some()
     }
 
-    /// The ASCII letters at the start.
-    pub(super) fn letters(&self) -> &'a str {
-        let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-        &self.rest[..length]
-    }
-
     /// Name of the command at the start.
     pub(super) fn command(&self) -> Option<&'a str> {
-        let name = Self::new(self.rest.strip_prefix('\\')?, 0).letters();
+        let name = letters(self.rest.strip_prefix('\\')?);
         (!name.is_empty()).then_some(name)
     }
 
@@ -143,7 +131,7 @@ impl<'a> Parser<'a> {
 
     /// Factor of a word: `million`, `\text{ million dollars}`.
     fn multiplier(&mut self) -> Option<Rational> {
-        let letters = self.letters();
+        let letters = letters(self.rest);
         let (words, rest) = self.words().unwrap_or((letters, &self.rest[letters.len()..]));
         let value = multiplier(words.split_whitespace().next()?)?;
         self.rest = rest;
@@ -152,7 +140,7 @@ impl<'a> Parser<'a> {
 
     /// Skips a unit, its exponent and the unit that it is divided by.
     fn skip_unit(&mut self) -> bool {
-        let (start, letters) = (self.rest, self.letters());
+        let (start, letters) = (self.rest, letters(self.rest));
         let (is_unit, rest) = match self.words() {
             Some((words, rest)) => {
                 let variable = words.chars().count() == 1 && !words.starts_with(is_unit_letter);
@@ -241,7 +229,7 @@ impl<'a> Parser<'a> {
             '⌈' => rounded(&self.enclosed(&["⌉"], Self::sum)?, "⌈", f64::ceil),
             '\\' => self.command_value(),
             c @ ('π' | '∞' | '∅') => {
-                self.next();
+                take_char(&mut self.rest);
                 if c == 'π' { Form::rounded(std::f64::consts::PI) } else { Some(Form::symbol(c)) }
             }
             c if c.is_alphabetic() => self.name(),
@@ -251,7 +239,7 @@ impl<'a> Parser<'a> {
 
     /// The inside of brackets, the opening one next.
     fn enclosed(&mut self, close: &[&str], read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        self.next();
+        take_char(&mut self.rest);
         let inside = self.within(close == ["|"], read)?;
         close.iter().any(|close| self.eat(close)).then_some(inside)
     }

@@ -1,6 +1,6 @@
 //! LaTeX without what only changes its looks: one spelling for everything that the parsers look at.
 
-use super::text::{digits, group};
+use super::text::{digits, group, letters, take_char};
 use super::vocabulary::{FUNCTIONS, PERCENT, Words};
 use crate::uq::answer::pattern;
 use regex::Captures;
@@ -137,12 +137,6 @@ struct Cleaner<'a> {
 }
 
 impl Cleaner<'_> {
-    fn next(&mut self) -> Option<char> {
-        let c = self.rest.chars().next()?;
-        self.rest = &self.rest[c.len_utf8()..];
-        Some(c)
-    }
-
     /// Reads one character or command; `None` at the end.
     fn step(&mut self) -> Option<()> {
         if let Some((text, rest)) = replacement(self.rest) {
@@ -164,7 +158,7 @@ impl Cleaner<'_> {
             self.rest = &self.rest[raised.end()..];
             return Some(());
         }
-        match self.next()? {
+        match take_char(&mut self.rest)? {
             '\\' => self.command(),
             c => self.text.push(c),
         }
@@ -173,11 +167,10 @@ impl Cleaner<'_> {
 
     /// The rest after a backslash: a command, or a character that is no letter.
     fn command(&mut self) {
-        let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let (name, rest) = self.rest.split_at(length);
-        self.rest = rest;
+        let name = letters(self.rest);
+        self.rest = &self.rest[name.len()..];
         match name {
-            "" => match self.next() {
+            "" => match take_char(&mut self.rest) {
                 None => {}
                 Some(c @ ('\\' | '{' | '}')) => self.text.extend(['\\', c]),
                 Some('!') if self.text.ends_with(',') => self.rest = self.rest.trim_start(),

@@ -49,7 +49,7 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     let form = match grader {
         Grader::Number => number::normal_form(answer),
         Grader::Math => math::normal_form(answer),
-        Grader::Choice => return words::choice(answer),
+        Grader::Choice => return words::letter(answer).map_or_else(|| words::normal_form(answer), String::from),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
     form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))

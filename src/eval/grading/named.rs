@@ -4,6 +4,7 @@ use super::expression::Parser;
 use super::form::Form;
 use super::functions::{apply, binomial};
 use super::rational::Rational;
+use super::text::{letters, take_char};
 use super::vocabulary::{FUNCTIONS, MARKS, SYMBOLS, is_half_of_day};
 use crate::uq::answer::pattern;
 
@@ -41,7 +42,7 @@ impl Parser<'_> {
 
     /// A letter with its index, or a known name without a backslash.
     pub(super) fn name(&mut self) -> Option<Form> {
-        let run = self.letters();
+        let run = letters(self.rest);
         let start = self.rest;
         self.rest = &self.rest[run.len()..];
         match run {
@@ -51,7 +52,7 @@ impl Parser<'_> {
             "inf" | "infinity" | "infty" | "oo" => Some(Form::symbol('∞')),
             _ => {
                 self.rest = start;
-                let letter = self.next()?;
+                let letter = take_char(&mut self.rest)?;
                 self.symbol(letter.encode_utf8(&mut [0; 4]))
             }
         }
@@ -72,7 +73,7 @@ impl Parser<'_> {
             name.push('\'');
         }
         if is_applied(&name, self.rest) {
-            self.next();
+            take_char(&mut self.rest);
             let mut arguments = vec![self.within(false, Self::sum)?.key()];
             while self.eat(",") {
                 arguments.push(self.within(false, Self::sum)?.key());
@@ -86,7 +87,10 @@ impl Parser<'_> {
     /// The text of an index.
     fn index(&mut self) -> Option<String> {
         self.skip_spaces();
-        if self.peek() == Some('{') { Some(self.group()?.replace(' ', "")) } else { self.next().map(String::from) }
+        match self.peek()? {
+            '{' => Some(self.group()?.replace(' ', "")),
+            _ => take_char(&mut self.rest).map(String::from),
+        }
     }
 
     /// A function with its base or power and its argument.
@@ -106,7 +110,7 @@ impl Parser<'_> {
         let mut argument = self.power()?;
         loop {
             self.skip_spaces();
-            let name = self.command().unwrap_or_else(|| self.letters());
+            let name = self.command().unwrap_or_else(|| letters(self.rest));
             let ends = self.rest.starts_with(['(', '[']) || FUNCTIONS.contains(name) || self.command() == Some("text");
             if ends || !self.starts_factor() {
                 return Some(argument);

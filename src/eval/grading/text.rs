@@ -11,6 +11,19 @@ pub(super) fn digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
 
+/// The ASCII letters at the start of a text.
+pub(super) fn letters(text: &str) -> &str {
+    &text[..text.bytes().take_while(u8::is_ascii_alphabetic).count()]
+}
+
+/// Takes the first character off a text.
+pub(super) fn take_char(text: &mut &str) -> Option<char> {
+    let mut chars = text.chars();
+    let first = chars.next();
+    *text = chars.as_str();
+    first
+}
+
 /// Content of the braces at the start of a text, and the text after them.
 pub(super) fn group(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0;

@@ -24,11 +24,6 @@ fn brackets(text: &str) -> Option<String> {
     found.then_some(plain)
 }
 
-/// The option's letter, else the words of the answer.
-pub(super) fn choice(answer: &str) -> String {
-    letter(answer).map_or_else(|| normal_form(answer), |letter| letter.to_string())
-}
-
 /// The letter of an answer like `B`, `(b)`, `B) the cat`, `option B`, `\text{(B)}`, but not of `a cat`.
 pub(super) fn letter(answer: &str) -> Option<char> {
     let plain = pattern!(r"\\[A-Za-z]+").replace_all(answer, " ");

@@ -1,6 +1,6 @@
 //! The paper's evaluation sets: equal numbers of right and wrong answers, at most 500 of each.
 
-use super::mt19937::Mt19937;
+use super::mt19937::permutation;
 use super::ranking::{Level, totals};
 use super::{Bin, Binning, Confidence, Metric, Ranking, reliability};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub const SEEDS: std::ops::Range<u32> = 0..5;
 pub fn balanced_subsample(labels: &[bool], seed: u32) -> [Vec<usize>; 2] {
     let (correct, incorrect): (Vec<usize>, Vec<usize>) = (0..labels.len()).partition(|i| labels[*i]);
     let n = correct.len().min(incorrect.len()).min(MAX_PER_CLASS);
-    let order = |class: &[usize]| Mt19937::new(seed).permutation(class.len()).into_iter().take(n);
+    let order = |class: &[usize]| permutation(seed, class.len()).into_iter().take(n);
     [correct, incorrect].map(|class| order(&class).map(|i| class[i]).collect())
 }
 

@@ -1,6 +1,6 @@
 //! The bootstrap (Efron 1979): how far a metric moves when the items are drawn again.
 
-use super::mt19937::Mt19937;
+use super::mt19937::{Mt19937, up_to};
 use rayon::prelude::*;
 
 /// Draws `items` of `items` with replacement, `resamples` times, and returns the values of `evaluate`, in
@@ -15,7 +15,7 @@ pub fn resampled<T: Send>(
         counts.fill(0);
         let mut random = Mt19937::new(seed ^ (resample as u32 + 1).wrapping_mul(0x9E37_79B9));
         for _ in 0..items {
-            let drawn = &mut counts[random.up_to(items as u32 - 1) as usize];
+            let drawn = &mut counts[up_to(&mut random, items as u32 - 1) as usize];
             *drawn = drawn.saturating_add(1);
         }
         evaluate(counts)

@@ -27,7 +27,7 @@ pub use bootstrap::{interval, resampled};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
 pub use calibrators::{Isotonic, Platt, log_odds};
 pub use discrimination::{auprc, auroc, length_controlled_auroc};
-pub use mt19937::Mt19937;
+pub use mt19937::permutation;
 pub use ranking::{Confidence, Level, Ranking};
 pub use risk::RiskControl;
 pub use selective::{CurvePoint, aurc, prr, risk_coverage};

@@ -1,43 +1,28 @@
 //! Draws of numpy's legacy `RandomState` from the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), so that a
 //! published seed gives the published sample. By hand on top of `rand_mt`: no crate has numpy's legacy `choice`.
 
-use rand_mt::Mt;
+/// A stream of 32-bit numbers, seeded as `numpy.random.RandomState(seed)` (the authors' `init_genrand`).
+pub use rand_mt::Mt as Mt19937;
 
-/// A stream of 32-bit numbers.
-#[derive(Clone, Debug)]
-pub struct Mt19937(Mt);
-
-impl Mt19937 {
-    /// Seeded as `numpy.random.RandomState(seed)` (the authors' `init_genrand`).
-    pub fn new(seed: u32) -> Mt19937 {
-        Mt19937(Mt::new(seed))
-    }
-
-    /// The next number of the stream.
-    pub fn next_u32(&mut self) -> u32 {
-        self.0.next_u32()
-    }
-
-    /// Uniform in `0..=max`: numpy's legacy bounded integers, the low bits of a number, drawn again while too large.
-    pub fn up_to(&mut self, max: u32) -> u32 {
-        let mask = u32::MAX.checked_shr(max.leading_zeros()).unwrap_or(0);
-        loop {
-            let value = self.next_u32() & mask;
-            if value <= max {
-                return value;
-            }
+/// Uniform in `0..=max`: numpy's legacy bounded integers, the low bits of a number, drawn again while too large.
+pub fn up_to(random: &mut Mt19937, max: u32) -> u32 {
+    let mask = u32::MAX.checked_shr(max.leading_zeros()).unwrap_or(0);
+    loop {
+        let value = random.next_u32() & mask;
+        if value <= max {
+            return value;
         }
     }
+}
 
-    /// `RandomState.permutation(n)`; its first numbers are `RandomState.choice(n, size, replace=False)`, which is also what
-    /// `pandas.DataFrame.sample` draws.
-    pub fn permutation(&mut self, n: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..n).collect();
-        for i in (1..n).rev() {
-            order.swap(i, self.up_to(i as u32) as usize);
-        }
-        order
+/// `RandomState(seed).permutation(n)`; its first numbers are `RandomState.choice(n, size, replace=False)`, which is also what
+/// `pandas.DataFrame.sample` draws.
+pub fn permutation(seed: u32, n: usize) -> Vec<usize> {
+    let (mut random, mut order) = (Mt19937::new(seed), Vec::from_iter(0..n));
+    for i in (1..n).rev() {
+        order.swap(i, up_to(&mut random, i as u32) as usize);
     }
+    order
 }
 
 #[cfg(test)]
@@ -57,9 +42,9 @@ mod tests {
     fn bounded_numbers_reach_both_ends_and_none_needs_no_number() {
         let mut random = Mt19937::new(1);
         let mut seen = [false; 6];
-        (0..200).for_each(|_| seen[random.up_to(5) as usize] = true);
+        (0..200).for_each(|_| seen[up_to(&mut random, 5) as usize] = true);
         assert_eq!(seen, [true; 6]);
-        assert_eq!(random.up_to(0), 0);
-        assert_eq!(random.permutation(0), [0usize; 0]);
+        assert_eq!(up_to(&mut random, 0), 0);
+        assert_eq!(permutation(1, 0), [0usize; 0]);
     }
 }

@@ -66,7 +66,7 @@ pub fn assess(
     }
     if let Some(answer) = answer {
         sample.uq.status = Status::Ok;
-        sample.metrics.insert("acc".to_owned(), f64::from(u8::from(grading::correct_for(item, &answer.text))));
+        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, &answer.text)));
         let (response, mut queries) = traced.parts();
         let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
         sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
@@ -83,13 +83,12 @@ pub fn assess(
             sample.uq.ensemble.push(EnsembleMember { member, text });
         }
         (sample.uq.chain, sample.uq.kept) = (outcome.chain, outcome.kept);
-    }
-    if answer.is_none() && item.grader == Grader::Contains {
-        sample.metrics.insert("acc".to_owned(), f64::from(u8::from(grading::correct_for(item, text))));
+    } else if item.grader == Grader::Contains {
+        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, text)));
     }
     // the authors leave out what their code cannot grade
     if let Some(right) = grading::label_reference(text, &item.target, &task.name, item.grader) {
-        sample.metrics.insert("acc_reference".to_owned(), f64::from(u8::from(right)));
+        sample.metrics.insert("acc_reference".to_owned(), f64::from(right));
     }
     Ok(sample)
 }

@@ -42,8 +42,9 @@ impl Fingerprint {
     /// Reads the files of a model folder.
     pub fn of(folder: &Path, spec: &ModelSpec, chat_template: Option<&str>) -> Result<Self, (PathBuf, io::Error)> {
         let whole = |name: &str| {
-            let path = folder.join(name);
-            hash_file(&path).map_err(|error| (path, error))
+            let (path, mut hash) = (folder.join(name), Sha256::new());
+            let read = files::open(&path).and_then(|mut file| add(&mut file, &mut hash));
+            read.map(|()| digits(hash.finalize())).map_err(|error| (path, error))
         };
         let optional = |name: &str| match whole(name) {
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
@@ -60,13 +61,6 @@ impl Fingerprint {
             chat_template: chat_template.map(|text| digits(Sha256::digest(text))),
         })
     }
-}
-
-/// The hash of a whole file.
-fn hash_file(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    add(&mut files::open(path)?, &mut hash)?;
-    Ok(digits(hash.finalize()))
 }
 
 /// Adds what is left of a source, a block at a time.

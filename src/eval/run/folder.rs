@@ -59,12 +59,6 @@ impl RunFolder {
         let task = task.replace(|c: char| !(c.is_alphanumeric() || "-.".contains(c)), "_");
         self.0.join(format!("{kind}_{task}{shard}.jsonl"))
     }
-
-    /// Writes a whole file at once: readers see the old one or the new one.
-    pub fn replace(&self, name: &str, text: &str) -> Result<(), FolderError> {
-        let path = self.0.join(name);
-        cache::write(&path, text.as_bytes()).map_err(|source| FolderError::Io { path, source })
-    }
 }
 
 /// Whether what a run makes belongs with what is there, of an earlier run.

@@ -39,11 +39,6 @@ impl Line<'_> {
     pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(self.bytes)
     }
-
-    /// Whether the line ends in a newline, unlike the last one of a truncated file.
-    pub fn is_terminated(&self) -> bool {
-        self.bytes.ends_with(b"\n")
-    }
 }
 
 /// The lines of a file, without blank ones.

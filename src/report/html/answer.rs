@@ -1,21 +1,18 @@
 //! One answer with its chain drawn on the response, for a notebook or as a page of its own: `answer.html`, without a script.
 
-use super::page::environment;
+use super::page::filled;
 use crate::io::record::Record;
 use crate::report::term::{
     ABSTAINED, AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of,
 };
 use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};
-use minijinja::{Error, Value, context};
+use minijinja::{Value, context};
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without
 /// `page`, the part of a page that a notebook shows.
-///
-/// # Errors
-/// The template's own, of which none depends on the data.
-pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
-    let Record { answer, scores, confidence: calibrated, .. } = report.record;
+pub fn answer(report: &AskReport, page: bool) -> String {
+    let Record { answer, scores, confidence: calibrated, .. } = &report.record;
     let (label, shown, mut notes) = match calibrated {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
@@ -31,19 +28,17 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
         let shown = as_shown().iter().filter_map(|score| Some((score, scores.get(score.key)?)));
         shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
     });
-    environment().render_str(
-        include_str!("answer.html"),
-        context! {
-            page,
-            label,
-            shown,
-            notes,
-            answer => answer.as_ref().map(|_| report.answer_text().trim().to_owned()),
-            value => calibrated.as_ref().filter(|_| !out_of_range).map(|found| found.value),
-            segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),
-            scores => scores.collect::<Value>(),
-        },
-    )
+    let data = context! {
+        page,
+        label,
+        shown,
+        notes,
+        answer => answer.as_ref().map(|_| report.answer_text().trim().to_owned()),
+        value => calibrated.as_ref().filter(|_| !out_of_range).map(|found| found.value),
+        segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),
+        scores => scores.collect::<Value>(),
+    };
+    filled(include_str!("answer.html"), data)
 }
 
 /// A piece of the response: its text, and of a token what it is to the answer and what is known of it.
@@ -60,20 +55,17 @@ fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece)
 mod tests {
     use super::*;
     use crate::uq::Profile;
-    use std::slice::from_ref;
 
     #[test]
     fn text_is_escaped_and_a_response_without_an_answer_says_so() {
-        let (token_text, range) = ("<b>".to_owned(), 0..3);
         let report = AskReport {
-            text: "<b>",
-            ranges: from_ref(&range),
-            token_texts: from_ref(&token_text),
-            logprobs: &[0.25_f64.ln()],
-            record: &Record::no_answer(serde_json::Value::Null, Profile::Corrected, 1),
-            all_scores: true,
+            text: "<b>".to_owned(),
+            ranges: std::iter::once(0..3).collect(),
+            token_texts: vec!["<b>".to_owned()],
+            logprobs: vec![0.25_f64.ln()],
+            record: Record::no_answer(serde_json::Value::Null, Profile::Corrected, 1),
         };
-        let (part, page) = (answer(&report, false).unwrap(), answer(&report, true).unwrap());
+        let (part, page) = (answer(&report, false), answer(&report, true));
         assert!(part.contains("&lt;b&gt;</span>") && !part.contains("<b>"), "{part}");
         assert!(part.contains("title=\"p 0.250\"") && part.contains("No final answer"), "{part}");
         assert!(page.starts_with("<!doctype html>") && page.contains(&part) && page.ends_with("</html>\n"), "{page}");

@@ -27,20 +27,11 @@ use crate::eval::sample::Sample;
 /// Bytes of items that a page holds at most: what a browser still opens at once.
 const ITEMS_LIMIT: usize = 30 << 20;
 
-/// Why there is no page.
-#[derive(Debug, thiserror::Error)]
-pub enum HtmlError {
-    #[error(transparent)]
-    Analysis(#[from] AnalysisError),
-    #[error("the report as a page: {0}")]
-    Template(#[from] minijinja::Error),
-}
-
 /// The report of an analysis as a page; reads the runs' samples once more.
 ///
 /// # Errors
 /// A samples file that cannot be read any more.
-pub fn render(analysis: &Analysis) -> Result<String, HtmlError> {
+pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
     let limit = ITEMS_LIMIT / benchmarks.max(1);
     let mut runs = Vec::with_capacity(benchmarks);
@@ -52,7 +43,7 @@ pub fn render(analysis: &Analysis) -> Result<String, HtmlError> {
     let title = format!("Evaluation of {}", models.join(", "));
     let methods = analysis.methods.clone();
     let (findings, tables, galleries) = (findings(analysis), tables(analysis), galleries(analysis));
-    Ok(Page { title, findings, runs, tables, galleries, methods }.render()?)
+    Ok(Page { title, findings, runs, tables, galleries, methods }.render())
 }
 
 /// The items of a run's benchmarks.

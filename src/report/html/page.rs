@@ -9,7 +9,7 @@ use crate::report::tables::{Table, meaning};
 use crate::report::term::sanitize::visible;
 use crate::uq::answer::pattern;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
+use minijinja::{AutoEscape, Environment, Value, context, escape_formatter};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -35,10 +35,7 @@ const RESPONSE_SCRIPTS: &str = concat!(include_str!("dom.js"), include_str!("vie
 impl Document<'_> {
     /// The whole file, and its content security policy: the page loads nothing, and of what stands in it only its own style
     /// and script count, each known by its hash.
-    ///
-    /// # Errors
-    /// The template's own, of which none depends on the data.
-    pub fn render(&self, data: Value) -> Result<(String, String), Error> {
+    pub fn render(&self, data: Value) -> (String, String) {
         let style = format!("\n{}{}", include_str!("page.css"), self.style);
         let script = format!("\n\"use strict\";\n{RESPONSE_SCRIPTS}{}", self.script);
         let hash = |text: &str| format!("'sha256-{}'", base64::encode(Sha256::digest(text)));
@@ -49,7 +46,7 @@ impl Document<'_> {
             if self.connects { "'self'" } else { "'none'" }
         );
         let [heat, legend] = [include_str!("heat.html"), include_str!("legend.html")].map(markup);
-        let body = environment().render_str(self.body, context! { title => self.title, heat, legend, ..data })?;
+        let body = filled(self.body, context! { title => self.title, heat, legend, ..data });
         let frame = context! {
             title => self.title,
             policy => markup(policy.as_str()),
@@ -58,7 +55,7 @@ impl Document<'_> {
             head => markup(script_safe(&self.head.to_string())),
             script => markup(script),
         };
-        Ok((environment().render_str(include_str!("frame.html"), frame)? + "\n", policy))
+        (filled(include_str!("frame.html"), frame) + "\n", policy)
     }
 }
 
@@ -78,10 +75,7 @@ pub struct Page {
 
 impl Page {
     /// The whole file. The same input gives the same bytes.
-    ///
-    /// # Errors
-    /// The template's own, of which none depends on the data.
-    pub fn render(&self) -> Result<String, Error> {
+    pub fn render(&self) -> String {
         let items: Vec<String> = self.runs.iter().map(Items::json).collect();
         let run = |run: &Items| json!({"model": visible(&run.model), "task": visible(&run.task)});
         let method = |method: &Method| json!([visible(&method.key), visible(&method.name)]);
@@ -96,15 +90,15 @@ impl Page {
                 "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
             }),
         };
-        let (page, _) = document.render(context! {
+        let data = context! {
             findings => Value::from(Serde(&self.findings)),
             tables => Value::from(Serde(&self.tables)),
             open_tables => OPEN_TABLES,
             galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
             left_out => self.runs.iter().map(|run| run.left_out).sum::<usize>(),
             items => markup(items.join(",\n")),
-        })?;
-        Ok(page)
+        };
+        document.render(data).0
     }
 }
 
@@ -129,8 +123,9 @@ fn head(name: &str) -> Value {
     context! { arrow, meaning }
 }
 
-/// Every other text is escaped, and what a terminal or a page would act upon made visible.
-pub(super) fn environment() -> Environment<'static> {
+/// A template of this program, filled in. Every text that is no [`markup`] is escaped, and what a terminal or a page would act
+/// upon made visible.
+pub(super) fn filled(template: &str, data: Value) -> String {
     let mut environment = Environment::new();
     environment.add_filter("with_minus", with_minus);
     environment.add_filter("head", head);
@@ -139,5 +134,5 @@ pub(super) fn environment() -> Environment<'static> {
         Some(text) if !value.is_safe() => Ok(out.write_str(&escape(text))?),
         _ => escape_formatter(out, state, value),
     });
-    environment
+    environment.render_str(template, data).expect("no error of these templates depends on the data")
 }

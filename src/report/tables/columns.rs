@@ -28,10 +28,6 @@ impl<'a, T> Column<'a, T> {
     pub(super) fn unranked(self) -> Column<'a, T> {
         Column { ranked: false, ..self }
     }
-
-    fn cell(&self, of: &T) -> Cell {
-        self.format.show((self.number)(of)).into()
-    }
 }
 
 /// Rows with their names.
@@ -45,8 +41,10 @@ pub(super) fn table<T>(
     sections: Vec<(Option<String>, NamedRows<T>)>,
     notes: Vec<String>,
 ) -> Table {
+    let cell = |text| Cell { text, best: false };
     let row = |(name, of): &(String, T)| {
-        std::iter::once(Cell::from(name.as_str())).chain(columns.iter().map(|column| column.cell(of))).collect()
+        let numbers = columns.iter().map(|column| cell(column.format.show((column.number)(of))));
+        std::iter::once(cell(name.clone())).chain(numbers).collect()
     };
     let sections: Vec<Section> =
         sections.into_iter().map(|(label, rows)| Section { label, rows: rows.iter().map(row).collect() }).collect();

@@ -2,9 +2,6 @@
 
 use super::facts::Number;
 
-/// Stands for a missing number.
-pub const NONE: &str = "—";
-
 /// Format of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Format {
@@ -33,7 +30,7 @@ impl Format {
         use Format::*;
         let number = number.into();
         let value = if self == Items { number.items.map(|items| items as f64) } else { number.value };
-        let Some(value) = value else { return NONE.to_owned() };
+        let Some(value) = value else { return "—".to_owned() };
         let show = |x: f64| match self {
             Items | Count => format!("{x:.0}"),
             OneDecimal => format!("{x:.1}"),

@@ -39,9 +39,3 @@ pub struct Cell {
     /// The best of its column.
     pub best: bool,
 }
-
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Cell {
-        Cell { text: text.into(), best: false }
-    }
-}

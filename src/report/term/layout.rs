@@ -86,18 +86,16 @@ impl TextTable {
     /// As [`render`](TextTable::render); columns that do not fit side by side follow in further blocks, each after the first
     /// column.
     pub fn render_within(&self, style: TermStyle) -> String {
-        let mut blocks = vec![vec![0]];
-        let mut used = 2 + self.width(0);
+        let (mut text, mut block) = (String::new(), vec![0]);
         for column in 1..self.header.len() {
-            let needed = 2 + self.width(column);
-            if used + needed > style.width && blocks.last().is_some_and(|block| block.len() > 1) {
-                blocks.push(vec![0]);
-                used = 2 + self.width(0);
+            let used: usize = block.iter().chain([&column]).map(|column| 2 + self.width(*column)).sum();
+            if used > style.width && block.len() > 1 {
+                text += &self.block(&block, style);
+                block.truncate(1);
             }
-            blocks.last_mut().into_iter().for_each(|block| block.push(column));
-            used += needed;
+            block.push(column);
         }
-        blocks.iter().map(|block| self.block(block, style)).collect()
+        text + &self.block(&block, style)
     }
 
     fn width(&self, column: usize) -> usize {

@@ -10,7 +10,10 @@ pub(super) use draw::{Mark, Piece, pieces};
 pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
+use crate::engine::TracedSequence;
+use crate::engine::encode::ResponseText;
 use crate::io::record::{Calibrated, Origin, Record};
+use crate::model::tokenizer::TokenizerError;
 use crate::uq::scores::{RANKING, as_shown};
 use crate::uq::{Link, Scores};
 use colour::ramp;
@@ -19,20 +22,18 @@ use sanitize::cut;
 use std::ops::Range;
 
 /// A response and what the method made of it.
-#[derive(Clone, Copy, Debug)]
-pub struct AskReport<'a> {
+#[derive(Clone, Debug, Default)]
+pub struct AskReport {
     /// The response as text.
-    pub text: &'a str,
+    pub text: String,
     /// Bytes of `text` that each response token covers. A token without a range (an end token that is not shown) is
     /// not drawn.
-    pub ranges: &'a [Range<usize>],
+    pub ranges: Vec<Range<usize>>,
     /// Each response token on its own.
-    pub token_texts: &'a [String],
+    pub token_texts: Vec<String>,
     /// ln p of each response token.
-    pub logprobs: &'a [f64],
-    pub record: &'a Record,
-    /// Whether the chain's table and every score are shown.
-    pub all_scores: bool,
+    pub logprobs: Vec<f64>,
+    pub record: Record,
 }
 
 /// Links up to which the chain's table is shown as a whole; beyond it only what was kept.
@@ -60,9 +61,22 @@ pub(super) fn origin(calibrated: &Calibrated) -> String {
     format!("from {score}, calibrated on {n} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
 }
 
-impl AskReport<'_> {
-    /// The whole report, ended with a newline.
-    pub fn render(&self, style: TermStyle) -> String {
+impl AskReport {
+    /// Of a response that was assessed.
+    ///
+    /// # Errors
+    /// A token that the tokenizer cannot decode.
+    pub fn of(traced: &mut TracedSequence, record: Record) -> Result<AskReport, TokenizerError> {
+        let (response, _) = traced.parts();
+        let token_texts = response.token_texts.to_vec();
+        let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
+        let (tokens, prompt_len) = traced.tokens();
+        let ResponseText { text, ranges } = ResponseText::new(traced.engine(), &tokens[prompt_len..])?;
+        Ok(AskReport { text, ranges, token_texts, logprobs, record })
+    }
+
+    /// The whole report, ended with a newline; `all_scores`: with the chain's table and every score.
+    pub fn render(&self, all_scores: bool, style: TermStyle) -> String {
         let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
             let abstained = if self.abstained() { format!("{ABSTAINED}\n") } else { String::new() };
             let text = visible(self.text.trim_end());
@@ -71,10 +85,10 @@ impl AskReport<'_> {
             );
         };
         let mut parts = vec![self.headline(scores, style), self.drawing(style)];
-        if self.all_scores {
+        if all_scores {
             parts.push(self.chain_table(style));
         }
-        parts.push(scores_table(scores, self.all_scores, style));
+        parts.push(scores_table(scores, all_scores, style));
         parts.join("\n")
     }
 
@@ -115,7 +129,7 @@ impl AskReport<'_> {
     }
 
     /// Whether the answer is withheld.
-    pub(super) fn abstained(&self) -> bool {
+    pub fn abstained(&self) -> bool {
         self.record.abstained == Some(true)
     }
 
@@ -132,13 +146,13 @@ impl AskReport<'_> {
             let sharing = (j..).take_while(|k| *k == j || shares(j, *k));
             sharing.filter_map(|k| self.mark(k)).max()
         };
-        let pieces = pieces(self.text, self.ranges.iter().map(|range| [range.start, range.end]));
+        let pieces = pieces(&self.text, self.ranges.iter().map(|range| [range.start, range.end]));
         pieces.into_iter().map(|piece| (piece.token.and_then(mark), piece)).collect()
     }
 
     /// Role of a response token for the answer, if any.
     fn mark(&self, token: usize) -> Option<Mark> {
-        let Record { prompt_len, answer, kept, chain, .. } = self.record;
+        let Record { prompt_len, answer, kept, chain, .. } = &self.record;
         let is = |row: i64| token_of(row) == Some(token);
         let position = prompt_len.unwrap_or_default() + token;
         match () {
@@ -249,14 +263,6 @@ mod tests {
     const PLAIN: TermStyle = TermStyle { colour: false, width: 60 };
     const COLOUR: TermStyle = TermStyle { colour: true, width: 60 };
 
-    struct Sample {
-        text: String,
-        ranges: Vec<Range<usize>>,
-        tokens: Vec<String>,
-        logprobs: Vec<f64>,
-        record: Record,
-    }
-
     fn scores(p: f64) -> Scores {
         Scores::from_fn(|score| match score.key {
             "p" => p,
@@ -269,7 +275,7 @@ mod tests {
     }
 
     /// A response of these tokens with chain tokens 0 and 3 (3 is kept) and the last token as its answer.
-    fn sample(tokens: &[&str], p: f64) -> Sample {
+    fn sample(tokens: &[&str], p: f64) -> AskReport {
         let mut ranges = Vec::new();
         let mut text = String::new();
         for token in tokens {
@@ -285,20 +291,9 @@ mod tests {
         let ensemble = vec![Member { position: None, token: None, log_answer: -0.1, log_chain: -0.2 }];
         let outcome = Outcome { answer: 10 + n - 1..10 + n, chain, kept: vec![2], ensemble, scores: scores(p) };
         let record = Record::ok(Value::Null, Profile::Corrected, 10, String::new(), outcome);
-        let tokens = tokens.iter().map(|t| t.to_string()).collect();
+        let token_texts = tokens.iter().map(|t| t.to_string()).collect();
         let logprobs = (0..n).map(|i| if i == 0 { 0.4f64.ln() } else { 0.97f64.ln() }).collect();
-        Sample { text, ranges, tokens, logprobs, record }
-    }
-
-    fn report(sample: &Sample) -> AskReport<'_> {
-        AskReport {
-            text: &sample.text,
-            ranges: &sample.ranges,
-            token_texts: &sample.tokens,
-            logprobs: &sample.logprobs,
-            record: &sample.record,
-            all_scores: true,
-        }
+        AskReport { text, ranges, token_texts, logprobs, record }
     }
 
     const TOKENS: [&str; 8] = ["Carl", " has", " 4", " marbles", ".\n", "So", ":", " 48"];
@@ -325,7 +320,7 @@ rank by     0.500  g4
   p                       0.870  UQAC's P: probability of …
   p_sim                   0.600  probability of the kept c…
 ";
-        let rendered = report(&sample).render(PLAIN);
+        let rendered = sample.render(true, PLAIN);
         assert!(rendered.starts_with(expected), "{rendered}");
         assert!(
             rendered.contains("response_prob          1.5e-9  ")
@@ -346,7 +341,7 @@ rank by     0.500  g4
         let wide = TermStyle { colour: false, width: 100 };
         let shown = |found: Calibrated, abstained| {
             let record = Record { confidence: Some(found), abstained, ..sample.record.clone() };
-            AskReport { record: &record, ..report(&sample) }.render(wide)
+            AskReport { record, ..sample.clone() }.render(true, wide)
         };
         let expected = "\
 answer      48
@@ -362,7 +357,7 @@ confidence  0.42  █████████████░░░░░░░�
         let rendered = shown(calibrated(0.94, true), Some(true));
         assert!(rendered.starts_with(&expected) && rendered.contains(ABSTAINED), "{rendered}");
         let record = Record { abstained: Some(true), ..Record::no_answer(Value::Null, Profile::Corrected, 10) };
-        let none = AskReport { record: &record, ..report(&sample) }.render(wide);
+        let none = AskReport { record, ..sample.clone() }.render(true, wide);
         assert!(none.contains(ABSTAINED), "{none}");
     }
 
@@ -370,10 +365,10 @@ confidence  0.42  █████████████░░░░░░░�
     fn with_colour() {
         let sample = sample(&TOKENS, 0.87);
         let record = Record { confidence: Some(calibrated(0.87, false)), ..sample.record.clone() };
-        let rendered = AskReport { record: &record, ..report(&sample) }.render(COLOUR);
+        let rendered = AskReport { record, ..sample.clone() }.render(true, COLOUR);
         assert!(rendered.contains("\x1b[1;38;5;136m0.87\x1b[0m"), "{rendered:?}");
         // of what is no probability no colour that praises it
-        assert!(report(&sample).render(COLOUR).contains("\n\x1b[1mUQAC P    \x1b[0m  0.870\n"));
+        assert!(sample.render(true, COLOUR).contains("\n\x1b[1mUQAC P    \x1b[0m  0.870\n"));
         // the chain by its probability, kept tokens bold, the answer inverse; the spaces before them bare
         let line = "  \x1b[4;38;5;160mCarl\x1b[0m has 4 \x1b[1;4;38;5;28mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
         assert!(rendered.contains(line), "{rendered:?}");
@@ -385,10 +380,10 @@ confidence  0.42  █████████████░░░░░░░�
         let sample = sample(&["x", " y"].repeat(60), 0.5);
         let escape = regex::Regex::new("\x1b\\[[0-9;]*m").unwrap();
         let bare = |text: &str| text.chars().filter(|c| !"‹›«»⟦⟧ \n".contains(*c)).collect::<String>();
-        let coloured = report(&sample).render(COLOUR);
+        let coloured = sample.render(true, COLOUR);
         let coloured = escape.replace_all(&coloured, "");
         let tail = |text: &str| text[text.find("row").unwrap()..].to_owned();
-        assert_eq!(tail(&coloured), tail(&report(&sample).render(PLAIN)));
+        assert_eq!(tail(&coloured), tail(&sample.render(true, PLAIN)));
         assert!(bare(&coloured).contains(&"xy".repeat(60)));
     }
 
@@ -397,7 +392,7 @@ confidence  0.42  █████████████░░░░░░░�
         let words = ["word", " another", " 家族", " x"].repeat(50);
         let sample = sample(&words, 0.5);
         for width in [40, 57, 80] {
-            let rendered = report(&sample).render(TermStyle { colour: false, width });
+            let rendered = sample.render(true, TermStyle { colour: false, width });
             let drawing = rendered.split("\n\n").nth(1).unwrap();
             assert!(drawing.lines().skip(1).all(|line| text_width(line) <= width), "{rendered}");
         }
@@ -406,7 +401,7 @@ confidence  0.42  █████████████░░░░░░░�
     #[test]
     fn text_cannot_send_escape_sequences() {
         let hostile = ["\x1b[2J", "\x07", "\u{9b}31m", "\x1b]0;title\x07", "\u{202e}", "\r", "\x08", "\x1b[5m7"];
-        let rendered = report(&sample(&hostile, 0.5)).render(PLAIN);
+        let rendered = sample(&hostile, 0.5).render(true, PLAIN);
         assert!(rendered.chars().all(|c| c == '\n' || !c.is_control()), "{rendered:?}");
         assert!(!rendered.contains('\u{202e}'));
         assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer      ␛[5m7"), "{rendered}");
@@ -414,7 +409,7 @@ confidence  0.42  █████████████░░░░░░░�
 
     #[test]
     fn tokens_of_nothing_but_space_are_seen() {
-        let rendered = report(&sample(&["\n\n", "a", "b", " ", "c", "7"], 0.5)).render(PLAIN);
+        let rendered = sample(&["\n\n", "a", "b", " ", "c", "7"], 0.5).render(true, PLAIN);
         assert!(rendered.contains("\n  ‹⏎⏎›\n\n  ab«␣»c⟦7⟧\n"), "{rendered}");
         assert!(rendered.contains(r#""\n\n""#) && rendered.contains(r#"" ""#));
     }
@@ -423,7 +418,7 @@ confidence  0.42  █████████████░░░░░░░�
     fn a_character_of_several_tokens_has_the_mark_of_any() {
         let mut sample = sample(&["a", "b", "😀", "", "7"], 0.5);
         sample.ranges[3] = sample.ranges[2].clone(); // the token that is kept
-        let rendered = report(&sample).render(PLAIN);
+        let rendered = sample.render(true, PLAIN);
         assert!(rendered.contains("\n  ‹a›b«😀»⟦7⟧\n"), "{rendered}");
     }
 
@@ -439,7 +434,7 @@ confidence  0.42  █████████████░░░░░░░�
         let mut sample = sample(&lines.iter().map(String::as_str).collect::<Vec<_>>(), 0.5);
         let link = |row| Link { row, score: 1.0, similarity: 0.1, from: Some(99) };
         sample.record.chain.extend((40..80).map(link));
-        let rendered = report(&sample).render(PLAIN);
+        let rendered = sample.render(true, PLAIN);
         assert!(rendered.contains("  and 41 that were not kept\n"), "{rendered}");
         assert!(rendered.contains("\n  line 40\n  ‹line 41\n"), "{rendered}");
     }
@@ -453,10 +448,10 @@ confidence  0.42  █████████████░░░░░░░�
         sample.ranges[3] = 4000..4100;
         sample.logprobs.truncate(2);
         for style in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
-            report(&sample).render(style);
+            sample.render(true, style);
         }
         let record = Record::no_answer(Value::Null, Profile::Corrected, 10);
-        let none = AskReport { record: &record, ..report(&sample) };
-        assert!(none.render(PLAIN).contains("no confidence"));
+        let none = AskReport { record, ..sample };
+        assert!(none.render(true, PLAIN).contains("no confidence"));
     }
 }

@@ -102,7 +102,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
             ("self_consistency", support),
             ("self_consistency_majority", found.majority.is_some().then_some(found.majority_weight)),
         ],
-        metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
+        metrics: vec![("acc_majority", f64::from(correct))],
         details: json!(found),
         drawn: Some((texts, found.majority)),
     }))
