@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json, json};
 use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 use crate::files;
+pub use python::is_space;
 
 /// The prompt of a response.
 #[derive(Clone, Debug, PartialEq)]
