@@ -444,10 +444,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
-        let vocab_size = self.model.spec.readable_tokens();
-        if let Some(Row { token, .. }) = pass.rows.iter().find(|row| row.token as usize >= vocab_size) {
-            return Err(BackendError::TokenRange { token: *token, vocab_size });
-        }
+        self.check_tokens(pass.rows)?;
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
             let (row, wanted) = (*row, (pass.wanted)(i));

@@ -175,7 +175,7 @@ impl Engine {
         self.backend.rewinds()
             && match self.options.speculate {
                 Speculate::Off => false,
-                Speculate::Auto => self.backend.guesses_pay(),
+                Speculate::Auto => self.backend.is_bit_equal_at_any_width(),
                 Speculate::Fixed(_) => true,
             }
     }

@@ -29,8 +29,8 @@ mod weights;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
-    SequenceId, Step, TraceOptions, ValueType, WeightFormat,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, SequenceId,
+    Step, TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::Rotation;
 use crate::model::{ModelSpec, Weights};
@@ -226,14 +226,6 @@ impl CudaBackend {
             self.decoder.forget();
         }
         self.reserve_angles(self.sequences.capacity(id))
-    }
-
-    fn check_tokens(&self, rows: &[Row]) -> Result<(), BackendError> {
-        let vocab_size = self.spec.readable_tokens();
-        match rows.iter().find(|row| row.token as usize >= vocab_size) {
-            Some(bad) => Err(BackendError::TokenRange { token: bad.token, vocab_size }),
-            None => Ok(()),
-        }
     }
 }
 
