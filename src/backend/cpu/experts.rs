@@ -47,9 +47,9 @@ impl CpuBackend {
 
     /// The experts' logits of h, `[rows, num_experts]`.
     fn router_logits(&self, router: &Weight) -> Vec<f32> {
-        let (pass, mut logits) = (&self.pass, vec![0.0; self.pass.rows.len() * router.rows]);
+        let (pass, mut logits) = (&self.pass, Vec::new());
         let router = self.packed.matrix(router);
-        matmul(&self.pool, self.options.isa, &router, &pass.h, pass.rows.len(), &mut logits, router.rows, None);
+        matmul(&self.pool, self.options.isa, &router, &pass.h, pass.rows.len(), &mut logits, None);
         logits
     }
 
@@ -66,8 +66,7 @@ impl CpuBackend {
         }
         if let Some((expert, gate)) = &l.shared_expert {
             let mut shared = Group::new(expert);
-            logits.resize(n, 0.0);
-            matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, 1, None);
+            matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, None);
             for (row, (gate, h)) in logits.iter().zip(h.chunks_exact(hidden)).enumerate() {
                 shared.add(row, (1.0 / (1.0 + f64::from(-gate).exp())) as f32, h);
             }
@@ -83,9 +82,8 @@ impl CpuBackend {
             let (x, rows) = (std::mem::take(&mut groups[0].x), groups[0].rows.len());
             let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());
             for Group { expert, gate, up, .. } in groups {
-                let inner = expert.gate.rows;
-                jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate, y_stride: inner });
-                jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up, y_stride: inner });
+                jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate });
+                jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up });
             }
             matmul_many(&self.pool, isa, &mut jobs, &x, rows);
         }
@@ -95,8 +93,7 @@ impl CpuBackend {
             let inner = expert.gate.rows;
             activate(&self.pool, isa, self.spec.activation, &mut gate, &up, inner);
             round_inputs(&mut gate, inner, expert.down.elements(), terms);
-            out.resize(rows.len() * hidden, 0.0);
-            matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, hidden, None);
+            matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, None);
             for ((row, share), out) in rows.into_iter().zip(out.chunks_exact(hidden)) {
                 sum[row * hidden..(row + 1) * hidden].iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
             }
@@ -113,7 +110,5 @@ impl Group<'_> {
     fn add(&mut self, row: usize, share: f32, x: &[f32]) {
         self.rows.push((row, share));
         self.x.extend_from_slice(x);
-        self.gate.resize(self.rows.len() * self.expert.gate.rows, 0.0);
-        self.up.resize(self.gate.len(), 0.0);
     }
 }

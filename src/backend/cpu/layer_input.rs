@@ -17,7 +17,7 @@ impl CpuBackend {
         pass.h.copy_from_slice(&pass.x);
         round_inputs(&mut pass.h, spec.hidden_size, w.projection.elements(), terms);
         let projection = self.packed.matrix(&w.projection);
-        matmul(&self.pool, isa, &projection, &pass.h, pass.rows.len(), &mut pass.inputs, width, None);
+        matmul(&self.pool, isa, &projection, &pass.h, pass.rows.len(), &mut pass.inputs, None);
         let (divisor, scale) = ((spec.hidden_size as f32).sqrt(), (input.hidden_size as f32).sqrt());
         let (rows, embedding) = (&pass.rows, w.embedding.elements());
         each_row(&self.pool, &mut pass.inputs, width, &|row, inputs| {
@@ -38,14 +38,13 @@ impl CpuBackend {
             let pass = &mut self.pass;
             pass.h.copy_from_slice(&pass.x);
             round_inputs(&mut pass.h, hidden, gate.elements(), terms);
-            pass.gate.resize(n * d, 0.0);
-            matmul(&self.pool, isa, &self.packed.matrix(gate), &pass.h, n, &mut pass.gate, d, None);
+            matmul(&self.pool, isa, &self.packed.matrix(gate), &pass.h, n, &mut pass.gate, None);
             pass.up.clear();
             let inputs = pass.inputs.chunks_exact(self.spec.layers.len() * d);
             inputs.for_each(|row| pass.up.extend_from_slice(&row[layer * d..(layer + 1) * d]));
             activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, d);
             round_inputs(&mut pass.gate, d, projection.elements(), terms);
-            matmul(&self.pool, isa, &self.packed.matrix(projection), &pass.gate, n, &mut pass.h, hidden, None);
+            matmul(&self.pool, isa, &self.packed.matrix(projection), &pass.gate, n, &mut pass.h, None);
             self.add_residual(|l| l.input.as_ref().map(|input| &input.norm[..]), layer);
         }
         if l.scalar != 1.0 {

@@ -228,7 +228,7 @@ impl Narrow<'_> {
         out: usize,
         apart: usize,
     ) {
-        let Product { bias, ref y, y_stride, .. } = *self.product;
+        let Product { w, bias, ref y } = *self.product;
         let mut sums = [[0.0; C]; R];
         let mut i = 0;
         // SAFETY: the caller's promise; `sums` has R·C elements.
@@ -252,7 +252,7 @@ impl Narrow<'_> {
                 let out = out + c * apart;
                 let sum = if let Some(bias) = bias { sum + bias[out] } else { *sum };
                 // SAFETY: the caller's promise.
-                unsafe { y.put((row + r) * y_stride + out, sum) };
+                unsafe { y.put((row + r) * w.rows + out, sum) };
             }
         }
     }
