@@ -7,7 +7,7 @@ use super::layer::activate;
 use super::matmul::{Job, matmul, matmul_many};
 use crate::backend::reference::choose_experts;
 use crate::model::config::ExpertSpec;
-use crate::model::weights::{DenseBeside, Expert, LayerWeights, Weight};
+use crate::model::weights::{Expert, LayerWeights, Weight};
 
 /// The rows of a pass that chose one expert.
 struct Group<'a> {
@@ -22,22 +22,17 @@ struct Group<'a> {
 }
 
 impl CpuBackend {
-    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last.
+    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last. With a dense network beside them
+    /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))).
     pub(super) fn mix_experts(&mut self, l: &LayerWeights, router: &Weight, spec: &ExpertSpec) {
-        let logits = self.router_logits(router);
-        self.mix(l, spec, logits, &[]);
-    }
-
-    /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))), every row.
-    pub(super) fn mix_beside(&mut self, layer: usize, router: &Weight, spec: &ExpertSpec, beside: &DenseBeside) {
-        let (weights, width) = (self.weights.clone(), self.spec.hidden_size);
-        let l = &weights.layers[layer];
+        let Some(beside) = &l.dense_beside else { return self.mix(l, spec, self.router_logits(router), &[]) };
+        let width = self.spec.hidden_size;
         self.dense_feed_forward(l, &beside.network);
         let mut dense = self.pass.h.clone();
         self.norm_heads(&mut dense, width, Some(&beside.post_norm));
-        self.norm_input(|l| l.dense_beside.as_ref().map(|beside| &beside.router_norm[..]), layer);
+        self.norm_input(Some(&beside.router_norm));
         let logits = self.router_logits(router);
-        self.norm_input(|l| l.dense_beside.as_ref().map(|beside| &beside.expert_norm[..]), layer);
+        self.norm_input(Some(&beside.expert_norm));
         self.mix(l, spec, logits, &beside.expert_scales);
         let mut h = std::mem::take(&mut self.pass.h);
         self.norm_heads(&mut h, width, Some(&beside.post_expert_norm));

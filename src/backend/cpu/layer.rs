@@ -14,11 +14,9 @@ use crate::model::weights::{Expert, LayerWeights};
 
 impl CpuBackend {
     /// h ← (norm of) x, every row.
-    pub(super) fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+    pub(super) fn norm_input(&mut self, weight: Option<&[f32]>) {
         let (spec, isa) = (&self.spec, self.options.isa);
-        let Some(weight) = weight(&self.weights.layers[layer]) else {
-            return self.pass.h.copy_from_slice(&self.pass.x);
-        };
+        let Some(weight) = weight else { return self.pass.h.copy_from_slice(&self.pass.x) };
         let (x, width) = (&self.pass.x, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
             let x = &x[row * width..(row + 1) * width];
@@ -27,10 +25,10 @@ impl CpuBackend {
     }
 
     /// x ← x + m (norm of) h, every row.
-    pub(super) fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+    pub(super) fn add_residual(&mut self, post_norm: Option<&[f32]>) {
         let (multiplier, width) = (self.spec.residual_multiplier, self.spec.hidden_size);
         let mut h = std::mem::take(&mut self.pass.h);
-        self.norm_heads(&mut h, width, post_norm(&self.weights.layers[layer]));
+        self.norm_heads(&mut h, width, post_norm);
         each_row(&self.pool, &mut self.pass.x, width, &|row, x| {
             let h = &h[row * width..(row + 1) * width];
             x.iter_mut().zip(h).for_each(|(x, h)| *x += multiplier * h);
@@ -151,8 +149,10 @@ impl Operations for CpuBackend {
     }
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+        let weights = self.weights.clone();
+        let l = &weights.layers[layer];
         self.pass.note_layer();
-        self.norm_input(|l| l.input_norm.as_deref(), layer);
+        self.norm_input(l.input_norm.as_deref());
         if let Some(net) = self.spec.delta_net.filter(|_| self.spec.layers[layer].delta_net) {
             self.project_delta_net(layer, &net);
             return Ok(());
@@ -163,8 +163,7 @@ impl Operations for CpuBackend {
         let pass = &mut self.pass;
         let [mut q, mut k, mut v, mut gate] =
             [&mut pass.q, &mut pass.k, &mut pass.v, &mut pass.output_gate].map(std::mem::take);
-        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Scores));
-        let width = self.spec.hidden_size;
+        let (terms, width) = (self.terms(Output::Scores), self.spec.hidden_size);
         let mut for_values = None;
         if terms != self.terms(Output::Values) {
             let h = for_values.insert(self.pass.h.clone());
@@ -242,29 +241,28 @@ impl Operations for CpuBackend {
     }
 
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
-        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
+        let (weights, terms) = (self.weights.clone(), self.terms(Output::Values));
+        let l = &weights.layers[layer];
         let (isa, n, pass) = (self.options.isa, self.pass.rows.len(), &mut self.pass);
         if l.output_gate.is_some() {
             gate_heads(&self.pool, isa, l, &mut pass.attended, &pass.output_gate, self.spec.rms_norm_eps);
         }
         round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), terms);
         matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, l.o_bias.as_deref());
-        self.add_residual(|l| l.post_attention_norm.as_deref(), layer);
+        self.add_residual(l.post_attention_norm.as_deref());
         Ok(())
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
-        self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
         let weights = self.weights.clone();
-        match (&weights.layers[layer].router, self.spec.experts) {
-            (Some(router), Some(spec)) => match &weights.layers[layer].dense_beside {
-                None => self.mix_experts(&weights.layers[layer], router, &spec),
-                Some(beside) => self.mix_beside(layer, router, &spec, beside),
-            },
-            _ => self.dense_feed_forward(&weights.layers[layer], &weights.layers[layer].experts[0]),
+        let l = &weights.layers[layer];
+        self.norm_input(l.feed_forward_norm.as_deref());
+        match (&l.router, self.spec.experts) {
+            (Some(router), Some(spec)) => self.mix_experts(l, router, &spec),
+            _ => self.dense_feed_forward(l, &l.experts[0]),
         }
-        self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
-        self.add_layer_input(&weights.layers[layer], layer);
+        self.add_residual(l.post_feed_forward_norm.as_deref());
+        self.add_layer_input(l, layer);
         Ok(())
     }
 

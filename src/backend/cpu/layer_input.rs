@@ -33,7 +33,7 @@ impl CpuBackend {
     /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, of the layer's input e and factor s.
     pub(super) fn add_layer_input(&mut self, l: &LayerWeights, layer: usize) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
-        if let Some(LayerInput { gate, projection, .. }) = &l.input {
+        if let Some(LayerInput { gate, projection, norm }) = &l.input {
             let (terms, d) = (self.terms(Output::Values), gate.rows);
             let pass = &mut self.pass;
             pass.h.copy_from_slice(&pass.x);
@@ -45,7 +45,7 @@ impl CpuBackend {
             activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, d);
             round_inputs(&mut pass.gate, d, projection.elements(), terms);
             matmul(&self.pool, isa, &self.packed.matrix(projection), &pass.gate, n, &mut pass.h, None);
-            self.add_residual(|l| l.input.as_ref().map(|input| &input.norm[..]), layer);
+            self.add_residual(Some(norm));
         }
         if l.scalar != 1.0 {
             self.pass.x.iter_mut().for_each(|x| *x *= l.scalar);
