@@ -19,8 +19,8 @@ impl CpuBackend {
         let Some(weight) = weight else { return self.pass.h.copy_from_slice(&self.pass.x) };
         let (x, width) = (&self.pass.x, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
-            let x = &x[row * width..(row + 1) * width];
-            norm::rms_norm(isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
+            h.copy_from_slice(&x[row * width..(row + 1) * width]);
+            norm::rms_norm(isa, h, weight, spec.norm_weight_offset, spec.rms_norm_eps);
         });
     }
 
@@ -42,7 +42,7 @@ impl CpuBackend {
         each_row(&self.pool, x, width, &|_, x| {
             for part in x.chunks_exact_mut(weight.len()) {
                 let (offset, eps) = (self.spec.norm_weight_offset, self.spec.rms_norm_eps);
-                norm::rms_norm_in_place(self.options.isa, part, weight, offset, eps);
+                norm::rms_norm(self.options.isa, part, weight, offset, eps);
             }
         });
     }
@@ -113,7 +113,7 @@ fn gate_heads(pool: &ThreadPool, isa: Isa, l: &LayerWeights, x: &mut [f32], gate
     each_row(pool, x, width, &|row, x| {
         if let Some(net) = &l.delta_net {
             for head in x.chunks_exact_mut(net.norm.len()) {
-                norm::rms_norm_in_place(isa, head, &net.norm, 0.0, eps);
+                norm::rms_norm(isa, head, &net.norm, 0.0, eps);
             }
         }
         norm::gate(isa, x, &gate[row * width..(row + 1) * width], l.delta_net.is_some());
@@ -269,15 +269,10 @@ impl Operations for CpuBackend {
     fn final_norm(&mut self) -> Result<(), BackendError> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
-        pass.h.copy_from_slice(&pass.x);
-        for (i, row) in pass.rows.iter().enumerate() {
-            let part = i * width..(i + 1) * width;
-            let (from, to) = (&pass.h[part.clone()], &mut pass.x[part]);
-            let offset = spec.norm_weight_offset;
-            let mean_square = norm::rms_norm(self.options.isa, from, weight, offset, spec.rms_norm_eps, to);
+        for (x, row) in pass.x.chunks_exact_mut(width).zip(&pass.rows) {
+            let mean_square = norm::rms_norm(self.options.isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps);
             if !mean_square.is_finite() {
-                let position = row.position;
-                return Err(BackendError::not_finite(&self.weights, position));
+                return Err(BackendError::not_finite(&self.weights, row.position));
             }
         }
         pass.note_layer();

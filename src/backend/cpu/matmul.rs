@@ -95,10 +95,10 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
         return;
     }
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if isa.has_tiles() && tiled::can_multiply(&products) {
+    if isa.has_tiles() && are_bf16(&products) {
         return tiled::multiply::<Amx>(pool, isa, &products, x, n, k);
     }
-    if n <= isa.run(narrow::MaxRows { products: &products }) {
+    if n <= narrow::max_rows(isa, &products) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
         return with_lines(&INPUTS, n * k.div_ceil(LANES), |lines| {
@@ -109,7 +109,7 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
             });
         });
     }
-    let layout = isa.run(wide::Plan { n, k });
+    let layout = wide::Layout::new(isa, n, k);
     with_lines(&INPUTS, layout.len().div_ceil(LANES), |lines| {
         let inputs: &mut [f32] = bytemuck::cast_slice_mut(lines);
         let parts = Disjoint::new(&mut *inputs);
@@ -227,6 +227,11 @@ impl<'a> Product<'a> {
             }
         }
     }
+}
+
+/// Whether all products have bf16 weights in their stored form.
+fn are_bf16(products: &[Product]) -> bool {
+    products.iter().all(|product| matches!(product.w.numbers, Numbers::File(Elements::Bf16(_))))
 }
 
 /// A type that weights are stored in.

@@ -95,6 +95,18 @@ impl Isa {
         self.name() == "amx"
     }
 
+    /// Its [`Simd::REGISTERS`].
+    pub fn registers(self) -> usize {
+        struct Registers;
+        impl Kernel for Registers {
+            type Output = usize;
+            fn run<S: Simd>(self) -> usize {
+                S::REGISTERS
+            }
+        }
+        self.run(Registers)
+    }
+
     /// Runs `kernel` compiled for this instruction set.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {

@@ -120,7 +120,7 @@ fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Optio
 fn run_tiled<T: Tiles>(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
     bits_of(w, n, bias, |mut job| {
         let products = [Product::new(&mut job, n, w.k)];
-        assert!(tiled::can_multiply(&products));
+        assert!(are_bf16(&products));
         tiled::multiply::<T>(pool, isa, &products, x, n, w.k);
     })
 }
