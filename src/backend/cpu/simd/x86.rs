@@ -16,6 +16,8 @@ impl Simd for Avx512 {
     inlined! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        load_bf16(p: *const bf16) -> __m512
+            = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
         load_f16(p: *const f16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
         load_i8(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
         store(p: *mut f32, v: __m512) = _mm512_storeu_ps(p, v);
@@ -30,30 +32,14 @@ impl Simd for Avx512 {
         prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         zero_below(x: __m512, limit: __m512, v: __m512) -> __m512
             = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v);
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const bf16) -> __m512 {
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        }
-    }
-    #[inline(always)]
-    unsafe fn pow2(n: __m512) -> __m512 {
-        unsafe {
+        pow2(n: __m512) -> __m512 = {
             let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
-        }
-    }
-    #[inline(always)]
-    unsafe fn sum(v: __m512) -> f32 {
-        unsafe {
-            let eight = _mm256_add_ps(
-                _mm512_castps512_ps256(v),
-                _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v))),
-            );
-            sum_eight(eight)
-        }
+        };
+        sum(v: __m512) -> f32 = {
+            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
+            sum_eight(_mm256_add_ps(_mm512_castps512_ps256(v), upper))
+        };
     }
     #[inline(always)]
     unsafe fn sum_four(v: [__m512; 4]) -> [f32; 4] {
@@ -105,47 +91,32 @@ impl Simd for Avx512 {
     }
 }
 
-/// 8 → 4 → 2 → 1, lane i with lane i + half.
-#[inline(always)]
-unsafe fn sum_eight(v: __m256) -> f32 {
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-    }
-}
-
 #[derive(Clone, Copy)]
 pub struct Avx2;
 
 /// Two halves of eight lanes.
 type Pair = (__m256, __m256);
 
-/// Eight bf16 widened.
-#[inline(always)]
-unsafe fn eight_bf16(p: *const bf16) -> __m256 {
-    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
-}
-
-/// Eight 8-bit numbers widened.
-#[inline(always)]
-unsafe fn eight_i8(p: *const i8) -> __m256 {
-    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
-}
-
-/// 2^n for eight lanes.
-#[inline(always)]
-unsafe fn eight_pow2(n: __m256) -> __m256 {
-    unsafe {
+inlined! {
+    /// 8 → 4 → 2 → 1, lane i with lane i + half.
+    sum_eight(v: __m256) -> f32 = {
+        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+    };
+    /// Eight bf16 widened.
+    eight_bf16(p: *const bf16) -> __m256
+        = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+    /// Eight 8-bit numbers widened.
+    eight_i8(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+    /// 2^n for eight lanes.
+    eight_pow2(n: __m256) -> __m256 = {
         let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-    }
-}
-
-/// The halves of two vectors, added side by side.
-#[inline(always)]
-unsafe fn add_halves(a: __m256, b: __m256) -> __m256 {
-    unsafe { _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b)) }
+    };
+    /// The halves of two vectors, added side by side.
+    add_halves(a: __m256, b: __m256) -> __m256
+        = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
 }
 
 impl Simd for Avx2 {
@@ -167,23 +138,20 @@ impl Simd for Avx2 {
         sum(v: Pair) -> f32 = sum_eight(_mm256_add_ps(v.0, v.1));
         prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
         prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Pair {
-        let v = unsafe { _mm256_set1_ps(x) };
-        (v, v)
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, v: Pair) {
-        unsafe {
+        splat(x: f32) -> Pair = (_mm256_set1_ps(x), _mm256_set1_ps(x));
+        store(p: *mut f32, v: Pair) = {
             _mm256_storeu_ps(p, v.0);
             _mm256_storeu_ps(p.add(8), v.1);
-        }
-    }
-    #[inline(always)]
-    unsafe fn round(a: Pair) -> Pair {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        unsafe { (_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1)) }
+        };
+        round(a: Pair) -> Pair = {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            (_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1))
+        };
+        zero_below(x: Pair, limit: Pair, v: Pair) -> Pair = {
+            let low = _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, limit.0);
+            let high = _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, limit.1);
+            (_mm256_and_ps(low, v.0), _mm256_and_ps(high, v.1))
+        };
     }
     #[inline(always)]
     unsafe fn sum_four(v: [Pair; 4]) -> [f32; 4] {
@@ -227,14 +195,6 @@ impl Simd for Avx2 {
                 }
             }
             part += 4;
-        }
-    }
-    #[inline(always)]
-    unsafe fn zero_below(x: Pair, limit: Pair, v: Pair) -> Pair {
-        unsafe {
-            let low = _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, limit.0);
-            let high = _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, limit.1);
-            (_mm256_and_ps(low, v.0), _mm256_and_ps(high, v.1))
         }
     }
 }
