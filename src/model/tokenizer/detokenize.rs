@@ -84,8 +84,7 @@ impl Plan {
     fn piece(&self, token: &str, previous: Option<&str>) -> Result<Piece, TokenizerError> {
         let mut tokens: Vec<String> = previous.into_iter().chain([token]).map(str::to_string).collect();
         for step in &self.per_token {
-            let decoded = caught(|| step.decode_chain(tokens)).map_err(TokenizerError::Decode)?;
-            tokens = decoded.map_err(|e| TokenizerError::Decode(e.to_string()))?;
+            tokens = caught(|| step.decode_chain(tokens)).map_err(TokenizerError::Decode)?;
         }
         let text = tokens.pop().unwrap_or_default();
         Ok(match self.join {
