@@ -40,10 +40,7 @@ impl Simd for Avx512 {
             let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
             sum_eight(_mm256_add_ps(_mm512_castps512_ps256(v), upper))
         };
-    }
-    #[inline(always)]
-    unsafe fn sum_four(v: [__m512; 4]) -> [f32; 4] {
-        unsafe {
+        sum_four(v: [__m512; 4]) -> [f32; 4] = {
             // 16 → 8: the halves of two vectors, added side by side; 8 → 4: the same with quarters
             let [a, b, c, d] = v;
             let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
@@ -57,14 +54,11 @@ impl Simd for Avx512 {
             let mut sums = [0.0; 4];
             _mm_storeu_ps(sums.as_mut_ptr(), packed);
             sums
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        let mut quarter = 0;
-        // of four numbers of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
-        while quarter < LANES {
-            unsafe {
+        };
+        transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) = {
+            let mut quarter = 0;
+            // of four numbers of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
+            while quarter < LANES {
                 let mut v = [_mm512_setzero_ps(); 4];
                 for (i, v) in v.iter_mut().enumerate() {
                     let row = from.add(i * from_stride + quarter);
@@ -85,9 +79,9 @@ impl Simd for Avx512 {
                 for (j, column) in columns.into_iter().enumerate() {
                     _mm512_storeu_ps(to.add((quarter + j) * to_stride), _mm512_castpd_ps(column));
                 }
+                quarter += 4;
             }
-            quarter += 4;
-        }
+        };
     }
 }
 
@@ -152,10 +146,7 @@ impl Simd for Avx2 {
             let high = _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, limit.1);
             (_mm256_and_ps(low, v.0), _mm256_and_ps(high, v.1))
         };
-    }
-    #[inline(always)]
-    unsafe fn sum_four(v: [Pair; 4]) -> [f32; 4] {
-        unsafe {
+        sum_four(v: [Pair; 4]) -> [f32; 4] = {
             // 16 → 8; 8 → 4: the halves of two vectors, added side by side; 4 → 2 → 1 within each half
             let [a, b, c, d] = v;
             let ab = add_halves(_mm256_add_ps(a.0, a.1), _mm256_add_ps(b.0, b.1));
@@ -166,15 +157,12 @@ impl Simd for Avx2 {
             let mut sums = [0.0; 4];
             _mm_storeu_ps(sums.as_mut_ptr(), _mm_blend_ps::<0b1010>(ac, bd));
             sums
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        let mut part = 0;
-        // of four numbers of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
-        while part < 2 * LANES {
-            let (first, quarter) = (part / LANES * 8, part % LANES);
-            unsafe {
+        };
+        transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) = {
+            let mut part = 0;
+            // of four numbers of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
+            while part < 2 * LANES {
+                let (first, quarter) = (part / LANES * 8, part % LANES);
                 let mut v = [_mm256_setzero_ps(); 4];
                 for (i, v) in v.iter_mut().enumerate() {
                     let row = from.add((first + i) * from_stride + quarter);
@@ -193,8 +181,8 @@ impl Simd for Avx2 {
                 for (j, column) in columns.into_iter().enumerate() {
                     _mm256_storeu_ps(to.add((quarter + j) * to_stride + first), _mm256_castpd_ps(column));
                 }
+                part += 4;
             }
-            part += 4;
-        }
+        };
     }
 }
