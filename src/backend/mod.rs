@@ -20,6 +20,7 @@ pub use value_type::ValueType;
 
 use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
+use crate::model::weights::Weight;
 use crate::model::{ModelError, ModelSpec, Weights};
 use bytemuck::{Pod, Zeroable};
 pub use distribution::Distribution;
@@ -275,9 +276,9 @@ pub trait Backend: Operations {
     /// The types that keys and values are cached in.
     fn cache_types(&self) -> (DType, ValueType);
 
-    /// Bytes of the weights that a decode step reads, where that is not what their files have.
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        None
+    /// Bytes of a matrix as it is held.
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        weight.byte_len()
     }
 
     /// Rows that one pass may have.

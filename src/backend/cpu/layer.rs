@@ -5,7 +5,6 @@ use super::input_rounding::{InputRounding, Output, round_inputs, round_operands}
 use super::matmul::{Job, matmul, matmul_many};
 use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
-use super::trace::Selection;
 use super::{CpuBackend, norm};
 use crate::backend::{BackendError, DType, Operations};
 use crate::model::ModelSpec;
@@ -20,7 +19,7 @@ impl CpuBackend {
         let (x, width) = (&self.pass.x, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
             h.copy_from_slice(&x[row * width..(row + 1) * width]);
-            norm::rms_norm(isa, h, weight, spec.norm_weight_offset, spec.rms_norm_eps);
+            norm::rms_norm(isa, h, weight, spec.family.norm_weight_offset, spec.rms_norm_eps);
         });
     }
 
@@ -41,7 +40,7 @@ impl CpuBackend {
         let Some(weight) = weight else { return };
         each_row(&self.pool, x, width, &|_, x| {
             for part in x.chunks_exact_mut(weight.len()) {
-                let (offset, eps) = (self.spec.norm_weight_offset, self.spec.rms_norm_eps);
+                let (offset, eps) = (self.spec.family.norm_weight_offset, self.spec.rms_norm_eps);
                 norm::rms_norm(self.options.isa, part, weight, offset, eps);
             }
         });
@@ -227,7 +226,7 @@ impl Operations for CpuBackend {
         let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
             .map(|(row, selection)| {
                 let cache = &self.sequences[row.sequence.0].cache;
-                let options = selection.as_ref().map(Selection::options);
+                let options = selection.as_ref().map(|selection| selection.options);
                 let prompt =
                     options.filter(|options| options.parts.head_attention).map(|options| options.first_row + 1);
                 AttentionRow { cache, position: row.position, entropy: options.is_some(), prompt }
@@ -270,7 +269,8 @@ impl Operations for CpuBackend {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
         for (x, row) in pass.x.chunks_exact_mut(width).zip(&pass.rows) {
-            let mean_square = norm::rms_norm(self.options.isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps);
+            let mean_square =
+                norm::rms_norm(self.options.isa, x, weight, spec.family.norm_weight_offset, spec.rms_norm_eps);
             if !mean_square.is_finite() {
                 return Err(BackendError::not_finite(&self.weights, row.position));
             }

@@ -24,7 +24,7 @@ impl CpuBackend {
             let mut embedded = (rows[row].token as usize * width..).map(|i| embedding.get(i) * scale);
             for part in inputs.chunks_exact_mut(input.hidden_size) {
                 part.iter_mut().for_each(|x| *x /= divisor);
-                norm::rms_norm(isa, part, &w.norm, spec.norm_weight_offset, spec.rms_norm_eps);
+                norm::rms_norm(isa, part, &w.norm, spec.family.norm_weight_offset, spec.rms_norm_eps);
                 part.iter_mut().zip(&mut embedded).for_each(|(x, e)| *x = (*x + e) * FRAC_1_SQRT_2);
             }
         });

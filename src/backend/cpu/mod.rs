@@ -23,6 +23,7 @@ use super::{
     TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::{LayerSpec, Rotation};
+use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
@@ -107,7 +108,7 @@ impl CpuBackend {
     fn is_wide(&self, request: &Prediction) -> Result<bool, BackendError> {
         let row = self.pass.rows[self.pass.index(request.row)?];
         let trace = self.sequences[row.sequence.0].trace.as_ref();
-        Ok(trace.is_some_and(|trace| trace.options().parts.wide))
+        Ok(trace.is_some_and(|trace| trace.options.parts.wide))
     }
 
     /// Takes the maximum of `row` and α' of one traced head, position by position.
@@ -151,8 +152,8 @@ impl Backend for CpuBackend {
         (self.options.k_cache, self.options.v_cache)
     }
 
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        Some(self.packed.bytes_per_token(&self.weights, &self.spec))
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        self.packed.bytes_of(weight)
     }
 
     fn max_rows(&self) -> usize {
@@ -231,7 +232,7 @@ impl Backend for CpuBackend {
         let selections = pass.rows.iter().map(|row| {
             let sequence = &mut self.sequences[row.sequence.0];
             sequence.cache.reserve(row.position + 1);
-            let options = sequence.trace.as_ref()?.options();
+            let options = sequence.trace.as_ref()?.options;
             (pass.record && row.position >= options.first_row).then(|| Selection::new(options, query_width))
         });
         let selections = selections.collect();

@@ -21,7 +21,7 @@ struct Entry {
 /// The running selection of one row while its layers are computed; heads come in ascending order of l·H + h.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    options: TraceOptions,
+    pub options: TraceOptions,
     entries: Vec<Entry>,
     /// Of a query: the largest head_dim.
     width: usize,
@@ -39,10 +39,6 @@ impl Selection {
     pub fn new(options: TraceOptions, width: usize) -> Selection {
         let (entries, queries, heads, layers) = Default::default();
         Selection { options, entries, width, queries, rejected: f32::INFINITY, heads, layers }
-    }
-
-    pub fn options(&self) -> TraceOptions {
-        self.options
     }
 
     /// Notes the residual stream `[hidden_size]` before a layer, or the final hidden state.
@@ -116,7 +112,7 @@ struct TracedRow {
 /// The trace of one response: rows `first_row ..`, contiguous.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    options: TraceOptions,
+    pub options: TraceOptions,
     rows: Vec<TracedRow>,
     layers: LayerSums,
 }
@@ -124,10 +120,6 @@ pub struct Trace {
 impl Trace {
     pub fn new(options: TraceOptions) -> Trace {
         Trace { options, rows: Vec::new(), layers: LayerSums::default() }
-    }
-
-    pub fn options(&self) -> TraceOptions {
-        self.options
     }
 
     /// Records row `row` (absolute): the next one, or an earlier one again. Others are ignored.

@@ -33,6 +33,7 @@ use super::{
     Step, TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::Rotation;
+use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
 use abi::{AttnRows, AttnSum, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
@@ -244,8 +245,8 @@ impl Backend for CudaBackend {
         (self.cache.0, self.cache.1.into())
     }
 
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        Some(self.host_weights.bytes_per_token(&self.spec, |weight| self.weights.types.bytes(weight)))
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        self.weights.types.bytes(weight)
     }
 
     fn max_rows(&self) -> usize {
