@@ -322,20 +322,18 @@ impl Simd for Portable {
         mul(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] * b[i]);
         div(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] / b[i]);
         max(a: Self::V, b: Self::V) -> Self::V = each!(i => if a[i] > b[i] { a[i] } else { b[i] });
+        // without the instruction `mul_add` would be a library call per lane
+        fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V
+            = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                each!(i => a[i].mul_add(b[i], c[i]))
+            } else {
+                each!(i => a[i] * b[i] + c[i])
+            };
         round(a: Self::V) -> Self::V = each!(i => a[i].round_ties_even());
         pow2(n: Self::V) -> Self::V = each!(i => f32::from_bits(((n[i] as i32 + 127) as u32) << 23));
         to_array(v: Self::V) -> [f32; LANES] = v;
         zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V
             = each!(i => if x[i] >= limit[i] { v[i] } else { 0.0 });
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Without the instruction `mul_add` would be a library call per lane.
-        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-            each!(i => a[i].mul_add(b[i], c[i]))
-        } else {
-            each!(i => a[i] * b[i] + c[i])
-        }
     }
 }
 
