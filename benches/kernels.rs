@@ -60,7 +60,6 @@ fn products(c: &mut Criterion) {
                         &x,
                         rows,
                         &mut y,
-                        outs,
                         None,
                     );
                     black_box(&mut y);

@@ -27,12 +27,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 
 /// The bytes of a regular file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
-    if file.metadata()?.len() > max {
-        return Err(too_large(max));
-    }
     let mut bytes = Vec::new();
-    Capped::new(file, max).read_to_end(&mut bytes)?;
+    Capped::new(open(path)?, max).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -58,11 +58,6 @@ impl Gamma {
     }
 }
 
-/// [`Gamma::weight`] of the published γ.
-pub fn reweighting(row: usize, t: usize) -> f32 {
-    Gamma::PUBLISHED.weight(row, t)
-}
-
 /// Σ e^{s-m} with its m; `max = -∞, sum = 0` is the empty state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftmaxState {
@@ -188,7 +183,7 @@ mod tests {
 
     /// Entropy of the reweighted row in f64, two passes.
     fn two_pass(scores: &[f32], row: usize) -> Option<f64> {
-        let weights: Vec<f64> = (0..scores.len()).map(|t| f64::from(reweighting(row, t))).collect();
+        let weights: Vec<f64> = (0..scores.len()).map(|t| f64::from(Gamma::PUBLISHED.weight(row, t))).collect();
         let max =
             scores.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|(s, _)| f64::from(*s)).reduce(f64::max)?;
         let terms: Vec<f64> = scores.iter().zip(&weights).map(|(s, w)| w * (f64::from(*s) - max).exp()).collect();
@@ -206,7 +201,7 @@ mod tests {
 
     fn streamed(scores: &[f32], row: usize, split: usize) -> EntropyState {
         let part = |range: std::ops::Range<usize>| {
-            range.fold(EntropyState::EMPTY, |state, t| state.merge(&of(scores[t], reweighting(row, t))))
+            range.fold(EntropyState::EMPTY, |state, t| state.merge(&of(scores[t], Gamma::PUBLISHED.weight(row, t))))
         };
         let mut state = EntropyState::EMPTY;
         let mut start = 0;

@@ -20,6 +20,7 @@ pub use value_type::ValueType;
 
 use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
+use crate::model::weights::Weight;
 use crate::model::{ModelError, ModelSpec, Weights};
 use bytemuck::{Pod, Zeroable};
 pub use distribution::Distribution;
@@ -177,6 +178,11 @@ pub struct ExpectedMemory {
     pub working: usize,
 }
 
+/// Bytes of the keys and values of one position of a layer, in these types.
+pub fn position_bytes(layer: &LayerSpec, (k, v): (DType, ValueType)) -> usize {
+    layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim))
+}
+
 /// Errors of a backend.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -270,9 +276,9 @@ pub trait Backend: Operations {
     /// The types that keys and values are cached in.
     fn cache_types(&self) -> (DType, ValueType);
 
-    /// Bytes of the weights that a decode step reads, where that is not what their files have.
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        None
+    /// Bytes of a matrix as it is held.
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        weight.byte_len()
     }
 
     /// Rows that one pass may have.
@@ -309,8 +315,8 @@ pub trait Backend: Operations {
     /// Announces that the sequence, which has not reached `positions` tokens yet, is expected to be forked there.
     fn expect_fork(&mut self, _sequence: SequenceId, _positions: usize) {}
 
-    /// Whether a row gets the same bits in a pass of any width, so that how much of a prompt is taken from another
-    /// sequence's cache changes nothing.
+    /// Whether a row gets the same bits in a pass of any width: how much of a prompt is taken from another sequence's cache then
+    /// changes nothing, and guessed tokens may widen every pass.
     fn is_bit_equal_at_any_width(&self) -> bool {
         false
     }
@@ -330,11 +336,6 @@ pub trait Backend: Operations {
     /// [`layer_means`](Backend::layer_means)): it is as if they had not been run.
     fn truncate(&mut self, sequence: SequenceId, positions: usize);
 
-    /// Whether a pass of a few more rows of a sequence costs so little that guessed tokens may pay.
-    fn guesses_pay(&self) -> bool {
-        false
-    }
-
     /// Frees a sequence's cache and trace.
     fn close(&mut self, sequence: SequenceId);
 
@@ -344,6 +345,15 @@ pub trait Backend: Operations {
     /// # Errors
     /// A token id beyond the vocabulary, a sequence that is not open, or memory that the device does not have.
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError>;
+
+    /// An error where a token of a pass to begin cannot be read.
+    fn check_tokens(&self, rows: &[Row]) -> Result<(), BackendError> {
+        let vocab_size = self.spec().readable_tokens();
+        match rows.iter().find(|row| row.token as usize >= vocab_size) {
+            Some(Row { token, .. }) => Err(BackendError::TokenRange { token: *token, vocab_size }),
+            None => Ok(()),
+        }
+    }
 
     /// Predictions of rows of the pass that has just ended: one [`Step`] per request, its `logprob` that of the given or chosen
     /// token, and that token. A row that was not `wanted` is an error.
@@ -401,13 +411,11 @@ pub trait Backend: Operations {
 
     /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
-        let (spec, (k, v)) = (self.spec(), self.cache_types());
+        let spec = self.spec();
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
         let heads = if trace.parts.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let row = 4 * (trace.parts.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
-        let of_layer =
-            |layer: &LayerSpec| layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim));
-        let cache_row = spec.cached_layers().map(|(_, layer)| of_layer(layer)).sum();
+        let cache_row = spec.cached_layers().map(|(_, layer)| position_bytes(layer, self.cache_types())).sum();
         // a sum in f64 and the last row in f32
         let sums = if trace.parts.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };
         let (cache, trace, working) = (positions * cache_row, positions * row + sums, self.working_memory());

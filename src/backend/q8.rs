@@ -28,9 +28,7 @@ impl Q8Block {
         let inverse = if max_abs > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
         Q8Block { scale, quants: weights.map(|w| (w * inverse).round_ties_even() as i8) }
     }
-}
 
-impl Q8Block {
     /// Weight `i`, rounded as the kernels round it: once.
     pub fn get(&self, i: usize) -> f32 {
         self.scale.to_f32() * f32::from(self.quants[i])

@@ -276,7 +276,7 @@ impl Model {
 
     /// A block's input: x, normed except in families that norm only a block's output.
     fn norm_or_copy(&self, x: &[f32], weight: Option<&[f32]>) -> Vec<f32> {
-        weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight, self.spec.norm_weight_offset))
+        weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight, self.spec.family.norm_weight_offset))
     }
 
     /// x ← x + m h, both [hidden_size]; m is 1 but in Granite. Some families norm h before it joins the residual stream.
@@ -444,10 +444,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
-        let vocab_size = self.model.spec.readable_tokens();
-        if let Some(Row { token, .. }) = pass.rows.iter().find(|row| row.token as usize >= vocab_size) {
-            return Err(BackendError::TokenRange { token: *token, vocab_size });
-        }
+        self.check_tokens(pass.rows)?;
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
             let (row, wanted) = (*row, (pass.wanted)(i));

@@ -37,7 +37,7 @@ pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
 
 /// One file per tensor, so that the cores share the work; numbers in ranges that keep activations finite.
 fn write_weights(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
-    let (tensors, offset) = (shape.tensors(), shape.spec.norm_weight_offset);
+    let (tensors, offset) = (shape.tensors(), shape.spec.family.norm_weight_offset);
     let file_name = |i: usize| format!("model-{:05}-of-{:05}.safetensors", i + 1, tensors.len());
     let names = tensors.iter().enumerate().map(|(i, (name, _))| (name.clone(), json!(file_name(i))));
     let index = json!({"metadata": {"total_size": shape.byte_len()}, "weight_map": names.collect::<Map<_, _>>()});

@@ -2,6 +2,7 @@
 
 use crate::backend::DeviceChoice;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
+use crate::model::weights::Noise;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -63,13 +64,8 @@ impl Machine {
         // SAFETY: u8 has no invalid values, and the copies below fill `from` before anything reads it.
         let (mut from, to) = unsafe { (stream.alloc::<u8>(bytes)?, stream.alloc::<u8>(bytes)?) };
         // random: zeros are cheaper to move
-        let (mut state, mut part) = (1u64, vec![0; bytes.min(64 << 20)]);
-        for word in part.chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-        }
+        let numbers = Noise::new(1).floats(bytes.min(64 << 20).div_ceil(4), 1.0);
+        let part: &[u8] = bytemuck::cast_slice(&numbers);
         for start in (0..bytes).step_by(part.len()) {
             let len = part.len().min(bytes - start);
             stream.memcpy_htod(&part[..len], &mut from.slice_mut(start..start + len))?;

@@ -52,22 +52,23 @@ impl Times<'_> {
 
     /// Runs a stage.
     fn time<T, E>(&mut self, stage: &'static str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.run(stage, || {
+            let start = Instant::now();
+            let done = work()?;
+            Ok((start.elapsed().as_secs_f64(), done))
+        })
+    }
+
+    /// Runs a stage that tells its own seconds.
+    fn run<T, E>(&mut self, stage: &'static str, work: impl FnOnce() -> Result<(f64, T), E>) -> Result<T, E> {
         let watch = self.machine.watch().ok();
-        let start = Instant::now();
-        let done = work()?;
-        self.seconds.entry(stage).or_default().push(start.elapsed().as_secs_f64());
+        let (seconds, done) = work()?;
+        self.seconds.entry(stage).or_default().push(seconds);
         if let Some(bytes) = watch.and_then(|watch| watch.peak().ok()) {
             let max = self.peak.entry(stage).or_default();
             *max = bytes.saturating_sub(self.machine.own_bytes()).max(*max);
         }
         Ok(done)
-    }
-
-    /// Replaces the time of a decoding, prompts included, by that of its steps.
-    fn correct(&mut self, stage: &'static str, seconds: f64) {
-        if let Some(last) = self.seconds.entry(stage).or_default().last_mut() {
-            *last = seconds;
-        }
     }
 
     fn of(&self, stage: &str) -> &[f64] {
@@ -181,9 +182,7 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
     // a drift within a round favours no kind of trace
     for i in 0..DECODINGS.len() {
         let (stage, trace) = DECODINGS[(i + round) % DECODINGS.len()];
-        let decoded = times.time(stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
-        times.correct(stage, decoded.0);
-        whole = decoded.1;
+        whole = times.run(stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
     }
     drop(base);
     let mut traced = times.time("score", || engine.trace(&whole, prompt_len, HeadSelection::default()))?;

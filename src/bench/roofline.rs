@@ -1,16 +1,11 @@
 //! Lower bounds of the work in a stage: bytes read from memory, and floating-point operations.
 
+use crate::backend::position_bytes;
 use crate::engine::Engine;
 use crate::model::config::LayerSpec;
 
 /// Tokens of the answer at the end of each measured response.
 pub const ANSWER: usize = 3;
-
-/// Bytes of one position of one layer in the KV cache.
-fn layer_position(engine: &Engine, layer: &LayerSpec) -> usize {
-    let (k, v) = engine.cache_types();
-    layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim))
-}
 
 /// Positions attended to in all layers together, each with its layer's `count`, summed over `rows` rows from `first` on.
 fn attended(engine: &Engine, first: usize, rows: usize, count: impl Fn(&LayerSpec) -> usize) -> f64 {
@@ -21,13 +16,15 @@ fn attended(engine: &Engine, first: usize, rows: usize, count: impl Fn(&LayerSpe
 
 /// Bytes of the KV cache of `tokens` positions.
 pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
-    (tokens * engine.spec().cached_layers().map(|(_, layer)| layer_position(engine, layer)).sum::<usize>()) as f64
+    let position = engine.spec().cached_layers().map(|(_, layer)| position_bytes(layer, engine.cache_types()));
+    (tokens * position.sum::<usize>()) as f64
 }
 
 /// Bytes that a decode step of `batch` sequences reads, averaged over rows `first .. first + steps`: each weight once, and
 /// each sequence's own cache.
 pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> f64 {
-    let cache = attended(engine, first, steps, |layer| layer_position(engine, layer)) / steps.max(1) as f64;
+    let layer = |layer: &LayerSpec| position_bytes(layer, engine.cache_types());
+    let cache = attended(engine, first, steps, layer) / steps.max(1) as f64;
     engine.weight_bytes_per_token() as f64 + batch as f64 * cache
 }
 

@@ -96,7 +96,7 @@ impl EvalArgs {
             methods: keys.map(str::to_owned).collect(),
             boxed_instruction: match self.boxed_instruction {
                 Some(true) => BoxedInstruction::All,
-                None if engine.spec().boxed_instruction => BoxedInstruction::Math,
+                None if engine.spec().family.boxed_instruction => BoxedInstruction::Math,
                 _ => BoxedInstruction::None,
             },
             ..self.options.clone()

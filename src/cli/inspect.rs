@@ -98,12 +98,12 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
             format!("in {layers} layers, {num_value_heads} heads of {key_head_dim} x {value_head_dim} with {num_key_heads} keys")
         }),
         "activation": match s.activation { Activation::Silu => "silu", Activation::GeluTanh => "gelu (tanh)" },
-        "norms": match s.norms {
+        "norms": match s.family.norms {
             Norms::Before => "before each block",
             Norms::After => "after each block",
             Norms::BeforeAndAfter => "before and after each block",
         },
-        "norm_weight_offset": s.norm_weight_offset,
+        "norm_weight_offset": s.family.norm_weight_offset,
         "rms_norm_eps": s.rms_norm_eps,
         "embedding_scale": s.embedding_scale,
         "residual_multiplier": Some(s.residual_multiplier).filter(|factor| *factor != 1.0),
@@ -128,13 +128,13 @@ fn attention_facts(s: &ModelSpec) -> Value {
         "layers_whose_keys_are_values": Some(keys_are_values).filter(|layers| *layers > 0),
         "scale": s.attention_scale,
         "qkv_bias": s.qkv_bias,
-        "qk_norm": match s.qk_norm {
+        "qk_norm": match s.family.qk_norm {
             QkNorm::None => "none",
             QkNorm::Head => "each head",
             QkNorm::Whole => "all heads together",
         },
-        "output_gate": Some(s.output_gate).filter(|gate| *gate),
-        "value_norm": s.value_norm.then_some("each head"),
+        "output_gate": Some(s.family.output_gate).filter(|gate| *gate),
+        "value_norm": s.family.value_norm.then_some("each head"),
         "softcapping": s.attn_logit_softcapping,
         "sliding_layers": sliding,
         "window": s.layers.iter().find_map(|layer| layer.window),

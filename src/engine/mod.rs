@@ -175,7 +175,7 @@ impl Engine {
         self.backend.rewinds()
             && match self.options.speculate {
                 Speculate::Off => false,
-                Speculate::Auto => self.backend.guesses_pay(),
+                Speculate::Auto => self.backend.is_bit_equal_at_any_width(),
                 Speculate::Fixed(_) => true,
             }
     }
@@ -202,8 +202,7 @@ impl Engine {
 
     /// Bytes of the weights that a decode step reads.
     pub fn weight_bytes_per_token(&self) -> usize {
-        let in_files = || self.weights.bytes_per_token(self.spec(), |weight| weight.byte_len());
-        self.backend.weight_bytes_per_token().unwrap_or_else(in_files)
+        self.weights.bytes_per_token(self.spec(), |weight| self.backend.weight_bytes(weight))
     }
 
     /// Bytes besides the weights' for a sequence of `tokens` tokens, all of them a traced response with K as published.

@@ -39,15 +39,10 @@ impl<'p> Rescored<'p> {
         if position == self.variant.position { self.variant.token } else { response.tokens[position] }
     }
 
-    /// Whether this row (absolute) predicts a position to score.
-    fn predicts(&self, row: usize) -> bool {
-        self.rows.contains(&row) && self.positions.binary_search(&(row + 1)).is_ok()
-    }
-
-    /// The probabilities that come from `rows` (absolute): index in `logprobs`, and the request for a row that stands at
+    /// The wanted probabilities that come from `rows` (absolute): index in `logprobs`, and the request for a row that stands at
     /// `first` + its distance from the first of them.
     fn requests(&self, response: &Response, rows: Range<usize>, first: usize) -> Vec<(usize, Prediction)> {
-        let from = |i: &usize| rows.contains(&(self.positions[*i] - 1));
+        let from = |i: &usize| [&rows, &self.rows].iter().all(|rows| rows.contains(&(self.positions[*i] - 1)));
         let request = |i: usize| {
             let next = Next::Given(Some(self.token(response, self.positions[i])));
             (i, Prediction { row: first + self.positions[i] - 1 - rows.start, next, detail: false })
@@ -56,67 +51,38 @@ impl<'p> Rescored<'p> {
     }
 }
 
-/// Visits the variants from the last replaced position to the first: a variant's rows overwrite the cache from its
-/// position on, so that what lies before is still the response's own, neither recomputed nor copied. `stale_from`: as in
-/// [`super::TracedSequence`].
-pub(super) fn score_in_place(
-    backend: &mut dyn Backend,
-    sequence: SequenceId,
-    response: &Response,
-    variants: &mut [Rescored],
-    stale_from: &mut usize,
-) -> Result<(), EngineError> {
-    let mut order: Vec<&mut Rescored> = variants.iter_mut().filter(|v| !v.rows.is_empty()).collect();
-    order.sort_by_key(|v| std::cmp::Reverse(v.variant.position));
-    for v in order {
-        let start = backend.resumes_at(sequence, v.rows.start);
-        let tokens: Vec<u32> = (start..v.rows.end).map(|p| v.token(response, p)).collect();
-        *stale_from = (*stale_from).min(start);
-        let mut found = Vec::new();
-        let predicts = |row| v.predicts(row);
-        forward::extend::<EngineError>(backend, sequence, start, &tokens, false, predicts, |backend, rows| {
-            let (indices, requests): (Vec<usize>, Vec<Prediction>) = v.requests(response, rows, 0).into_iter().unzip();
-            found.extend(indices.into_iter().zip(backend.predict(&requests)?));
-            Ok(())
-        })?;
-        for (i, (step, _)) in found {
-            v.logprobs[i] = step.logprob.unwrap_or(f64::NEG_INFINITY);
-        }
-    }
-    Ok(())
-}
-
-/// All variants' rows one after the other in passes as wide as the backend takes, each variant in a sequence of its own
+/// Runs the variants' rows one after the other in passes as wide as the backend takes, each variant in a sequence of its own
 /// that begins with the response's cache: every weight is read once for hundreds of rows, however few a variant has. Where a
 /// sequence cannot be forked anywhere, a copy of it goes ahead of them, from the first replaced position to the last.
-pub(super) fn score_together(
+///
+/// With `stale_from`, that of [`super::TracedSequence`], in the response's own sequence instead, variant by variant from the last
+/// replaced position to the first: what lies before the rows that one overwrites is still the response's own, neither recomputed
+/// nor copied.
+pub(super) fn score(
     backend: &mut dyn Backend,
     sequence: SequenceId,
     response: &Response,
     variants: &mut [Rescored],
+    mut stale_from: Option<&mut usize>,
 ) -> Result<(), EngineError> {
     let mut order: Vec<usize> = (0..variants.len()).filter(|i| !variants[*i].rows.is_empty()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(variants[*i].rows.start));
-    if !backend.rewinds() {
+    if stale_from.is_none() && !backend.rewinds() {
         order.reverse();
     }
     let from = Ahead { sequence, tokens: response.tokens, copy: None };
     let mut together = Together { backend, from, rows: Vec::new(), requests: Vec::new(), open: Vec::new() };
     for index in order {
         let mut left = variants[index].rows.clone();
-        if together.open.len() == IN_FLIGHT {
-            together.run(variants)?;
-            together.close(None);
-        }
-        let id = match together.fork(left.start) {
-            // out of room: fewer at a time
-            Err(error) if error.is_out_of_memory() && !together.open.is_empty() => {
+        let id = match &mut stale_from {
+            Some(stale_from) => {
                 together.run(variants)?;
-                together.close(None);
-                together.fork(left.start)
+                left.start = together.backend.resumes_at(sequence, left.start);
+                **stale_from = left.start.min(**stale_from);
+                sequence
             }
-            forked => forked,
-        }?;
+            None => together.fork(left.start, variants)?,
+        };
         while !left.is_empty() {
             let part = left.start..left.end.min(left.start + together.room());
             left.start = part.end;
@@ -146,9 +112,24 @@ impl Together<'_> {
         self.backend.max_rows() - self.rows.len()
     }
 
-    fn fork(&mut self, positions: usize) -> Result<SequenceId, BackendError> {
-        let from = self.from.at(self.backend, positions)?;
-        let id = self.backend.fork(from, positions, None)?;
+    /// A sequence of its own for a variant. Those that are open are run first where they are enough, or there is no room for more.
+    fn fork(&mut self, positions: usize, variants: &mut [Rescored]) -> Result<SequenceId, EngineError> {
+        let fork = |this: &mut Self| {
+            let from = this.from.at(this.backend, positions)?;
+            this.backend.fork(from, positions, None)
+        };
+        if self.open.len() == IN_FLIGHT {
+            self.run(variants)?;
+            self.close(None);
+        }
+        let id = match fork(self) {
+            Err(error) if error.is_out_of_memory() && !self.open.is_empty() => {
+                self.run(variants)?;
+                self.close(None);
+                fork(self)
+            }
+            forked => forked,
+        }?;
         self.open.push(id);
         Ok(id)
     }

@@ -242,14 +242,14 @@ impl TraceQueries<'_> {
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
         let mut in_place = !self.backend.mixes_sequences();
         if !in_place {
-            match rescore::score_together(self.backend, sequence, &response, &mut rescored) {
+            match rescore::score(self.backend, sequence, &response, &mut rescored, None) {
                 // there is no room for a single copy of the cache
                 Err(EngineError::Backend(error)) if error.is_out_of_memory() => in_place = true,
                 scored => scored?,
             }
         }
         if in_place {
-            rescore::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
+            rescore::score(self.backend, sequence, &response, &mut rescored, Some(self.stale_from))?;
         }
         Ok(rescored.into_iter().map(|variant| variant.logprobs).collect())
     }

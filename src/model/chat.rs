@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json, json};
 use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 use crate::files;
+pub use python::is_space;
 
 /// The prompt of a response.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,14 +165,14 @@ impl ChatTemplate {
     /// # Errors
     /// An unreadable file, or a part of the template that is not supported.
     pub fn from_folder(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, ChatError> {
-        let (source, path) = match read_jinja(folder)? {
-            Some(found) => found,
-            None => {
+        let path = folder.join("chat_template.jinja");
+        let (source, path) = match (files::read_to_string(&path, MAX_SOURCE as u64), &tokenizer.config.chat_template) {
+            (Ok(source), _) => (source, path),
+            (Err(source), _) if source.kind() != ErrorKind::NotFound => return Err(ChatError::Read { path, source }),
+            (Err(_), None) => return Ok(None),
+            (Err(_), Some(field)) => {
                 let path = folder.join("tokenizer_config.json");
-                match &tokenizer.config.chat_template {
-                    Some(field) => (default_template(field, &path)?, path),
-                    None => return Ok(None),
-                }
+                (default_template(field, &path)?, path)
             }
         };
         let special_tokens = tokenizer.config.special_tokens.clone();
@@ -279,16 +280,6 @@ pub fn encode_plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Token
         ids.remove(0);
     }
     Ok(ids)
-}
-
-/// `chat_template.jinja` and its path, if the folder has it.
-fn read_jinja(folder: &Path) -> Result<Option<(String, PathBuf)>, ChatError> {
-    let path = folder.join("chat_template.jinja");
-    match files::read_to_string(&path, MAX_SOURCE as u64) {
-        Ok(source) => Ok(Some((source, path))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ChatError::Read { path, source }),
-    }
 }
 
 /// The template in `chat_template` of `tokenizer_config.json`.

@@ -35,6 +35,25 @@ pub enum QkNorm {
     Whole,
 }
 
+/// What all models of a family have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FamilyTraits {
+    /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
+    pub norm_weight_offset: f32,
+    pub norms: Norms,
+    pub qk_norm: QkNorm,
+    /// Each head of the values is normed, without weights (Gemma 4).
+    pub value_norm: bool,
+    /// The residual stream after each layer has a factor, which the files hold (`layer_scalar`).
+    pub layer_scalar: bool,
+    /// q, k, v and gate, up are one matrix each in the file (`qkv_proj`, `gate_up_proj`).
+    pub fused: bool,
+    /// Attention's output is multiplied by the sigmoid of a gate, which `q_proj` has after each head's query.
+    pub output_gate: bool,
+    /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
+    pub boxed_instruction: bool,
+}
+
 /// A layer's own settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
@@ -117,8 +136,7 @@ pub struct ModelSpec {
     /// `max_position_embeddings` as published, and why it is not reached.
     pub longer_context: Option<(usize, &'static str)>,
     pub rms_norm_eps: f32,
-    /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
-    pub norm_weight_offset: f32,
+    pub family: FamilyTraits,
     pub activation: Activation,
     /// Factor on the embedding (Gemma: √hidden_size; `embedding_multiplier`).
     pub embedding_scale: Option<f32>,
@@ -128,10 +146,6 @@ pub struct ModelSpec {
     pub output_bias: bool,
     /// gate, up and down have a bias (`mlp_bias`).
     pub mlp_bias: bool,
-    pub qk_norm: QkNorm,
-    /// Each head of the values is normed, without weights (Gemma 4).
-    pub value_norm: bool,
-    pub norms: Norms,
     /// Factor on a block's output before it joins the residual stream (`residual_multiplier`); 1 in most.
     pub residual_multiplier: f32,
     /// Divisor of the logits (`logits_scaling`); 1 in most.
@@ -143,10 +157,6 @@ pub struct ModelSpec {
     /// The same on the logits.
     pub final_logit_softcapping: Option<f32>,
     pub tie_word_embeddings: bool,
-    /// q, k, v and gate, up are one matrix each in the file (`qkv_proj`, `gate_up_proj`).
-    pub fused: bool,
-    /// Attention's output is multiplied by the sigmoid of a gate, which `q_proj` has after each head's query.
-    pub output_gate: bool,
     /// One table, or two: that of full layers, then that of sliding layers or of those without positions.
     pub rope: Vec<RopeSpec>,
     /// `num_hidden_layers` of them.
@@ -155,10 +165,6 @@ pub struct ModelSpec {
     /// Of the layers that are such, some but not all.
     pub delta_net: Option<DeltaNetSpec>,
     pub layer_input: Option<LayerInputSpec>,
-    /// The residual stream after each layer has a factor, which the files hold (`layer_scalar`).
-    pub layer_scalar: bool,
-    /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
-    pub boxed_instruction: bool,
     /// The source of settings that checkpoints keep in several places.
     pub sources: Vec<(&'static str, &'static str)>,
     /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
@@ -259,7 +265,7 @@ mod tests {
         );
         assert_eq!((s.rope[s.layers[0].rope].theta, s.rope[s.layers[5].rope].theta), (1e4, 1e6));
         assert_eq!((s.attention_scale, s.embedding_scale), (0.125, Some(8.0)));
-        assert!(s.tie_word_embeddings && s.norms == Norms::BeforeAndAfter && s.qk_norm == QkNorm::Head);
+        assert!(s.tie_word_embeddings && s.family.norms == Norms::BeforeAndAfter && s.family.qk_norm == QkNorm::Head);
     }
 
     #[test]
@@ -316,7 +322,7 @@ mod tests {
         let s = qwen(|_| ()).unwrap();
         assert_eq!(s.attention_layers().collect::<Vec<_>>(), [3, 7]);
         assert_eq!((s.place(7), s.place(6), s.total_heads()), (1, 5, 2 * 16));
-        assert_eq!((s.rope[0].rotary_dim, s.norm_weight_offset, s.output_gate), (64, 1.0, true));
+        assert_eq!((s.rope[0].rotary_dim, s.family.norm_weight_offset, s.family.output_gate), (64, 1.0, true));
         assert_eq!(s.delta_net.unwrap().widths(), [2048, 2048, 4096]);
         assert_eq!(qwen(|c| c["full_attention_interval"] = json!(1)).unwrap().delta_net, None);
         assert_eq!(qwen(|c| c["full_attention_interval"] = json!(2)).unwrap().attention_layers().count(), 4);

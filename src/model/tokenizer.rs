@@ -96,7 +96,7 @@ impl Tokenizer {
         }
         let bytes = read_json(&path)?;
         let config = TokenizerConfig::from_folder(folder)?;
-        let parsed = on_known_stack(|| caught(|| file::read(&bytes)).and_then(|parsed| parsed));
+        let parsed = on_known_stack(|| caught(|| file::read(&bytes)));
         let parsed = parsed.map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
         let mut inner = parsed.map_err(|message| TokenizerError::Parse { path: path.clone(), message })?;
         add_missing_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
@@ -137,8 +137,7 @@ impl Tokenizer {
         if ids.is_empty() {
             return Ok(String::new()); // some decoders assume there is a last token
         }
-        let decoded = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
-        let text = decoded.map_err(|e| TokenizerError::Decode(e.to_string()))?;
+        let text = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
         Ok(if self.config.clean_up_tokenization_spaces == Some(true) { detokenize::clean_up(&text) } else { text })
     }
 
@@ -204,7 +203,6 @@ impl Tokenizer {
 
 fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
     let encoding = caught(|| inner.encode_fast(text, add_special_tokens)).map_err(TokenizerError::Encode)?;
-    let encoding = encoding.map_err(|e| TokenizerError::Encode(e.to_string()))?;
     Ok(encoding.get_ids().to_vec())
 }
 
@@ -227,7 +225,6 @@ fn add_missing_tokens(
     }
     let added = missing.iter().map(|(_, token)| token.0.clone()).collect();
     caught(|| file::add_tokens(inner, added))
-        .and_then(|result| result)
         .map_err(|message| TokenizerError::Parse { path: path.to_path_buf(), message })?;
     for (&expected, Token(AddedToken { content, .. })) in missing {
         if let Some(found) = inner.token_to_id(content).filter(|&found| found != expected) {

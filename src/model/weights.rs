@@ -240,7 +240,7 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub q_bias: Option<V>,
     pub k_bias: Option<V>,
     pub v_bias: Option<V>,
-    /// `[head_dim]`, or `[heads · head_dim]` of each, by [`ModelSpec::qk_norm`].
+    /// `[head_dim]`, or `[heads · head_dim]` of each, by [`FamilyTraits::qk_norm`](super::config::FamilyTraits::qk_norm).
     pub q_norm: Option<V>,
     pub k_norm: Option<V>,
     /// `[head_dim]`, of values that are normed: such that nothing is multiplied.
@@ -398,7 +398,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let norm = |present, part: &str, width| vector(present, &format!("{part}.weight"), width);
     let bias = |present, part: &str, width| vector(present, &format!("{part}.bias"), width);
     // a matrix, or the rows from `at` on of the one that it is fused into, which has `all` rows
-    let part = |fused: &str, (at, all): (usize, usize), part: &str, rows: usize| match spec.fused {
+    let part = |fused: &str, (at, all): (usize, usize), part: &str, rows: usize| match spec.family.fused {
         false => matrix(part, rows, hidden),
         true => Ok(matrix(fused, all, hidden)?.part(name(&format!("{part}.weight")), at..at + rows)),
     };
@@ -413,7 +413,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         Ok((network(index, &name("mlp.shared_expert"), inner, hidden)?, matrix("mlp.shared_expert_gate", 1, hidden)?))
     });
     let beside = |mixture: ExpertSpec| {
-        let sizes = (hidden, mixture.num_experts, spec.norm_weight_offset);
+        let sizes = (hidden, mixture.num_experts, spec.family.norm_weight_offset);
         DenseBeside::read(index, &name(""), dense()?, sizes)
     };
     let dense_beside = several.filter(|mixture| mixture.dense_beside).map(beside).transpose()?;
@@ -431,7 +431,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         let k = has_k.then(|| qkv(q_rows, K, kv_rows)).transpose()?;
         let v = has_v.then(|| qkv(q_rows + kv_rows, V, kv_rows)).transpose()?;
         let o = matrix("self_attn.o_proj", hidden, q_rows)?;
-        if !spec.output_gate {
+        if !spec.family.output_gate {
             return Ok((qkv(0, Q, q_rows)?, k, v, o, None, None));
         }
         let both = qkv(0, Q, 2 * q_rows)?;
@@ -451,15 +451,15 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         let half = |which| half_of_heads(both.len(), head_dim, which).into_iter().map(|i| both[i]).collect();
         (output_gate_bias, *both) = (Some(half(1)), half(0));
     }
-    let (before, after) = (spec.norms != Norms::After, spec.norms != Norms::Before);
+    let (before, after) = (spec.family.norms != Norms::After, spec.family.norms != Norms::Before);
     // the norm of the feed-forward network's input is named by its place only where attention's output has a norm
     let feed_forward_norm = if after { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-    let (q_norm, k_norm) = match spec.qk_norm {
+    let (q_norm, k_norm) = match spec.family.qk_norm {
         QkNorm::Whole => (q_rows, kv_rows),
         QkNorm::None | QkNorm::Head => (head_dim, head_dim),
     };
-    let has_qk_norm = spec.qk_norm != QkNorm::None && attends;
-    let scalar = vector(spec.layer_scalar, "layer_scalar", 1)?;
+    let has_qk_norm = spec.family.qk_norm != QkNorm::None && attends;
+    let scalar = vector(spec.family.layer_scalar, "layer_scalar", 1)?;
     let mut weights = LayerWeights {
         input_norm: norm(before, "input_layernorm", hidden)?,
         q,
@@ -470,7 +470,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         v_bias: bias(spec.qkv_bias && attends && has_v, V, kv_rows)?,
         q_norm: norm(has_qk_norm, "self_attn.q_norm", q_norm)?,
         k_norm: norm(has_qk_norm && has_k, "self_attn.k_norm", k_norm)?,
-        v_norm: spec.value_norm.then(|| vec![1.0 - spec.norm_weight_offset; head_dim]),
+        v_norm: spec.family.value_norm.then(|| vec![1.0 - spec.family.norm_weight_offset; head_dim]),
         o,
         o_bias: bias(spec.output_bias && attends, "self_attn.o_proj", hidden)?,
         output_gate,

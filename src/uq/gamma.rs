@@ -6,7 +6,7 @@
 //! the distances C + 1 and 20, which extrapolates to the nearest ones; and
 //! γ_i = line(i) / a_i, from 0 to 1.
 
-use crate::backend::entropy::{GAMMA, Gamma, reweighting};
+use crate::backend::entropy::{GAMMA, Gamma};
 
 /// C: how many of the nearest positions are discounted.
 pub const NEAREST: usize = GAMMA.len();
@@ -51,7 +51,7 @@ impl AttentionByDistance {
         if row <= SPAN {
             return;
         }
-        let share = |t: usize| f64::from(reweighted[t]) / f64::from(reweighting(row, t));
+        let share = |t: usize| f64::from(reweighted[t]) / f64::from(Gamma::PUBLISHED.weight(row, t));
         let total: f64 = (1..row).map(share).sum();
         if total > 0.0 {
             for (sum, t) in self.sums.iter_mut().zip((0..row).rev()) {
@@ -84,7 +84,8 @@ mod tests {
 
     /// α' of a row whose attention at distance d is `attention(d)`.
     fn reweighted(row: usize, attention: impl Fn(usize) -> f64) -> Vec<f32> {
-        let weights: Vec<f64> = (0..=row).map(|t| f64::from(reweighting(row, t)) * attention(row - t)).collect();
+        let weights: Vec<f64> =
+            (0..=row).map(|t| f64::from(Gamma::PUBLISHED.weight(row, t)) * attention(row - t)).collect();
         let total: f64 = weights.iter().sum();
         weights.iter().map(|w| (w / total) as f32).collect()
     }

@@ -1,5 +1,6 @@
 //! Stop words: tokens without reasoning content, never targets of the attention chain.
 
+use super::answer::is_space;
 use super::rules::StopWords;
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -42,9 +43,8 @@ pub fn is_stop_word_under(rule: StopWords, token_text: &str, answer_text: &str) 
     }
 }
 
-/// Lower case without whitespace; as in Python, the four ASCII separators count as whitespace.
+/// Lower case without whitespace, as in Python.
 fn folded(text: &str) -> String {
-    let is_space = |c: char| c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}');
     text.chars().filter(|c| !is_space(*c)).collect::<String>().to_lowercase()
 }
 

@@ -8,7 +8,7 @@ use uqac::backend::cpu::attention::{
 use uqac::backend::cpu::cache::KvCache;
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::threads::ThreadPool;
-use uqac::backend::entropy::{EntropyRule, Gamma, reweighting};
+use uqac::backend::entropy::{EntropyRule, Gamma};
 use uqac::backend::{DType, ValueType};
 
 struct Case {
@@ -96,7 +96,7 @@ fn exact(case: &Case, data: &Data, head: usize) -> Exact {
     for (t, a) in alpha.iter().enumerate() {
         out.iter_mut().zip(part(&data.values, first + t)).for_each(|(o, v)| *o += a * v);
     }
-    let reweighted = normalized((first..=row).map(|t| f64::from(reweighting(row, t))).collect());
+    let reweighted = normalized((first..=row).map(|t| f64::from(Gamma::PUBLISHED.weight(row, t))).collect());
     let entropy = reweighted.iter().filter(|a| **a > 0.0).map(|a| -a * a.ln()).sum::<f64>();
     let any = reweighted.iter().any(|a| *a > 0.0);
     let whole = |of: &[f64]| [vec![0.0; first], of.to_vec()].concat();

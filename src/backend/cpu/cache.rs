@@ -88,7 +88,7 @@ impl Chunk {
 }
 
 /// Keys and values of one sequence, all layers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct KvCache {
     layers: Vec<LayerCache>,
     k_type: DType,

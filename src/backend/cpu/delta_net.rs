@@ -47,10 +47,7 @@ impl CpuBackend {
         (delta.rounds, delta.firsts) = Default::default();
         let (mut seen, mut round) = (HashSet::new(), 0);
         for (i, row) in rows.iter().enumerate() {
-            let Some(states) = self.sequences[row.sequence.0].as_mut().and_then(|s| s.states.as_mut()) else {
-                delta.firsts.push(i);
-                continue;
-            };
+            let Some(states) = &mut self.sequences[row.sequence.0].states else { return Ok(()) };
             let follows = |before: &Row| before.sequence == row.sequence && before.position + 1 == row.position;
             let begins = i == 0 || !follows(&rows[i - 1]);
             if begins {
@@ -84,13 +81,9 @@ impl CpuBackend {
         let (isa, n, pool, pass) = (self.options.isa, self.pass.rows.len(), &self.pool, &mut self.pass);
         let (delta, widths) = (&mut pass.delta, net.widths());
         let [q, k, v] = &mut delta.raw;
-        let mut jobs = Vec::with_capacity(6);
         let outputs =
             [(&l.q, q), (w_k, k), (w_v, v), (gate, &mut pass.output_gate), (&w.a, &mut delta.a), (&w.b, &mut delta.b)];
-        for (w, y) in outputs {
-            y.resize(n * w.rows, 0.0);
-            jobs.push(Job { w: self.packed.matrix(w), bias: None, y, y_stride: w.rows });
-        }
+        let mut jobs = outputs.map(|(w, y)| Job { w: self.packed.matrix(w), bias: None, y });
         round_inputs(&mut pass.h, self.spec.hidden_size, l.q.elements(), terms);
         matmul_many(pool, isa, &mut jobs, &pass.h, n);
         let (activation, ones) = (self.spec.activation, vec![1.0; widths[0].max(widths[2])]);
@@ -99,9 +92,7 @@ impl CpuBackend {
             let width = widths[part];
             mixed.resize(n * width, 0.0);
             each_row(pool, mixed, width, &|row, out| {
-                let Some(states) = sequences[rows[row].sequence.0].as_ref().and_then(|s| s.states.as_ref()) else {
-                    return;
-                };
+                let Some(states) = &sequences[rows[row].sequence.0].states else { return };
                 let before = &states.layer(place).inputs[part];
                 convolve(before, &raw[firsts[row] * width..(row + 1) * width], &w.conv[part], out);
                 norm::activate(isa, activation, out, &ones[..width]);
@@ -124,7 +115,7 @@ impl CpuBackend {
             let sequence = |segment: &Segment| pass.rows[segment.rows.start].sequence.0;
             let mut taken: Vec<Arc<LayerState>> = Vec::with_capacity(segments.len());
             for segment in segments {
-                let states = self.sequences[sequence(segment)].as_mut().and_then(|s| s.states.as_mut());
+                let states = self.sequences[sequence(segment)].states.as_mut();
                 taken.push(states.map(|states| states.take(place)).unwrap_or_default());
             }
             let states: Vec<&mut LayerState> = taken.iter_mut().map(Arc::make_mut).collect();
@@ -149,7 +140,7 @@ impl CpuBackend {
             drop(memories);
             for (segment, state) in segments.iter().zip(taken) {
                 let tokens = pass.rows[segment.rows.end - 1].position + 1;
-                if let Some(states) = self.sequences[sequence(segment)].as_mut().and_then(|s| s.states.as_mut()) {
+                if let Some(states) = &mut self.sequences[sequence(segment)].states {
                     states.put(place, state, tokens, segment.keep);
                 }
             }

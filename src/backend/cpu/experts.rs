@@ -7,7 +7,7 @@ use super::layer::activate;
 use super::matmul::{Job, matmul, matmul_many};
 use crate::backend::reference::choose_experts;
 use crate::model::config::ExpertSpec;
-use crate::model::weights::{DenseBeside, Expert, LayerWeights, Weight};
+use crate::model::weights::{Expert, LayerWeights, Weight};
 
 /// The rows of a pass that chose one expert.
 struct Group<'a> {
@@ -22,22 +22,17 @@ struct Group<'a> {
 }
 
 impl CpuBackend {
-    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last.
+    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last. With a dense network beside them
+    /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))).
     pub(super) fn mix_experts(&mut self, l: &LayerWeights, router: &Weight, spec: &ExpertSpec) {
-        let logits = self.router_logits(router);
-        self.mix(l, spec, logits, &[]);
-    }
-
-    /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))), every row.
-    pub(super) fn mix_beside(&mut self, layer: usize, router: &Weight, spec: &ExpertSpec, beside: &DenseBeside) {
-        let (weights, width) = (self.weights.clone(), self.spec.hidden_size);
-        let l = &weights.layers[layer];
+        let Some(beside) = &l.dense_beside else { return self.mix(l, spec, self.router_logits(router), &[]) };
+        let width = self.spec.hidden_size;
         self.dense_feed_forward(l, &beside.network);
         let mut dense = self.pass.h.clone();
         self.norm_heads(&mut dense, width, Some(&beside.post_norm));
-        self.norm_input(|l| l.dense_beside.as_ref().map(|beside| &beside.router_norm[..]), layer);
+        self.norm_input(Some(&beside.router_norm));
         let logits = self.router_logits(router);
-        self.norm_input(|l| l.dense_beside.as_ref().map(|beside| &beside.expert_norm[..]), layer);
+        self.norm_input(Some(&beside.expert_norm));
         self.mix(l, spec, logits, &beside.expert_scales);
         let mut h = std::mem::take(&mut self.pass.h);
         self.norm_heads(&mut h, width, Some(&beside.post_expert_norm));
@@ -47,9 +42,9 @@ impl CpuBackend {
 
     /// The experts' logits of h, `[rows, num_experts]`.
     fn router_logits(&self, router: &Weight) -> Vec<f32> {
-        let (pass, mut logits) = (&self.pass, vec![0.0; self.pass.rows.len() * router.rows]);
+        let (pass, mut logits) = (&self.pass, Vec::new());
         let router = self.packed.matrix(router);
-        matmul(&self.pool, self.options.isa, &router, &pass.h, pass.rows.len(), &mut logits, router.rows, None);
+        matmul(&self.pool, self.options.isa, &router, &pass.h, pass.rows.len(), &mut logits, None);
         logits
     }
 
@@ -66,8 +61,7 @@ impl CpuBackend {
         }
         if let Some((expert, gate)) = &l.shared_expert {
             let mut shared = Group::new(expert);
-            logits.resize(n, 0.0);
-            matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, 1, None);
+            matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, None);
             for (row, (gate, h)) in logits.iter().zip(h.chunks_exact(hidden)).enumerate() {
                 shared.add(row, (1.0 / (1.0 + f64::from(-gate).exp())) as f32, h);
             }
@@ -83,9 +77,8 @@ impl CpuBackend {
             let (x, rows) = (std::mem::take(&mut groups[0].x), groups[0].rows.len());
             let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());
             for Group { expert, gate, up, .. } in groups {
-                let inner = expert.gate.rows;
-                jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate, y_stride: inner });
-                jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up, y_stride: inner });
+                jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate });
+                jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up });
             }
             matmul_many(&self.pool, isa, &mut jobs, &x, rows);
         }
@@ -95,8 +88,7 @@ impl CpuBackend {
             let inner = expert.gate.rows;
             activate(&self.pool, isa, self.spec.activation, &mut gate, &up, inner);
             round_inputs(&mut gate, inner, expert.down.elements(), terms);
-            out.resize(rows.len() * hidden, 0.0);
-            matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, hidden, None);
+            matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, None);
             for ((row, share), out) in rows.into_iter().zip(out.chunks_exact(hidden)) {
                 sum[row * hidden..(row + 1) * hidden].iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
             }
@@ -113,7 +105,5 @@ impl Group<'_> {
     fn add(&mut self, row: usize, share: f32, x: &[f32]) {
         self.rows.push((row, share));
         self.x.extend_from_slice(x);
-        self.gate.resize(self.rows.len() * self.expert.gate.rows, 0.0);
-        self.up.resize(self.gate.len(), 0.0);
     }
 }

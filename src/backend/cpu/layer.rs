@@ -5,7 +5,6 @@ use super::input_rounding::{InputRounding, Output, round_inputs, round_operands}
 use super::matmul::{Job, matmul, matmul_many};
 use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
-use super::trace::Selection;
 use super::{CpuBackend, norm};
 use crate::backend::{BackendError, DType, Operations};
 use crate::model::ModelSpec;
@@ -14,31 +13,26 @@ use crate::model::weights::{Expert, LayerWeights};
 
 impl CpuBackend {
     /// h ← (norm of) x, every row.
-    pub(super) fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+    pub(super) fn norm_input(&mut self, weight: Option<&[f32]>) {
         let (spec, isa) = (&self.spec, self.options.isa);
-        let Some(weight) = weight(&self.weights.layers[layer]) else {
-            return self.pass.h.copy_from_slice(&self.pass.x);
-        };
+        let Some(weight) = weight else { return self.pass.h.copy_from_slice(&self.pass.x) };
         let (x, width) = (&self.pass.x, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
-            let x = &x[row * width..(row + 1) * width];
-            norm::rms_norm(isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
+            h.copy_from_slice(&x[row * width..(row + 1) * width]);
+            norm::rms_norm(isa, h, weight, spec.family.norm_weight_offset, spec.rms_norm_eps);
         });
     }
 
     /// x ← x + m (norm of) h, every row.
-    pub(super) fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
-        let (spec, isa, width) = (&self.spec, self.options.isa, self.spec.hidden_size);
-        if let Some(weight) = post_norm(&self.weights.layers[layer]) {
-            each_row(&self.pool, &mut self.pass.h, width, &|_, h| {
-                norm::rms_norm_in_place(isa, h, weight, spec.norm_weight_offset, spec.rms_norm_eps);
-            });
-        }
-        let h = &self.pass.h;
+    pub(super) fn add_residual(&mut self, post_norm: Option<&[f32]>) {
+        let (multiplier, width) = (self.spec.residual_multiplier, self.spec.hidden_size);
+        let mut h = std::mem::take(&mut self.pass.h);
+        self.norm_heads(&mut h, width, post_norm);
         each_row(&self.pool, &mut self.pass.x, width, &|row, x| {
             let h = &h[row * width..(row + 1) * width];
-            x.iter_mut().zip(h).for_each(|(x, h)| *x += spec.residual_multiplier * h);
+            x.iter_mut().zip(h).for_each(|(x, h)| *x += multiplier * h);
         });
+        self.pass.h = h;
     }
 
     /// Norm of each head, or of all together, by what the weights are of; `x` is `[rows, width]`.
@@ -46,8 +40,8 @@ impl CpuBackend {
         let Some(weight) = weight else { return };
         each_row(&self.pool, x, width, &|_, x| {
             for part in x.chunks_exact_mut(weight.len()) {
-                let (offset, eps) = (self.spec.norm_weight_offset, self.spec.rms_norm_eps);
-                norm::rms_norm_in_place(self.options.isa, part, weight, offset, eps);
+                let (offset, eps) = (self.spec.family.norm_weight_offset, self.spec.rms_norm_eps);
+                norm::rms_norm(self.options.isa, part, weight, offset, eps);
             }
         });
     }
@@ -82,14 +76,14 @@ impl CpuBackend {
         let (pass, inner) = (&mut self.pass, gate.rows);
         round_inputs(&mut pass.h, width, gate.elements(), terms);
         let mut jobs = [
-            Job { w: self.packed.matrix(gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
-            Job { w: self.packed.matrix(up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
+            Job { w: self.packed.matrix(gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate },
+            Job { w: self.packed.matrix(up), bias: l.up_bias.as_deref(), y: &mut pass.up },
         ];
         matmul_many(&self.pool, isa, &mut jobs, &pass.h, n);
         activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, inner);
         round_inputs(&mut pass.gate, inner, down.elements(), terms);
         let down = self.packed.matrix(down);
-        matmul(&self.pool, isa, &down, &pass.gate, n, &mut pass.h, width, l.down_bias.as_deref());
+        matmul(&self.pool, isa, &down, &pass.gate, n, &mut pass.h, l.down_bias.as_deref());
     }
 
     /// Offers every head of a layer to the traced rows' selections.
@@ -118,7 +112,7 @@ fn gate_heads(pool: &ThreadPool, isa: Isa, l: &LayerWeights, x: &mut [f32], gate
     each_row(pool, x, width, &|row, x| {
         if let Some(net) = &l.delta_net {
             for head in x.chunks_exact_mut(net.norm.len()) {
-                norm::rms_norm_in_place(isa, head, &net.norm, 0.0, eps);
+                norm::rms_norm(isa, head, &net.norm, 0.0, eps);
             }
         }
         norm::gate(isa, x, &gate[row * width..(row + 1) * width], l.delta_net.is_some());
@@ -154,36 +148,35 @@ impl Operations for CpuBackend {
     }
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+        let weights = self.weights.clone();
+        let l = &weights.layers[layer];
         self.pass.note_layer();
-        self.pass.resize_layer(&self.spec, layer);
-        self.norm_input(|l| l.input_norm.as_deref(), layer);
+        self.norm_input(l.input_norm.as_deref());
         if let Some(net) = self.spec.delta_net.filter(|_| self.spec.layers[layer].delta_net) {
             self.project_delta_net(layer, &net);
             return Ok(());
         }
         let (isa, n, heads) = (self.options.isa, self.pass.rows.len(), self.spec.num_attention_heads);
         let LayerSpec { head_dim, num_key_value_heads: kv_heads, .. } = self.spec.layers[layer];
-        let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+        let kv_width = kv_heads * head_dim;
         let pass = &mut self.pass;
         let [mut q, mut k, mut v, mut gate] =
             [&mut pass.q, &mut pass.k, &mut pass.v, &mut pass.output_gate].map(std::mem::take);
-        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Scores));
-        let width = self.spec.hidden_size;
+        let (terms, width) = (self.terms(Output::Scores), self.spec.hidden_size);
         let mut for_values = None;
         if terms != self.terms(Output::Values) {
             let h = for_values.insert(self.pass.h.clone());
             round_inputs(h, width, l.q.elements(), self.terms(Output::Values));
         }
         round_inputs(&mut self.pass.h, width, l.q.elements(), terms);
-        gate.resize(if l.output_gate.is_some() { n * q_width } else { 0 }, 0.0);
         let mut jobs = Vec::with_capacity(4);
-        for (w, bias, y, y_stride) in [
-            (Some(&l.q), &l.q_bias, &mut q, q_width),
-            (l.k.as_ref(), &l.k_bias, &mut k, kv_width),
-            (l.v.as_ref(), &l.v_bias, &mut v, kv_width),
-            (l.output_gate.as_ref(), &l.output_gate_bias, &mut gate, q_width),
+        for (w, bias, y) in [
+            (Some(&l.q), &l.q_bias, &mut q),
+            (l.k.as_ref(), &l.k_bias, &mut k),
+            (l.v.as_ref(), &l.v_bias, &mut v),
+            (l.output_gate.as_ref(), &l.output_gate_bias, &mut gate),
         ] {
-            jobs.extend(w.map(|w| Job { w: self.packed.matrix(w), bias: bias.as_deref(), y, y_stride }));
+            jobs.extend(w.map(|w| Job { w: self.packed.matrix(w), bias: bias.as_deref(), y }));
         }
         match &for_values {
             Some(h) if l.v.is_some() => {
@@ -199,7 +192,7 @@ impl Operations for CpuBackend {
         }
         if l.k.is_some() {
             if l.v.is_none() {
-                v.copy_from_slice(&k);
+                v.clone_from(&k);
             }
             self.norm_heads(&mut v, kv_width, l.v_norm.as_deref());
             self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
@@ -207,10 +200,8 @@ impl Operations for CpuBackend {
                 round_operands(&mut k);
             }
             for (i, row) in self.pass.rows.iter().enumerate() {
-                if let Some(sequence) = &mut self.sequences[row.sequence.0] {
-                    let part = i * kv_width..(i + 1) * kv_width;
-                    sequence.cache.write(layer, row.position, &k[part.clone()], &v[part]);
-                }
+                let part = i * kv_width..(i + 1) * kv_width;
+                self.sequences[row.sequence.0].cache.write(layer, row.position, &k[part.clone()], &v[part]);
             }
         }
         (self.pass.q, self.pass.k, self.pass.v, self.pass.output_gate) = (q, k, v, gate);
@@ -223,7 +214,7 @@ impl Operations for CpuBackend {
             self.attend_delta_net(layer, net);
         }
         if self.spec.last_memory() == Some(layer) {
-            self.pass.keep_wanted(&self.spec, layer);
+            self.pass.keep_wanted(&self.spec);
             if layer + 1 < self.spec.layers.len() {
                 self.rotary_tables();
             }
@@ -233,12 +224,12 @@ impl Operations for CpuBackend {
         }
         let shape = self.shape(layer);
         let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
-            .filter_map(|(row, selection)| {
-                let cache = &self.sequences[row.sequence.0].as_ref()?.cache;
-                let options = selection.as_ref().map(Selection::options);
+            .map(|(row, selection)| {
+                let cache = &self.sequences[row.sequence.0].cache;
+                let options = selection.as_ref().map(|selection| selection.options);
                 let prompt =
                     options.filter(|options| options.parts.head_attention).map(|options| options.first_row + 1);
-                Some(AttentionRow { cache, position: row.position, entropy: options.is_some(), prompt })
+                AttentionRow { cache, position: row.position, entropy: options.is_some(), prompt }
             })
             .collect();
         let pass = &mut self.pass;
@@ -249,51 +240,44 @@ impl Operations for CpuBackend {
     }
 
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
-        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
-        let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
-        let pass = &mut self.pass;
+        let (weights, terms) = (self.weights.clone(), self.terms(Output::Values));
+        let l = &weights.layers[layer];
+        let (isa, n, pass) = (self.options.isa, self.pass.rows.len(), &mut self.pass);
         if l.output_gate.is_some() {
             gate_heads(&self.pool, isa, l, &mut pass.attended, &pass.output_gate, self.spec.rms_norm_eps);
         }
         round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), terms);
-        matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
-        self.add_residual(|l| l.post_attention_norm.as_deref(), layer);
+        matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, l.o_bias.as_deref());
+        self.add_residual(l.post_attention_norm.as_deref());
         Ok(())
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
-        self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
         let weights = self.weights.clone();
-        match (&weights.layers[layer].router, self.spec.experts) {
-            (Some(router), Some(spec)) => match &weights.layers[layer].dense_beside {
-                None => self.mix_experts(&weights.layers[layer], router, &spec),
-                Some(beside) => self.mix_beside(layer, router, &spec, beside),
-            },
-            _ => self.dense_feed_forward(&weights.layers[layer], &weights.layers[layer].experts[0]),
+        let l = &weights.layers[layer];
+        self.norm_input(l.feed_forward_norm.as_deref());
+        match (&l.router, self.spec.experts) {
+            (Some(router), Some(spec)) => self.mix_experts(l, router, &spec),
+            _ => self.dense_feed_forward(l, &l.experts[0]),
         }
-        self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
-        self.add_layer_input(&weights.layers[layer], layer);
+        self.add_residual(l.post_feed_forward_norm.as_deref());
+        self.add_layer_input(l, layer);
         Ok(())
     }
 
     fn final_norm(&mut self) -> Result<(), BackendError> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
-        pass.h.copy_from_slice(&pass.x);
-        for (i, row) in pass.rows.iter().enumerate() {
-            let part = i * width..(i + 1) * width;
-            let (from, to) = (&pass.h[part.clone()], &mut pass.x[part]);
-            let offset = spec.norm_weight_offset;
-            let mean_square = norm::rms_norm(self.options.isa, from, weight, offset, spec.rms_norm_eps, to);
+        for (x, row) in pass.x.chunks_exact_mut(width).zip(&pass.rows) {
+            let mean_square =
+                norm::rms_norm(self.options.isa, x, weight, spec.family.norm_weight_offset, spec.rms_norm_eps);
             if !mean_square.is_finite() {
-                let position = row.position;
-                return Err(BackendError::not_finite(&self.weights, position));
+                return Err(BackendError::not_finite(&self.weights, row.position));
             }
         }
         pass.note_layer();
         for (i, (row, selection)) in pass.rows.iter().zip(std::mem::take(&mut pass.selections)).enumerate() {
-            let trace = self.sequences[row.sequence.0].as_mut().and_then(|s| s.trace.as_mut());
-            if let (Some(trace), Some(selection)) = (trace, selection) {
+            if let (Some(trace), Some(selection)) = (&mut self.sequences[row.sequence.0].trace, selection) {
                 trace.record(row.position, selection, &pass.x[i * width..(i + 1) * width]);
             }
         }

@@ -77,39 +77,28 @@ pub struct Job<'a> {
     pub w: Matrix<'a>,
     /// [w.rows]
     pub bias: Option<&'a [f32]>,
-    /// [n, w.rows], a row every `y_stride` ≥ w.rows elements; what lies between rows is left alone.
-    pub y: &'a mut [f32],
-    pub y_stride: usize,
+    /// [n, w.rows] afterwards, whatever it was before.
+    pub y: &'a mut Vec<f32>,
 }
 
-/// `y[r, o] = Σ_i x[r, i]·w[o, i]` (+ `bias[o]`) for x [n, w.k] and y [n, w.rows], a row of y every `y_stride` elements.
-#[allow(clippy::too_many_arguments)] // a product has this many parts
-pub fn matmul(
-    pool: &ThreadPool,
-    isa: Isa,
-    w: &Matrix,
-    x: &[f32],
-    n: usize,
-    y: &mut [f32],
-    y_stride: usize,
-    bias: Option<&[f32]>,
-) {
-    matmul_many(pool, isa, &mut [Job { w: *w, bias, y, y_stride }], x, n);
+/// `y[r, o] = Σ_i x[r, i]·w[o, i]` (+ `bias[o]`) for x [n, w.k] and y [n, w.rows].
+pub fn matmul(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, y: &mut Vec<f32>, bias: Option<&[f32]>) {
+    matmul_many(pool, isa, &mut [Job { w: *w, bias, y }], x, n);
 }
 
 /// [`matmul`] of several matrices with the same x [n, k] in one parallel region (query, key and value; gate and up).
 pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: usize) {
     let Some(k) = jobs.first().map(|job| job.w.k) else { return };
     assert_eq!(x.len(), n * k, "x is not [n = {n}, k = {k}]");
+    let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
     if n == 0 {
         return;
     }
-    let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if isa.has_tiles() && tiled::can_multiply(&products) {
+    if isa.has_tiles() && are_bf16(&products) {
         return tiled::multiply::<Amx>(pool, isa, &products, x, n, k);
     }
-    if n <= isa.run(narrow::MaxRows { products: &products }) {
+    if n <= narrow::max_rows(isa, &products) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
         return with_lines(&INPUTS, n * k.div_ceil(LANES), |lines| {
@@ -120,7 +109,7 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
             });
         });
     }
-    let layout = isa.run(wide::Plan { n, k });
+    let layout = wide::Layout::new(isa, n, k);
     with_lines(&INPUTS, layout.len().div_ceil(LANES), |lines| {
         let inputs: &mut [f32] = bytemuck::cast_slice_mut(lines);
         let parts = Disjoint::new(&mut *inputs);
@@ -193,17 +182,16 @@ struct Product<'a> {
     w: Matrix<'a>,
     bias: Option<&'a [f32]>,
     y: Disjoint<'a, f32>,
-    y_stride: usize,
 }
 
 impl<'a> Product<'a> {
     fn new(job: &'a mut Job, n: usize, k: usize) -> Self {
-        let Job { w, bias, y, y_stride } = job;
+        let Job { w, bias, y } = job;
         assert_eq!(w.k, k, "products of one region share their input");
         assert_eq!(w.numbers.len(), w.rows * k, "weights are not [rows = {}, k = {k}]", w.rows);
         assert!(bias.is_none_or(|b| b.len() == w.rows), "bias is not [{}]", w.rows);
-        assert!(*y_stride >= w.rows && y.len() >= (n - 1) * *y_stride + w.rows, "y is too small for [{n}, {}]", w.rows);
-        Product { w: *w, bias: *bias, y: Disjoint::new(y), y_stride: *y_stride }
+        y.resize(n * w.rows, 0.0);
+        Product { w: *w, bias: *bias, y: Disjoint::new(y) }
     }
 
     /// Writes y[row, out..] from a vector of sums, of those outputs that there are. `add`: what y has there is added first.
@@ -217,7 +205,7 @@ impl<'a> Product<'a> {
         if outs == 0 {
             return;
         }
-        let start = row * self.y_stride + out;
+        let start = row * self.w.rows + out;
         // SAFETY: the caller's promise; a bias is as long as y's row.
         unsafe {
             if add {
@@ -239,6 +227,11 @@ impl<'a> Product<'a> {
             }
         }
     }
+}
+
+/// Whether all products have bf16 weights in their stored form.
+fn are_bf16(products: &[Product]) -> bool {
+    products.iter().all(|product| matches!(product.w.numbers, Numbers::File(Elements::Bf16(_))))
 }
 
 /// A type that weights are stored in.

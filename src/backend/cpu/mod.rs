@@ -23,6 +23,7 @@ use super::{
     TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::{LayerSpec, Rotation};
+use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
@@ -35,7 +36,7 @@ use states::States;
 use std::ops::Range;
 use std::sync::Arc;
 use threads::{Disjoint, ThreadPool};
-use trace::{Selected, Selection, Trace};
+use trace::{Selection, Trace};
 
 /// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
 const MAX_ROWS: usize = 512;
@@ -63,13 +64,16 @@ pub struct CpuBackend {
     packed: Packed,
     pool: ThreadPool,
     options: CpuOptions,
-    sequences: Vec<Option<Sequence>>,
+    /// By id; a closed one is empty, and its place is free.
+    sequences: Vec<Sequence>,
     pass: PassState,
     /// By rope table.
     rotations: Vec<Rotation>,
 }
 
+#[derive(Default)]
 struct Sequence {
+    open: bool,
     cache: KvCache,
     /// In models with delta nets.
     states: Option<States>,
@@ -100,24 +104,19 @@ impl CpuBackend {
         self.spec.delta_net.map_or(0, |net| States::bytes_of_one(&net, layers))
     }
 
-    fn sequence(&self, id: SequenceId) -> Option<&Sequence> {
-        self.sequences.get(id.0)?.as_ref()
-    }
-
     /// Whether the prediction is of a sequence with a wide trace.
     fn is_wide(&self, request: &Prediction) -> Result<bool, BackendError> {
         let row = self.pass.rows[self.pass.index(request.row)?];
-        let trace = self.sequence(row.sequence).and_then(|s| s.trace.as_ref());
-        Ok(trace.is_some_and(|trace| trace.options().parts.wide))
+        let trace = self.sequences[row.sequence.0].trace.as_ref();
+        Ok(trace.is_some_and(|trace| trace.options.parts.wide))
     }
 
     /// Takes the maximum of `row` and α' of one traced head, position by position.
-    fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
+    fn accumulate(&self, cache: &KvCache, selected: &RowHead, row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
-        let (place, head) = (selected.head as usize / heads, selected.head as usize % heads);
-        let shape = self.shape(self.spec.attention_layers().nth(place).unwrap_or_default());
-        let query = &selected.query[..shape.head_dim];
-        let traced = RowHead { head, query, max: selected.max, sum: selected.sum };
+        let shape = self.shape(self.spec.attention_layers().nth(selected.head / heads).unwrap_or_default());
+        let (head, query) = (selected.head % heads, &selected.query[..shape.head_dim]);
+        let traced = RowHead { head, query, ..*selected };
         attention::accumulate_row(self.options.isa, &shape, cache, &traced, row);
     }
 
@@ -153,8 +152,8 @@ impl Backend for CpuBackend {
         (self.options.k_cache, self.options.v_cache)
     }
 
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        Some(self.packed.bytes_per_token(&self.weights, &self.spec))
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        self.packed.bytes_of(weight)
     }
 
     fn max_rows(&self) -> usize {
@@ -167,15 +166,17 @@ impl Backend for CpuBackend {
         let mut layers = vec![(0, 0); s.layers.len()];
         s.cached_layers().for_each(|(index, layer)| layers[index] = (layer.num_key_value_heads, layer.head_dim));
         let sequence = Sequence {
+            open: true,
             cache: KvCache::new(layers.into_iter(), k, v),
             states: s.delta_net.as_ref().map(|net| States::new(net, s.layers.len() - s.attention_layers().count())),
-            trace: trace.map(|options| Trace::new(options, s.widest(|layer| layer.head_dim), s.hidden_size)),
+            trace: trace.map(Trace::new),
         };
-        let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
+        let free = self.sequences.iter().position(|s| !s.open).unwrap_or(self.sequences.len());
         if free == self.sequences.len() {
-            self.sequences.push(None);
+            self.sequences.push(sequence);
+        } else {
+            self.sequences[free] = sequence;
         }
-        self.sequences[free] = Some(sequence);
         Ok(SequenceId(free))
     }
 
@@ -185,28 +186,25 @@ impl Backend for CpuBackend {
         positions: usize,
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError> {
-        let forked = self.sequences[sequence.0].as_ref().map(|s| (s.cache.prefix(positions), s.states.clone()));
+        let Sequence { cache, states, .. } = &self.sequences[sequence.0];
+        let copy = (cache.prefix(positions), states.clone());
         let id = self.open(trace)?;
-        if let (Some(copy), Some(sequence)) = (forked, &mut self.sequences[id.0]) {
-            (sequence.cache, sequence.states) = copy;
-            if sequence.states.as_mut().is_some_and(|states| !states.resume(positions)) {
-                self.close(id);
-                return Err(BackendError::NotHeld { position: positions });
-            }
+        let fork = &mut self.sequences[id.0];
+        (fork.cache, fork.states) = copy;
+        if fork.states.as_mut().is_some_and(|states| !states.resume(positions)) {
+            self.close(id);
+            return Err(BackendError::NotHeld { position: positions });
         }
         Ok(id)
     }
 
     fn resumes_at(&self, sequence: SequenceId, positions: usize) -> usize {
-        let states = self.sequence(sequence).and_then(|s| s.states.as_ref());
+        let states = self.sequences[sequence.0].states.as_ref();
         states.map_or(positions, |states| states.resumes_at(positions))
     }
 
     fn expect_fork(&mut self, sequence: SequenceId, positions: usize) {
-        let sequence = self.sequences.get_mut(sequence.0).and_then(Option::as_mut);
-        if let Some(states) = sequence.and_then(|sequence| sequence.states.as_mut()) {
-            states.expect_fork(positions);
-        }
+        self.sequences[sequence.0].states.iter_mut().for_each(|states| states.expect_fork(positions));
     }
 
     fn is_bit_equal_at_any_width(&self) -> bool {
@@ -218,41 +216,27 @@ impl Backend for CpuBackend {
     }
 
     fn truncate(&mut self, sequence: SequenceId, positions: usize) {
-        let Some(Sequence { cache, trace, .. }) = self.sequences.get_mut(sequence.0).and_then(Option::as_mut) else {
-            return;
-        };
+        let Sequence { cache, trace, .. } = &mut self.sequences[sequence.0];
         cache.truncate(positions);
         trace.iter_mut().for_each(|trace| trace.truncate(positions));
     }
 
-    fn guesses_pay(&self) -> bool {
-        self.is_bit_equal_at_any_width()
-    }
-
     fn close(&mut self, sequence: SequenceId) {
-        if let Some(slot) = self.sequences.get_mut(sequence.0) {
-            *slot = None;
-        }
+        self.sequences[sequence.0] = Sequence::default();
     }
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
-        let (spec, rows) = (&self.spec, pass.rows);
-        let (vocab_size, query_width) = (spec.readable_tokens(), spec.widest(|layer| layer.head_dim));
-        if let Some(bad) = rows.iter().find(|r| r.token as usize >= vocab_size) {
-            return Err(BackendError::TokenRange { token: bad.token, vocab_size });
-        }
-        if spec.delta_net.is_some() {
-            self.begin_delta_nets(rows, pass.record)?;
-        }
-        let (spec, sequences) = (&self.spec, &mut self.sequences);
-        let selections = rows.iter().map(|row| {
-            let sequence = sequences[row.sequence.0].as_mut()?;
+        self.check_tokens(pass.rows)?;
+        self.begin_delta_nets(pass.rows, pass.record)?;
+        let query_width = self.spec.widest(|layer| layer.head_dim);
+        let selections = pass.rows.iter().map(|row| {
+            let sequence = &mut self.sequences[row.sequence.0];
             sequence.cache.reserve(row.position + 1);
-            let options = sequence.trace.as_ref()?.options();
+            let options = sequence.trace.as_ref()?.options;
             (pass.record && row.position >= options.first_row).then(|| Selection::new(options, query_width))
         });
         let selections = selections.collect();
-        self.pass.begin(spec, pass, selections);
+        self.pass.begin(&self.spec, pass, selections);
         self.rotary_tables();
         Ok(())
     }
@@ -268,8 +252,7 @@ impl Backend for CpuBackend {
                 x.extend_from_slice(&self.pass.x[row * width..(row + 1) * width]);
             }
             let mut logits = std::mem::take(&mut self.pass.logits);
-            logits.resize(n * vocab, 0.0);
-            matmul(&self.pool, isa, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
+            matmul(&self.pool, isa, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, None);
             let rows = Disjoint::new(&mut logits);
             let (cap, divisor) = (self.spec.final_logit_softcapping, self.spec.logits_scaling);
             let wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect::<Result<_, _>>()?;
@@ -305,22 +288,22 @@ impl Backend for CpuBackend {
     }
 
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
-        Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.head_record(row)))
+        Ok(self.sequences[sequence.0].trace.as_ref().and_then(|trace| trace.head_record(row)))
     }
 
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
-        Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.head_attention(row)))
+        Ok(self.sequences[sequence.0].trace.as_ref().and_then(|trace| trace.head_attention(row)))
     }
 
     fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
-        Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.layer_means()))
+        Ok(self.sequences[sequence.0].trace.as_ref().and_then(Trace::layer_means))
     }
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
-        let sequence = self.sequence(sequence);
+        let Sequence { cache, trace, .. } = &self.sequences[sequence.0];
         Ok(self.pool.map(rows.len(), |i| {
             let mut row = vec![0.0; rows[i] + 1];
-            if let Some(Sequence { cache, trace: Some(trace), .. }) = sequence {
+            if let Some(trace) = trace {
                 trace.selected(rows[i]).iter().for_each(|selected| self.accumulate(cache, selected, &mut row));
             }
             row
@@ -328,7 +311,7 @@ impl Backend for CpuBackend {
     }
 
     fn head_rows(&mut self, sequence: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
-        let Some(Sequence { cache, trace: Some(trace), .. }) = self.sequence(sequence) else { return Ok(Vec::new()) };
+        let Sequence { cache, trace: Some(trace), .. } = &self.sequences[sequence.0] else { return Ok(Vec::new()) };
         let selected = trace.selected(row);
         Ok(self.pool.map(selected.len(), |i| {
             let mut weights = vec![0.0; row + 1];
@@ -341,7 +324,7 @@ impl Backend for CpuBackend {
         let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(layer));
         let row = &pass.rows[pass.index(0)?];
         let mut sum = vec![0.0; row.position + 1];
-        let Some(Sequence { cache, .. }) = self.sequence(row.sequence) else { return Ok(sum) };
+        let cache = &self.sequences[row.sequence.0].cache;
         let queries = pass.q.chunks_exact(shape.head_dim);
         for (head, (query, state)) in queries.zip(&pass.states).take(spec.num_attention_heads).enumerate() {
             let head = RowHead { head, query, max: state.softmax.max, sum: state.softmax.sum };
@@ -351,7 +334,7 @@ impl Backend for CpuBackend {
     }
 
     fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
-        let trace = self.sequence(sequence).and_then(|s| s.trace.as_ref());
+        let trace = self.sequences[sequence.0].trace.as_ref();
         let untraced = vec![0.0; self.spec.hidden_size];
         let state = |position| trace.and_then(|trace| trace.hidden(position)).unwrap_or(&untraced);
         Ok(positions.flat_map(state).copied().collect())
@@ -367,8 +350,8 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {
-        let Some(sequence) = self.sequence(sequence) else { return (0, 0) };
-        let states = sequence.states.as_ref().map_or(0, |states| states.count() * self.bytes_of_states());
-        (sequence.cache.bytes() + states, sequence.trace.as_ref().map_or(0, Trace::bytes))
+        let Sequence { cache, states, trace, .. } = &self.sequences[sequence.0];
+        let states = states.as_ref().map_or(0, |states| states.count() * self.bytes_of_states());
+        (cache.bytes() + states, trace.as_ref().map_or(0, Trace::bytes))
     }
 }

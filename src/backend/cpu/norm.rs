@@ -13,16 +13,9 @@ use crate::model::config::Activation;
 /// Squares that are added up in f32 before they go to the f64 sum.
 const BLOCK: usize = 16 * LANES;
 
-/// out = x / √(mean(x²) + eps) · (offset + weight), all `[width]`; `offset` is 1 for Gemma, whose weights are stored less
+/// x = x / √(mean(x²) + eps) · (offset + weight), all `[width]`; `offset` is 1 for Gemma, whose weights are stored less
 /// one, else 0. Returns mean(x²), which is not finite where a value of x is not.
-pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], offset: f32, eps: f32, out: &mut [f32]) -> f32 {
-    assert_eq!(x.len(), out.len());
-    out.copy_from_slice(x);
-    rms_norm_in_place(isa, out, weight, offset, eps)
-}
-
-/// [`rms_norm`] with x as its output.
-pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], offset: f32, eps: f32) -> f32 {
+pub fn rms_norm(isa: Isa, x: &mut [f32], weight: &[f32], offset: f32, eps: f32) -> f32 {
     assert_eq!(x.len(), weight.len());
     let mean = (isa.run(SumOfSquares(x)) / x.len().max(1) as f64) as f32;
     let scale = 1.0 / (mean + eps).sqrt();

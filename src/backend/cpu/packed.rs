@@ -4,8 +4,8 @@ use super::matmul::{Matrix, Numbers};
 use super::threads::ThreadPool;
 use crate::backend::WeightFormat;
 use crate::backend::q8::{Q8Block, quantize};
+use crate::model::Weights;
 use crate::model::weights::Weight;
-use crate::model::{ModelSpec, Weights};
 use std::collections::HashMap;
 
 /// The matrices that are held in another format, by name; the others are taken from their files. Rows of the embedding always are.
@@ -34,10 +34,9 @@ impl Packed {
         Matrix { numbers, rows: weight.rows, k: weight.in_features }
     }
 
-    /// Bytes of the matrices that a decode step reads.
-    pub fn bytes_per_token(&self, weights: &Weights, spec: &ModelSpec) -> usize {
-        let packed = |weight: &Weight| self.q8.get(&weight.name).map(|blocks| size_of_val(&blocks[..]));
-        weights.bytes_per_token(spec, |weight| packed(weight).unwrap_or(weight.byte_len()))
+    /// Bytes of a matrix.
+    pub fn bytes_of(&self, weight: &Weight) -> usize {
+        self.q8.get(&weight.name).map_or(weight.byte_len(), |blocks| size_of_val(&blocks[..]))
     }
 
     /// Bytes held besides the files.

@@ -5,7 +5,6 @@ use super::delta_net::DeltaRows;
 use super::trace::Selection;
 use crate::backend::{BackendError, Pass, Row};
 use crate::model::ModelSpec;
-use crate::model::config::LayerSpec;
 
 /// The state of the running pass; widths in [`ModelSpec`]'s terms.
 #[derive(Default)]
@@ -46,12 +45,8 @@ pub struct PassState {
 impl PassState {
     /// Makes everything that has a row a row hold `n` of them.
     fn resize(&mut self, spec: &ModelSpec, n: usize) {
-        let inputs = spec.layer_input.map_or(0, |input| spec.layers.len() * input.hidden_size);
-        for (rows, width) in
-            [(&mut self.x, spec.hidden_size), (&mut self.h, spec.hidden_size), (&mut self.inputs, inputs)]
-        {
-            rows.resize(n * width, 0.0);
-        }
+        self.x.resize(n * spec.hidden_size, 0.0);
+        self.h.resize(n * spec.hidden_size, 0.0);
         self.states.resize(n * spec.num_attention_heads, HeadState::EMPTY);
     }
 
@@ -78,23 +73,8 @@ impl PassState {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
     }
 
-    /// Gives what is as wide as the layers' own sizes those of one layer.
-    pub fn resize_layer(&mut self, spec: &ModelSpec, layer: usize) {
-        let LayerSpec { head_dim, num_key_value_heads, intermediate_size, .. } = spec.layers[layer];
-        let (q, kv) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);
-        for (rows, width) in [
-            (&mut self.q, q),
-            (&mut self.k, kv),
-            (&mut self.v, kv),
-            (&mut self.gate, intermediate_size),
-            (&mut self.up, intermediate_size),
-        ] {
-            rows.resize(self.rows.len() * width, 0.0);
-        }
-    }
-
-    /// Drops the rows that are neither recorded nor `wanted`, after the last keys and values, those of `layer`.
-    pub fn keep_wanted(&mut self, spec: &ModelSpec, layer: usize) {
+    /// Drops the rows that are neither recorded nor `wanted`, after the last keys and values.
+    pub fn keep_wanted(&mut self, spec: &ModelSpec) {
         let n = self.kept.len();
         if n == self.rows.len() {
             return;
@@ -113,6 +93,5 @@ impl PassState {
         self.rows.truncate(n);
         self.selections.truncate(n);
         self.resize(spec, n);
-        self.resize_layer(spec, layer);
     }
 }

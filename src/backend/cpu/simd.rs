@@ -95,6 +95,18 @@ impl Isa {
         self.name() == "amx"
     }
 
+    /// Its [`Simd::REGISTERS`].
+    pub fn registers(self) -> usize {
+        struct Registers;
+        impl Kernel for Registers {
+            type Output = usize;
+            fn run<S: Simd>(self) -> usize {
+                S::REGISTERS
+            }
+        }
+        self.run(Registers)
+    }
+
     /// Runs `kernel` compiled for this instruction set.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
@@ -281,9 +293,10 @@ macro_rules! each {
     }};
 }
 
-/// Functions of [`Simd`] and [`Tiles`](tiles::Tiles) that are one expression.
+/// Functions of [`Simd`] and [`Tiles`](tiles::Tiles), and parts of them, without what each would repeat.
 macro_rules! inlined {
-    ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $value:expr;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $value:expr;)+) => {$(
+        $(#[$doc])*
         #[inline(always)]
         #[allow(unused_unsafe)] // not all values need it
         unsafe fn $name($($argument: $type),*) $(-> $result)? {
@@ -300,42 +313,27 @@ impl Simd for Portable {
     inlined! {
         splat(x: f32) -> Self::V = [x; LANES];
         load(p: *const f32) -> Self::V = p.cast::<Self::V>().read_unaligned();
+        load_bf16(p: *const bf16) -> Self::V = each!(i => p.add(i).read_unaligned().to_f32());
+        load_f16(p: *const f16) -> Self::V = each!(i => p.add(i).read_unaligned().to_f32());
+        load_i8(p: *const i8) -> Self::V = each!(i => f32::from(p.add(i).read()));
         store(p: *mut f32, v: Self::V) = p.cast::<Self::V>().write_unaligned(v);
         add(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] + b[i]);
         sub(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] - b[i]);
         mul(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] * b[i]);
         div(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] / b[i]);
         max(a: Self::V, b: Self::V) -> Self::V = each!(i => if a[i] > b[i] { a[i] } else { b[i] });
+        // without the instruction `mul_add` would be a library call per lane
+        fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V
+            = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                each!(i => a[i].mul_add(b[i], c[i]))
+            } else {
+                each!(i => a[i] * b[i] + c[i])
+            };
         round(a: Self::V) -> Self::V = each!(i => a[i].round_ties_even());
         pow2(n: Self::V) -> Self::V = each!(i => f32::from_bits(((n[i] as i32 + 127) as u32) << 23));
         to_array(v: Self::V) -> [f32; LANES] = v;
         zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V
             = each!(i => if x[i] >= limit[i] { v[i] } else { 0.0 });
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const bf16) -> Self::V {
-        // SAFETY: the caller's pointer is valid for 16 elements; so in the two functions below.
-        let v = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
-        each!(i => v[i].to_f32())
-    }
-    #[inline(always)]
-    unsafe fn load_f16(p: *const f16) -> Self::V {
-        let v = unsafe { p.cast::<[f16; LANES]>().read_unaligned() };
-        each!(i => v[i].to_f32())
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> Self::V {
-        let v = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
-        each!(i => f32::from(v[i]))
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Without the instruction `mul_add` would be a library call per lane.
-        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-            each!(i => a[i].mul_add(b[i], c[i]))
-        } else {
-            each!(i => a[i] * b[i] + c[i])
-        }
     }
 }
 

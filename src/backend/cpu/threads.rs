@@ -125,9 +125,7 @@ impl ThreadPool {
             resume_unwind(panic);
         }
     }
-}
 
-impl ThreadPool {
     /// `task(i)` of every i in `0..tasks`, as [`run`](Self::run) calls it.
     pub fn map<T: Default + Send>(&self, tasks: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let mut results: Vec<T> = std::iter::repeat_with(T::default).take(tasks).collect();

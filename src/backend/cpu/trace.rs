@@ -1,7 +1,7 @@
 //! The trace, O(1) a row: the K heads of lowest reweighted entropy (id, query, m', Z') and the final
 //! hidden state.
 
-use super::attention::HeadState;
+use super::attention::{HeadState, RowHead};
 use crate::backend::{HeadAttention, HeadRecord, TraceOptions};
 
 /// A head that a row may select.
@@ -21,7 +21,7 @@ struct Entry {
 /// The running selection of one row while its layers are computed; heads come in ascending order of l·H + h.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    options: TraceOptions,
+    pub options: TraceOptions,
     entries: Vec<Entry>,
     /// Of a query: the largest head_dim.
     width: usize,
@@ -39,10 +39,6 @@ impl Selection {
     pub fn new(options: TraceOptions, width: usize) -> Selection {
         let (entries, queries, heads, layers) = Default::default();
         Selection { options, entries, width, queries, rejected: f32::INFINITY, heads, layers }
-    }
-
-    pub fn options(&self) -> TraceOptions {
-        self.options
     }
 
     /// Notes the residual stream `[hidden_size]` before a layer, or the final hidden state.
@@ -86,16 +82,6 @@ impl Selection {
     }
 }
 
-/// A selected head of a finished row.
-#[derive(Clone, Copy, Debug)]
-pub struct Selected<'a> {
-    pub head: u32,
-    pub max: f32,
-    pub sum: f32,
-    /// Its first `head_dim` numbers are the query.
-    pub query: &'a [f32],
-}
-
 /// Σ over rows of the residual stream, `[L + 1, hidden_size]`. The last row is kept apart, for it is in no mean.
 #[derive(Clone, Debug, Default)]
 struct LayerSums {
@@ -117,48 +103,35 @@ impl LayerSums {
 /// A finished row.
 #[derive(Clone, Debug)]
 struct TracedRow {
-    /// `[≤ K]`, lowest entropy first
-    entries: Vec<Entry>,
-    /// Lowest entropy that was not kept.
-    rejected: f32,
-    /// `[≤ K, width]`, by slot
-    queries: Vec<f32>,
+    /// Its entries lowest entropy first, without the residual stream.
+    selection: Selection,
     /// `[hidden_size]`
     hidden: Vec<f32>,
-    /// `[layers · heads]`; empty where that is not recorded
-    heads: Vec<HeadAttention>,
 }
 
 /// The trace of one response: rows `first_row ..`, contiguous.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    options: TraceOptions,
-    width: usize,
-    hidden_size: usize,
+    pub options: TraceOptions,
     rows: Vec<TracedRow>,
     layers: LayerSums,
 }
 
 impl Trace {
-    /// `width` as of the rows' selections.
-    pub fn new(options: TraceOptions, width: usize, hidden_size: usize) -> Trace {
-        Trace { options, width, hidden_size, rows: Vec::new(), layers: LayerSums::default() }
-    }
-
-    pub fn options(&self) -> TraceOptions {
-        self.options
+    pub fn new(options: TraceOptions) -> Trace {
+        Trace { options, rows: Vec::new(), layers: LayerSums::default() }
     }
 
     /// Records row `row` (absolute): the next one, or an earlier one again. Others are ignored.
-    pub fn record(&mut self, row: usize, selection: Selection, hidden: &[f32]) {
+    pub fn record(&mut self, row: usize, mut selection: Selection, hidden: &[f32]) {
         let count = self.rows.len();
         let Some(index) = row.checked_sub(self.options.first_row).filter(|i| *i <= count) else { return };
-        let Selection { mut entries, rejected, queries, heads, layers, .. } = selection;
+        let layers = std::mem::take(&mut selection.layers);
         if index + 1 >= count {
             self.layers.record(layers, index < count);
         }
-        entries.sort_by(|a, b| a.entropy.total_cmp(&b.entropy).then(a.head.cmp(&b.head)));
-        let traced = TracedRow { entries, rejected, queries, hidden: hidden.to_vec(), heads };
+        selection.entries.sort_by(|a, b| a.entropy.total_cmp(&b.entropy).then(a.head.cmp(&b.head)));
+        let traced = TracedRow { selection, hidden: hidden.to_vec() };
         match self.rows.get_mut(index) {
             Some(earlier) => *earlier = traced,
             None => self.rows.push(traced),
@@ -174,15 +147,18 @@ impl Trace {
         self.rows.get(row.checked_sub(self.options.first_row)?)
     }
 
-    /// The selected heads of row `row` (absolute), lowest entropy first; none if it was not traced.
-    pub fn selected(&self, row: usize) -> Vec<Selected<'_>> {
-        let Some(TracedRow { entries, queries, .. }) = self.row(row) else { return Vec::new() };
-        let query = |e: &Entry| &queries[e.slot * self.width..(e.slot + 1) * self.width];
-        entries.iter().map(|e| Selected { head: e.head, max: e.max, sum: e.sum, query: query(e) }).collect()
+    /// The selected heads of row `row` (absolute) by l·H + h, lowest entropy first; none if it was not traced. The first `head_dim`
+    /// numbers of a query are the head's.
+    pub fn selected(&self, row: usize) -> Vec<RowHead<'_>> {
+        let Some(TracedRow { selection: Selection { entries, queries, width, .. }, .. }) = self.row(row) else {
+            return Vec::new();
+        };
+        let query = |e: &Entry| &queries[e.slot * width..(e.slot + 1) * width];
+        entries.iter().map(|e| RowHead { head: e.head as usize, max: e.max, sum: e.sum, query: query(e) }).collect()
     }
 
     pub fn head_record(&self, row: usize) -> Option<HeadRecord> {
-        let TracedRow { entries, rejected, .. } = self.row(row)?;
+        let Selection { entries, rejected, .. } = &self.row(row)?.selection;
         Some(HeadRecord {
             heads: entries.iter().map(|e| e.head).collect(),
             entropies: entries.iter().map(|e| e.entropy).collect(),
@@ -192,14 +168,15 @@ impl Trace {
 
     /// Attention targets of every head of row `row` (absolute), if recorded.
     pub fn head_attention(&self, row: usize) -> Option<Vec<HeadAttention>> {
-        Some(self.row(row)?.heads.clone()).filter(|heads| !heads.is_empty())
+        Some(self.row(row)?.selection.heads.clone()).filter(|heads| !heads.is_empty())
     }
 
     /// The mean of the residual stream over all rows but the last, `[L + 1, hidden_size]`, if it is recorded of two.
     pub fn layer_means(&self) -> Option<Vec<Vec<f64>>> {
         let rows = self.rows.len().checked_sub(1).filter(|rows| *rows > 0)? as f64;
         let mean = |sums: &[f64]| sums.iter().map(|sum| sum / rows).collect();
-        self.options.parts.layer_means.then(|| self.layers.sums.chunks(self.hidden_size).map(mean).collect())
+        let hidden_size = self.rows[0].hidden.len();
+        self.options.parts.layer_means.then(|| self.layers.sums.chunks(hidden_size).map(mean).collect())
     }
 
     /// The final hidden state at position `position` (absolute), if traced.
@@ -208,9 +185,8 @@ impl Trace {
     }
 
     pub fn bytes(&self) -> usize {
-        let row = |row: &TracedRow| {
-            let floats = row.queries.len() + row.hidden.len() + 1;
-            size_of_val(&row.entries[..]) + floats * 4 + size_of_val(&row.heads[..])
+        let row = |TracedRow { selection: Selection { entries, queries, heads, .. }, hidden }: &TracedRow| {
+            size_of_val(&entries[..]) + (queries.len() + hidden.len() + 1) * 4 + size_of_val(&heads[..])
         };
         self.rows.iter().map(row).sum::<usize>() + self.layers.sums.len() * 8 + self.layers.last.len() * 4
     }
@@ -234,7 +210,7 @@ mod tests {
         for (id, h) in [2.0, 1.0, 2.0, 2.0, 0.5, 1.0, 3.0].into_iter().enumerate() {
             selection.offer(id as u32, &state(h), &[id as f32, 0.0]);
         }
-        let mut trace = Trace::new(options, 2, 1);
+        let mut trace = Trace::new(options);
         trace.record(3, selection, &[7.0]);
         let record = trace.head_record(3).unwrap();
         assert_eq!((record.heads, record.entropies, record.gap), (vec![4, 1, 5], vec![0.5, 1.0, 1.0], 1.0));
@@ -248,7 +224,7 @@ mod tests {
         let mut selection = Selection::new(options, 1);
         selection.offer(0, &HeadState::EMPTY, &[0.0]);
         selection.offer(1, &state(5.0), &[1.0]);
-        let mut trace = Trace::new(options, 1, 1);
+        let mut trace = Trace::new(options);
         trace.record(0, selection, &[0.0]);
         assert_eq!(trace.head_record(0).unwrap().heads, [1]);
     }

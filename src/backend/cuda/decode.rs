@@ -13,7 +13,7 @@ use super::memory::Pinned;
 use super::pass::{PassState, shared_trace};
 use super::scratch::HeadScratch;
 use crate::backend::forward;
-use crate::backend::{BackendError, DecodeRow, HeadSelection, Row, Step};
+use crate::backend::{Backend, BackendError, DecodeRow, HeadSelection, Row, Step};
 use cudarc::driver::{CudaEvent, CudaGraph};
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -98,7 +98,7 @@ pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> DevicePtr<f32> {
 
 impl CudaBackend {
     pub(super) fn norm(&self, weight: &Buffer<f32>) -> Norm {
-        Norm { weight: weight.ptr(), offset: self.spec.norm_weight_offset, eps: self.spec.rms_norm_eps }
+        Norm { weight: weight.ptr(), offset: self.spec.family.norm_weight_offset, eps: self.spec.rms_norm_eps }
     }
 
     /// The norm of a block's input, or one that leaves it as it is.

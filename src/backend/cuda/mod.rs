@@ -29,10 +29,11 @@ mod weights;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
-    SequenceId, Step, TraceOptions, ValueType, WeightFormat,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, SequenceId,
+    Step, TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::Rotation;
+use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
 use abi::{AttnRows, AttnSum, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
@@ -227,14 +228,6 @@ impl CudaBackend {
         }
         self.reserve_angles(self.sequences.capacity(id))
     }
-
-    fn check_tokens(&self, rows: &[Row]) -> Result<(), BackendError> {
-        let vocab_size = self.spec.readable_tokens();
-        match rows.iter().find(|row| row.token as usize >= vocab_size) {
-            Some(bad) => Err(BackendError::TokenRange { token: bad.token, vocab_size }),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Backend for CudaBackend {
@@ -252,8 +245,8 @@ impl Backend for CudaBackend {
         (self.cache.0, self.cache.1.into())
     }
 
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        Some(self.host_weights.bytes_per_token(&self.spec, |weight| self.weights.types.bytes(weight)))
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        self.weights.types.bytes(weight)
     }
 
     fn max_rows(&self) -> usize {

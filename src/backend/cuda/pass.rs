@@ -102,12 +102,12 @@ impl Operations for CudaBackend {
         let q_job = Job { w: &w.q, bias: w.q_bias.as_ref(), y: q };
         let jobs: Vec<Job> = [q_job].into_iter().chain(k).chain(v).chain(gate).collect();
         let (x, norm, to) = (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.rope_target(layer));
-        let normed = self.spec.qk_norm != QkNorm::None || self.spec.value_norm;
+        let normed = self.spec.family.qk_norm != QkNorm::None || self.spec.family.value_norm;
         if !normed && self.rotates(&jobs)? {
             return Ok(self.qkv(x, norm, &jobs, to)?);
         }
         self.qkv(x, norm, &jobs, RopeTarget::default())?;
-        if self.spec.qk_norm == QkNorm::Whole {
+        if self.spec.family.qk_norm == QkNorm::Whole {
             for (x, weight) in [(q, &w.q_norm), (scratch.k(), &w.k_norm)] {
                 let Some(weight) = weight else { continue };
                 self.rms_norm(x, self.norm(weight), x, self.pass.rows.len(), weight.bytes() / size_of::<f32>())?;
@@ -269,14 +269,15 @@ impl CudaBackend {
     /// Norm per head, rotation and query scale; k and v to the cache.
     fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<(), CudaError> {
         let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
-        let of_heads = |norm: &'_ Option<Buffer<f32>>| ptr_or_null(norm.as_ref().filter(|_| s.qk_norm == QkNorm::Head));
+        let of_heads =
+            |norm: &'_ Option<Buffer<f32>>| ptr_or_null(norm.as_ref().filter(|_| s.family.qk_norm == QkNorm::Head));
         let parameters = RopeCache {
             q,
             k: scratch.k(),
             v: if w.v.is_some() { scratch.v() } else { scratch.k() },
             v_norm: ptr_or_null(w.v_norm.as_ref()),
             q_norm: of_heads(&w.q_norm),
-            k_norm: Norm { weight: of_heads(&w.k_norm), offset: s.norm_weight_offset, eps: s.rms_norm_eps },
+            k_norm: Norm { weight: of_heads(&w.k_norm), offset: s.family.norm_weight_offset, eps: s.rms_norm_eps },
             to,
             heads: s.num_attention_heads.into(),
         };

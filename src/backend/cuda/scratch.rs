@@ -49,7 +49,7 @@ impl Scratch {
         let widest = spec.hidden_size.max(q_width).max(gates).max(values);
         let inputs = spec.layer_input.map_or(0, |input| spec.layers.len() * input.hidden_size);
         let inner = gates.max(q_width + 2 * kv_width).max(inputs).max(2 * spec.hidden_size).max(values);
-        let output_gate = if spec.output_gate { q_width.max(values) } else { 0 };
+        let output_gate = if spec.family.output_gate { q_width.max(values) } else { 0 };
         let parts: usize = Lines::of_layers(spec).iter().map(|lines| lines.of_row.div_ceil(lines.of_block)).sum();
         let floats = |what: &str, rows: usize, width: usize| device.scratch::<f32>(what, rows * width);
         let not_finite = device.scratch("flag", 1)?;

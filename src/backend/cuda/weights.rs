@@ -166,7 +166,7 @@ impl DeviceWeights {
         }
         let final_norm = device.upload("a norm", &weights.final_norm)?;
         device.synchronize()?;
-        let hidden_scale = hidden_scale(&weights.final_norm, spec.norm_weight_offset);
+        let hidden_scale = hidden_scale(&weights.final_norm, spec.family.norm_weight_offset);
         let ones = device.upload("a norm", &vec![1.0; spec.hidden_size])?;
         Ok(DeviceWeights { embedding, layer_inputs, layers, types, experts, final_norm, hidden_scale, head, ones })
     }
@@ -326,7 +326,7 @@ impl Uploader<'_> {
         inputs: &LayerInputs,
         spec: &ModelSpec,
     ) -> Result<LayerInputs<Matrix, Buffer<f32>>, CudaError> {
-        let norm: Vec<f32> = inputs.norm.iter().map(|w| (spec.norm_weight_offset + w) * FRAC_1_SQRT_2).collect();
+        let norm: Vec<f32> = inputs.norm.iter().map(|w| (spec.family.norm_weight_offset + w) * FRAC_1_SQRT_2).collect();
         Ok(LayerInputs {
             embedding: self.stored(&inputs.embedding)?,
             projection: self.scaled(&inputs.projection, (spec.hidden_size as f32).sqrt().recip())?,

@@ -64,8 +64,7 @@ impl Template {
     /// Compiles a template, or describes its first syntax error.
     pub(super) fn parse(source: &str) -> Result<Self, String> {
         let mut env = environment();
-        let added = caught(|| env.add_template_owned(NAME, prepared(source)))?;
-        added.map_err(|error| error.to_string())?;
+        caught(|| env.add_template_owned(NAME, prepared(source)))?;
         Ok(Self(env))
     }
 
@@ -74,8 +73,9 @@ impl Template {
         let message_count = variables["messages"].as_array().map_or(0, Vec::len);
         let mut env = self.0.clone();
         env.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * message_count as u64 + FUEL_PER_BYTE * input_len as u64));
-        let rendered = caught(|| env.get_template(NAME)?.render(Value::from(Serde(variables))));
-        rendered.map_err(|message| ChatError::Render { message })?.map_err(|error| fault(&error))
+        let render = || env.get_template(NAME)?.render(Value::from(Serde(variables)));
+        let rendered = caught(|| Ok::<_, String>(render())).map_err(|message| ChatError::Render { message });
+        rendered?.map_err(|error| fault(&error))
     }
 }
 

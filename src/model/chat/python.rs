@@ -107,8 +107,8 @@ pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, name: &str) -> &'t s
     if name == "lstrip" { text } else { text.trim_end_matches(stripped) }
 }
 
-/// Python counts U+001C to U+001F as whitespace; Rust does not.
-fn is_space(c: char) -> bool {
+/// Whitespace as Python sees it: also the four separators of ASCII.
+pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 

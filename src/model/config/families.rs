@@ -1,6 +1,6 @@
 //! The families by what distinguishes them, as data: the keys that a family reads, and transformers' defaults for absent ones.
 
-use super::{Norms, QkNorm};
+use super::{FamilyTraits, Norms, QkNorm};
 use serde_json::{Value, json};
 
 /// A decoder-only text model of transformers.
@@ -14,19 +14,11 @@ pub(super) struct Family {
     pub keys: fn() -> Value,
     /// Settings that no key changes.
     pub fixed: fn() -> Value,
-    pub norm_weight_offset: f32,
-    pub norms: Norms,
-    pub qk_norm: QkNorm,
-    pub value_norm: bool,
-    pub layer_scalar: bool,
+    pub traits: FamilyTraits,
     /// The embedding is multiplied by √hidden_size.
     pub scaled_embedding: bool,
     /// q, k and v have a bias whatever `attention_bias` is, and o has none.
     pub qkv_bias: bool,
-    /// q, k, v and gate, up are stored as one matrix each.
-    pub fused: bool,
-    /// See [`ModelSpec::output_gate`](super::ModelSpec::output_gate).
-    pub output_gate: bool,
     /// `hidden_act: gelu` stands for its tanh form.
     pub gelu_is_tanh: bool,
     pub slides: Slides,
@@ -34,8 +26,6 @@ pub(super) struct Family {
     pub last_is_full: bool,
     /// Sliding layers have a rotary table of their own.
     pub local_rope: bool,
-    /// See [`ModelSpec::boxed_instruction`](super::ModelSpec::boxed_instruction).
-    pub boxed_instruction: bool,
 }
 
 /// A function that makes these settings.
@@ -72,20 +62,22 @@ const LLAMA: Family = Family {
     model_type: "llama",
     keys: settings!({"max_position_embeddings": 2048, "attention_bias": null, "mlp_bias": null}),
     fixed: settings!({}),
-    norm_weight_offset: 0.0,
-    norms: Norms::Before,
-    qk_norm: QkNorm::None,
-    value_norm: false,
-    layer_scalar: false,
+    traits: FamilyTraits {
+        norm_weight_offset: 0.0,
+        norms: Norms::Before,
+        qk_norm: QkNorm::None,
+        value_norm: false,
+        layer_scalar: false,
+        fused: false,
+        output_gate: false,
+        boxed_instruction: false,
+    },
     scaled_embedding: false,
     qkv_bias: false,
-    fused: false,
-    output_gate: false,
     gelu_is_tanh: false,
     slides: Slides::Never,
     last_is_full: false,
     local_rope: false,
-    boxed_instruction: false,
 };
 
 const MISTRAL: Family = Family {
@@ -115,10 +107,9 @@ const GEMMA: Family = Family {
         "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh",
         "tie_word_embeddings": true, "attention_bias": null, "use_bidirectional_attention": null,
     }),
-    norm_weight_offset: 1.0,
+    traits: FamilyTraits { norm_weight_offset: 1.0, boxed_instruction: true, ..LLAMA.traits },
     scaled_embedding: true,
     gelu_is_tanh: true,
-    boxed_instruction: true,
     ..LLAMA
 };
 
@@ -131,7 +122,7 @@ const GEMMA2: Family = Family {
         "sliding_window": 4096, "tie_word_embeddings": true, "attention_bias": null, "layer_types": null,
         "use_bidirectional_attention": null,
     }),
-    norms: Norms::BeforeAndAfter,
+    traits: FamilyTraits { norms: Norms::BeforeAndAfter, ..GEMMA.traits },
     slides: Slides::Pattern(2),
     gelu_is_tanh: false,
     ..GEMMA
@@ -147,9 +138,7 @@ const QWEN3_5: Family = Family {
         "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4, "attention_bias": null, "layer_types": null,
     }),
-    norm_weight_offset: 1.0,
-    qk_norm: QkNorm::Head,
-    output_gate: true,
+    traits: FamilyTraits { norm_weight_offset: 1.0, qk_norm: QkNorm::Head, output_gate: true, ..LLAMA.traits },
     ..LLAMA
 };
 
@@ -186,8 +175,8 @@ pub(super) const FAMILIES: &[Family] = &[
             "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128, "use_sliding_window": false,
             "sliding_window": 4096, "max_window_layers": 28, "attention_bias": null, "layer_types": null,
         }),
+        traits: FamilyTraits { qk_norm: QkNorm::Head, ..QWEN2.traits },
         qkv_bias: false,
-        qk_norm: QkNorm::Head,
         ..QWEN2
     },
     Family {
@@ -199,8 +188,8 @@ pub(super) const FAMILIES: &[Family] = &[
             "attention_bias": null, "num_experts": null, "num_local_experts": null, "norm_topk_prob": null,
             "mlp_only_layers": null,
         }),
+        traits: FamilyTraits { qk_norm: QkNorm::Head, ..QWEN2.traits },
         qkv_bias: false,
-        qk_norm: QkNorm::Head,
         slides: Slides::All,
         ..QWEN2
     },
@@ -233,7 +222,7 @@ pub(super) const FAMILIES: &[Family] = &[
             "attention_bias": null, "attn_logit_softcapping": null, "final_logit_softcapping": null,
             "sliding_window_pattern": null, "layer_types": null, "use_bidirectional_attention": null,
         }),
-        qk_norm: QkNorm::Head,
+        traits: FamilyTraits { qk_norm: QkNorm::Head, ..GEMMA2.traits },
         slides: Slides::Pattern(6),
         local_rope: true,
         ..GEMMA2
@@ -257,10 +246,13 @@ pub(super) const FAMILIES: &[Family] = &[
             "num_experts": null, "top_k_experts": null, "moe_intermediate_size": null,
         }),
         fixed: settings!({"attention_multiplier": 1.0}),
-        norm_weight_offset: 0.0,
-        qk_norm: QkNorm::Head,
-        value_norm: true,
-        layer_scalar: true,
+        traits: FamilyTraits {
+            norm_weight_offset: 0.0,
+            qk_norm: QkNorm::Head,
+            value_norm: true,
+            layer_scalar: true,
+            ..GEMMA2.traits
+        },
         slides: Slides::Pattern(6),
         last_is_full: true,
         local_rope: true,
@@ -281,8 +273,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "Olmo2ForCausalLM",
         model_type: "olmo2",
         keys: settings!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "attention_bias": null}),
-        norms: Norms::After,
-        qk_norm: QkNorm::Whole,
+        traits: FamilyTraits { norms: Norms::After, qk_norm: QkNorm::Whole, ..LLAMA.traits },
         ..LLAMA
     },
     Family {
@@ -293,8 +284,7 @@ pub(super) const FAMILIES: &[Family] = &[
             "attention_bias": null, "layer_types": null,
         }),
         fixed: settings!({"rope_local_base_freq": 5e5}),
-        norms: Norms::After,
-        qk_norm: QkNorm::Whole,
+        traits: FamilyTraits { norms: Norms::After, qk_norm: QkNorm::Whole, ..LLAMA.traits },
         slides: Slides::Pattern(4),
         local_rope: true,
         ..LLAMA
@@ -306,7 +296,7 @@ pub(super) const FAMILIES: &[Family] = &[
             "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0,
             "rms_norm_eps": 1e-5, "sliding_window": null,
         }),
-        fused: true,
+        traits: FamilyTraits { fused: true, ..LLAMA.traits },
         slides: Slides::All,
         ..LLAMA
     },

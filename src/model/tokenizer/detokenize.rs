@@ -84,8 +84,7 @@ impl Plan {
     fn piece(&self, token: &str, previous: Option<&str>) -> Result<Piece, TokenizerError> {
         let mut tokens: Vec<String> = previous.into_iter().chain([token]).map(str::to_string).collect();
         for step in &self.per_token {
-            let decoded = caught(|| step.decode_chain(tokens)).map_err(TokenizerError::Decode)?;
-            tokens = decoded.map_err(|e| TokenizerError::Decode(e.to_string()))?;
+            tokens = caught(|| step.decode_chain(tokens)).map_err(TokenizerError::Decode)?;
         }
         let text = tokens.pop().unwrap_or_default();
         Ok(match self.join {
@@ -106,13 +105,21 @@ impl Plan {
             Piece::Bytes(bytes) => bytes,
             Piece::Text(text) => text.into_bytes(),
         };
-        if let Some((content, max)) = self.strip.filter(|_| start) {
-            let content = content.to_string().into_bytes();
-            for _ in 0..max {
-                bytes = bytes.strip_prefix(content.as_slice()).map_or(bytes.clone(), <[u8]>::to_vec);
-            }
+        if start {
+            bytes.drain(..self.stripped(&bytes, self.max_stripped()));
         }
         Ok(bytes)
+    }
+
+    /// Bytes that are taken from the start of a text, of at most `max` characters.
+    fn stripped(&self, text: &[u8], max: usize) -> usize {
+        let content = self.strip.map_or_else(String::new, |(content, _)| content.to_string());
+        let parts = text.chunks(content.len().max(1)).take(max);
+        parts.take_while(|part| *part == content.as_bytes()).count() * content.len()
+    }
+
+    fn max_stripped(&self) -> usize {
+        self.strip.map_or(0, |(_, max)| max)
     }
 
     /// The text of `tokens` and each token's byte range in it; see [`Tokenizer::decode_with_offsets`].
@@ -167,8 +174,7 @@ impl Plan {
     }
 
     fn strip_start(&self, text: &mut String, ranges: &mut [Range<usize>]) {
-        let Some((content, max)) = self.strip else { return };
-        let cut: usize = text.chars().take(max).take_while(|&c| c == content).map(char::len_utf8).sum();
+        let cut = self.stripped(text.as_bytes(), self.max_stripped());
         text.drain(..cut);
         for range in ranges {
             *range = range.start.saturating_sub(cut)..range.end.saturating_sub(cut);
@@ -193,7 +199,7 @@ pub struct TextStream<T> {
 
 impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     pub fn new(tokenizer: T) -> Self {
-        let strip_left = tokenizer.plan.strip.map_or(0, |(_, max)| max);
+        let strip_left = tokenizer.plan.max_stripped();
         Self { tokenizer, previous: None, held: Vec::new(), strip_left }
     }
 
@@ -244,17 +250,10 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     }
 
     fn strip(&mut self, mut out: String) -> String {
-        if let Some((content, _)) = self.tokenizer.plan.strip {
-            while self.strip_left > 0 && !out.is_empty() {
-                if out.starts_with(content) {
-                    out.remove(0);
-                    self.strip_left -= 1;
-                } else {
-                    self.strip_left = 0;
-                }
-            }
-        }
-        out
+        let cut = self.tokenizer.plan.stripped(out.as_bytes(), self.strip_left);
+        // what follows other characters stays
+        self.strip_left = if cut == out.len() { self.strip_left - out.chars().count() } else { 0 };
+        out.split_off(cut)
     }
 }
 

@@ -29,13 +29,11 @@ pub struct LayerInput<M = Weight, V = Vec<f32>> {
 impl LayerInputs {
     pub(super) fn read(index: &TensorIndex, spec: &ModelSpec, input: LayerInputSpec) -> Result<Self, ModelError> {
         let LayerInputSpec { hidden_size, vocab_size } = input;
-        let (width, matrix) = (spec.layers.len() * hidden_size, |name: &str, rows, in_features| {
-            index.matrix(&index.text(name), rows, in_features)
-        });
+        let (width, name) = (spec.layers.len() * hidden_size, |name: &str| index.text(name));
         Ok(LayerInputs {
-            embedding: matrix("embed_tokens_per_layer.weight", vocab_size, width)?,
-            projection: matrix("per_layer_model_projection.weight", width, spec.hidden_size)?,
-            norm: index.vector(&index.text("per_layer_projection_norm.weight"), &[hidden_size])?,
+            embedding: index.matrix(&name("embed_tokens_per_layer.weight"), vocab_size, width)?,
+            projection: index.matrix(&name("per_layer_model_projection.weight"), width, spec.hidden_size)?,
+            norm: index.vector(&name("per_layer_projection_norm.weight"), &[hidden_size])?,
         })
     }
 }

@@ -84,7 +84,7 @@ impl Weights {
         spec: &ModelSpec,
         rounding: impl Fn(&str, usize, &mut [f32]) -> DType + 'static,
     ) -> Result<Self, ModelError> {
-        let random = RandomTensors { rounding: Box::new(rounding), norm_offset: spec.norm_weight_offset };
+        let random = RandomTensors { rounding: Box::new(rounding), norm_offset: spec.family.norm_weight_offset };
         let (path, prefix, source) = (PathBuf::new(), PREFIXES[0], Source::Random(random));
         Self::read(&TensorIndex { path, prefix, source }, spec)
     }

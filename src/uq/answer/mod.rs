@@ -25,6 +25,7 @@
 //! | currency, percent | outside of a number's span, except in `-$5`, where the sign stands before the currency |
 //! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only where there is no other number |
 
+pub(crate) use crate::model::chat::is_space;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -48,7 +49,7 @@ mod tokens;
 pub use custom::AnswerPattern;
 pub use number::digit;
 pub use reference::find_answer_reference;
-pub(crate) use reference::{is_space, last_box_text, last_number_text};
+pub(crate) use reference::{last_box_text, last_number_text};
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
 /// Words for zero to nineteen, in order.

@@ -1,6 +1,6 @@
 //! The answer as the authors' code finds it, defects included: what their published numbers rest on.
 
-use super::AnswerRule;
+use super::{AnswerRule, is_space};
 use std::ops::Range;
 
 /// The answer for the `reference` profile, as bytes of the response's decoded text, template's end tokens included.
@@ -43,11 +43,6 @@ fn last_number(text: &str) -> Option<Range<usize>> {
 /// The text after the last newline.
 fn last_line(text: &str) -> &str {
     text.rsplit('\n').next().unwrap_or_default()
-}
-
-/// Whitespace as Python sees it: also the four separators of ASCII.
-pub(crate) fn is_space(c: char) -> bool {
-    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
 /// The last occurrence of the last box's content.

@@ -4,7 +4,7 @@
 //! authors use; nearly every response is shorter, so w = 64 is here too. They round C_t and means to three digits, and their
 //! engine lists the token drawn beside the 20 where it is not among them: neither is done here. Inputs: a wide trace.
 
-use super::{Found, SINGLE_PASS, mean};
+use super::{Found, SINGLE_PASS, mean, window_means};
 use std::ops::Range;
 
 /// The authors' group size, and one for responses of usual length.
@@ -27,7 +27,7 @@ scores! {
         => |found| Some(bottom(&confidences(found, found.span())?, LONG));
     // The lowest mean of a group (eq. 6).
     "deepconf_lowest", "DeepConf, lowest", "DeepConf of the least confident 2,048-token group"
-        => |found| groups(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min);
+        => |found| window_means(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min);
     // The same with w = 64.
     "deepconf_tail_64", "DeepConf, tail (64)", "DeepConf over the last 64 tokens"
         => |found| Some(tail(&confidences(found, found.span())?, SHORT));
@@ -36,7 +36,7 @@ scores! {
         => |found| Some(bottom(&confidences(found, found.span())?, SHORT));
     // The same with w = 64.
     "deepconf_lowest_64", "DeepConf, lowest (64)", "DeepConf of the least confident 64-token group"
-        => |found| groups(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min);
+        => |found| window_means(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min);
 }
 
 /// C_t of the tokens at `positions` (absolute); `None` without a wide trace.
@@ -44,18 +44,12 @@ fn confidences(found: &Found, positions: Range<usize>) -> Option<Vec<f64>> {
     Some(found.distributions(positions)?.iter().map(|d| -d.top_logprob).collect())
 }
 
-/// Means of all groups of `length` consecutive values; of all where there are fewer.
-fn groups(values: &[f64], length: usize) -> Vec<f64> {
-    let length = length.min(values.len()).max(1);
-    values.windows(length).map(mean).collect()
-}
-
 fn tail(values: &[f64], length: usize) -> f64 {
     mean(&values[values.len().saturating_sub(length)..])
 }
 
 fn bottom(values: &[f64], length: usize) -> f64 {
-    let mut groups = groups(values, length);
+    let mut groups = window_means(values, length);
     groups.sort_by(f64::total_cmp);
     mean(&groups[..(groups.len() / 10).max(1).min(groups.len())])
 }
@@ -67,11 +61,11 @@ mod tests {
     #[test]
     fn groups_slide_by_one_token() {
         let values: Vec<f64> = (0..23).map(f64::from).collect();
-        assert_eq!(groups(&values, 4)[..2], [1.5, 2.5]);
-        assert_eq!(groups(&values, 30), [11.0]);
+        assert_eq!(window_means(&values, 4)[..2], [1.5, 2.5]);
+        assert_eq!(window_means(&values, 30), [11.0]);
         assert_eq!((tail(&values, 3), tail(&values, 30)), (21.0, 11.0));
         // 20 groups, the two lowest
         assert_eq!((bottom(&values, 4), bottom(&values, 30)), (2.0, 11.0));
-        assert_eq!((groups(&[], 4), bottom(&[], 4)), (vec![], 0.0));
+        assert_eq!((window_means(&[], 4), bottom(&[], 4)), (vec![], 0.0));
     }
 }

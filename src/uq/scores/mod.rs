@@ -173,6 +173,11 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
+/// The means of all windows of `length` consecutive values; that of all values where there are fewer.
+fn window_means(values: &[f64], length: usize) -> Vec<f64> {
+    values.windows(length.min(values.len()).max(1)).map(mean).collect()
+}
+
 /// The scores of one response whose inputs were recorded, in the registry's order. As JSON: a map from key to value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores(Vec<Option<f64>>);

@@ -1,6 +1,6 @@
 //! Cheap rivals from the same pass. They are not the authors': they read exact probabilities under every profile.
 
-use super::{Found, SINGLE_PASS, mean};
+use super::{Found, SINGLE_PASS, mean, window_means};
 use std::ops::Range;
 
 /// Length in tokens of a window of [`lowest_window`].
@@ -46,7 +46,5 @@ fn g4(found: &Found) -> f64 {
 /// The least mean of ln p over any window of 64 consecutive tokens (all of them where there are fewer), as a probability.
 /// DeepConf's (`deepconf.rs`) reads the top 20 tokens of each step instead of the one written.
 fn lowest_window(logprobs: &[f64]) -> f64 {
-    let length = logprobs.len().clamp(1, WINDOW);
-    let mean = |window: &[f64]| window.iter().sum::<f64>() / length as f64;
-    logprobs.windows(length).map(mean).fold(0.0, f64::min).exp()
+    window_means(logprobs, WINDOW).into_iter().fold(0.0, f64::min).exp()
 }

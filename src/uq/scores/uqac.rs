@@ -2,6 +2,7 @@
 //! marginal over the ensemble; and the logarithms of the products.
 
 use super::{Found, UQAC};
+use crate::backend::reference::log_sum_exp;
 use crate::uq::Member;
 use crate::uq::ensemble::marginal;
 use crate::uq::predictions::{product_and_mean, token_logprob};
@@ -46,12 +47,7 @@ fn logprobs(found: &Found, rows: impl Iterator<Item = i64>) -> Vec<f64> {
     logprobs
 }
 
-/// ln of [`marginal`], relative to its largest member so that it does not underflow; −∞ of no members.
+/// ln of [`marginal`], which does not underflow; −∞ of no members.
 fn log_marginal(members: &[Member]) -> f64 {
-    let log = |member: &Member| member.log_answer + member.log_chain;
-    let max = members.iter().map(log).fold(f64::NEG_INFINITY, f64::max);
-    if max == f64::NEG_INFINITY {
-        return max;
-    }
-    (max + members.iter().map(|member| (log(member) - max).exp()).sum::<f64>().ln()).min(0.0)
+    log_sum_exp(&members.iter().map(|member| member.log_answer + member.log_chain).collect::<Vec<_>>()).min(0.0)
 }

@@ -9,7 +9,7 @@ use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 /// A head of a row: what its weights are computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct RowHead<'a> {
-    /// Of the layer.
+    /// Of the layer; of the model, l·H + h, where the layer is yet to be looked up.
     pub head: usize,
     /// `[head_dim]`, rotated and scaled.
     pub query: &'a [f32],

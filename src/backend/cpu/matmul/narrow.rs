@@ -1,29 +1,17 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used at once.
 
-use super::super::simd::{Kernel, LANES, Simd, bytes_ahead};
-use super::{Elements, Line, Numbers, Product, Weight, with_weights};
+use super::super::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
+use super::{Line, Product, Weight, are_bf16, with_weights};
 use std::ops::Range;
 
 /// The largest number of rows of activations for which streaming is faster: with more, laying out the weights for `wide`
 /// takes less time than widening them in every tile. Sixteen vectors of eight are too few to hide that of f16 and 8 bits.
-pub struct MaxRows<'a> {
-    pub products: &'a [Product<'a>],
-}
-
-impl Kernel for MaxRows<'_> {
-    type Output = usize;
-    #[inline(always)]
-    fn run<S: Simd>(self) -> usize {
-        let mut bf16 = true;
-        for product in self.products {
-            bf16 &= matches!(product.w.numbers, Numbers::File(Elements::Bf16(_)));
-        }
-        match S::REGISTERS {
-            32.. => 32,
-            8.. if bf16 => 32,
-            8.. => 8,
-            _ => 2,
-        }
+pub fn max_rows(isa: Isa, products: &[Product]) -> usize {
+    match isa.registers() {
+        32.. => 32,
+        8.. if are_bf16(products) => 32,
+        8.. => 8,
+        _ => 2,
     }
 }
 
@@ -98,7 +86,7 @@ unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, height:
     }
 }
 
-/// y[0..n, outs], n ≤ [`MaxRows`].
+/// y[0..n, outs], n ≤ [`max_rows`].
 pub struct Narrow<'a> {
     pub product: &'a Product<'a>,
     /// x, from [`Arrange`] with the same instruction set.
@@ -228,7 +216,7 @@ impl Narrow<'_> {
         out: usize,
         apart: usize,
     ) {
-        let Product { bias, ref y, y_stride, .. } = *self.product;
+        let Product { w, bias, ref y } = *self.product;
         let mut sums = [[0.0; C]; R];
         let mut i = 0;
         // SAFETY: the caller's promise; `sums` has R·C elements.
@@ -252,7 +240,7 @@ impl Narrow<'_> {
                 let out = out + c * apart;
                 let sum = if let Some(bias) = bias { sum + bias[out] } else { *sum };
                 // SAFETY: the caller's promise.
-                unsafe { y.put((row + r) * y_stride + out, sum) };
+                unsafe { y.put((row + r) * w.rows + out, sum) };
             }
         }
     }

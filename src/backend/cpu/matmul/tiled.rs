@@ -29,16 +29,11 @@ const TERMS: usize = 3;
 /// the inputs of its rows half of the second-level cache.
 const CUT: usize = 20;
 
-/// Whether all products have weights for tiles.
-pub fn can_multiply(products: &[Product]) -> bool {
-    products.iter().all(|product| matches!(product.w.numbers, Numbers::File(Elements::Bf16(_))))
-}
-
 #[inline(always)]
 fn weights<'a>(product: &Product<'a>) -> &'a [bf16] {
     match product.w.numbers {
         Numbers::File(Elements::Bf16(weights)) => weights,
-        _ => unreachable!("`can_multiply` was asked"),
+        _ => unreachable!("`are_bf16` was asked"),
     }
 }
 

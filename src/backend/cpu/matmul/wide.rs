@@ -8,7 +8,7 @@
 //! Both operands are laid out lane by lane: the inputs once for a product, the weights once for a strip of outputs and a block
 //! of rows.
 
-use super::super::simd::{Kernel, LANES, Simd};
+use super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
 use super::{Line, Product, Weight, with_weights};
 use std::ops::Range;
@@ -51,18 +51,9 @@ pub struct Layout {
     height: usize,
 }
 
-/// The [`Layout`] of n rows of k inputs.
-pub struct Plan {
-    pub n: usize,
-    pub k: usize,
-}
-
-impl Kernel for Plan {
-    type Output = Layout;
-    #[inline(always)]
-    fn run<S: Simd>(self) -> Layout {
-        let Plan { n, k } = self;
-        let (min, max) = match S::REGISTERS {
+impl Layout {
+    pub fn new(isa: Isa, n: usize, k: usize) -> Layout {
+        let (min, max) = match isa.registers() {
             32.. => (11, 14),
             8.. => (5, 6),
             _ => (2, 2),
@@ -71,9 +62,7 @@ impl Kernel for Plan {
         let height = n.div_ceil(n.div_ceil(max)).max(min);
         Layout { n, k, height }
     }
-}
 
-impl Layout {
     fn steps(self) -> usize {
         self.k.div_ceil(LANES)
     }

@@ -16,6 +16,8 @@ impl Simd for Avx512 {
     inlined! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        load_bf16(p: *const bf16) -> __m512
+            = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
         load_f16(p: *const f16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
         load_i8(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
         store(p: *mut f32, v: __m512) = _mm512_storeu_ps(p, v);
@@ -30,34 +32,15 @@ impl Simd for Avx512 {
         prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         zero_below(x: __m512, limit: __m512, v: __m512) -> __m512
             = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v);
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const bf16) -> __m512 {
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        }
-    }
-    #[inline(always)]
-    unsafe fn pow2(n: __m512) -> __m512 {
-        unsafe {
+        pow2(n: __m512) -> __m512 = {
             let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
-        }
-    }
-    #[inline(always)]
-    unsafe fn sum(v: __m512) -> f32 {
-        unsafe {
-            let eight = _mm256_add_ps(
-                _mm512_castps512_ps256(v),
-                _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v))),
-            );
-            sum_eight(eight)
-        }
-    }
-    #[inline(always)]
-    unsafe fn sum_four(v: [__m512; 4]) -> [f32; 4] {
-        unsafe {
+        };
+        sum(v: __m512) -> f32 = {
+            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
+            sum_eight(_mm256_add_ps(_mm512_castps512_ps256(v), upper))
+        };
+        sum_four(v: [__m512; 4]) -> [f32; 4] = {
             // 16 → 8: the halves of two vectors, added side by side; 8 → 4: the same with quarters
             let [a, b, c, d] = v;
             let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
@@ -71,14 +54,11 @@ impl Simd for Avx512 {
             let mut sums = [0.0; 4];
             _mm_storeu_ps(sums.as_mut_ptr(), packed);
             sums
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        let mut quarter = 0;
-        // of four numbers of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
-        while quarter < LANES {
-            unsafe {
+        };
+        transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) = {
+            let mut quarter = 0;
+            // of four numbers of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
+            while quarter < LANES {
                 let mut v = [_mm512_setzero_ps(); 4];
                 for (i, v) in v.iter_mut().enumerate() {
                     let row = from.add(i * from_stride + quarter);
@@ -99,19 +79,9 @@ impl Simd for Avx512 {
                 for (j, column) in columns.into_iter().enumerate() {
                     _mm512_storeu_ps(to.add((quarter + j) * to_stride), _mm512_castpd_ps(column));
                 }
+                quarter += 4;
             }
-            quarter += 4;
-        }
-    }
-}
-
-/// 8 → 4 → 2 → 1, lane i with lane i + half.
-#[inline(always)]
-unsafe fn sum_eight(v: __m256) -> f32 {
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        };
     }
 }
 
@@ -121,31 +91,26 @@ pub struct Avx2;
 /// Two halves of eight lanes.
 type Pair = (__m256, __m256);
 
-/// Eight bf16 widened.
-#[inline(always)]
-unsafe fn eight_bf16(p: *const bf16) -> __m256 {
-    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
-}
-
-/// Eight 8-bit numbers widened.
-#[inline(always)]
-unsafe fn eight_i8(p: *const i8) -> __m256 {
-    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
-}
-
-/// 2^n for eight lanes.
-#[inline(always)]
-unsafe fn eight_pow2(n: __m256) -> __m256 {
-    unsafe {
+inlined! {
+    /// 8 → 4 → 2 → 1, lane i with lane i + half.
+    sum_eight(v: __m256) -> f32 = {
+        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+    };
+    /// Eight bf16 widened.
+    eight_bf16(p: *const bf16) -> __m256
+        = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+    /// Eight 8-bit numbers widened.
+    eight_i8(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+    /// 2^n for eight lanes.
+    eight_pow2(n: __m256) -> __m256 = {
         let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-    }
-}
-
-/// The halves of two vectors, added side by side.
-#[inline(always)]
-unsafe fn add_halves(a: __m256, b: __m256) -> __m256 {
-    unsafe { _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b)) }
+    };
+    /// The halves of two vectors, added side by side.
+    add_halves(a: __m256, b: __m256) -> __m256
+        = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
 }
 
 impl Simd for Avx2 {
@@ -167,27 +132,21 @@ impl Simd for Avx2 {
         sum(v: Pair) -> f32 = sum_eight(_mm256_add_ps(v.0, v.1));
         prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
         prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Pair {
-        let v = unsafe { _mm256_set1_ps(x) };
-        (v, v)
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, v: Pair) {
-        unsafe {
+        splat(x: f32) -> Pair = (_mm256_set1_ps(x), _mm256_set1_ps(x));
+        store(p: *mut f32, v: Pair) = {
             _mm256_storeu_ps(p, v.0);
             _mm256_storeu_ps(p.add(8), v.1);
-        }
-    }
-    #[inline(always)]
-    unsafe fn round(a: Pair) -> Pair {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        unsafe { (_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1)) }
-    }
-    #[inline(always)]
-    unsafe fn sum_four(v: [Pair; 4]) -> [f32; 4] {
-        unsafe {
+        };
+        round(a: Pair) -> Pair = {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            (_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1))
+        };
+        zero_below(x: Pair, limit: Pair, v: Pair) -> Pair = {
+            let low = _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, limit.0);
+            let high = _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, limit.1);
+            (_mm256_and_ps(low, v.0), _mm256_and_ps(high, v.1))
+        };
+        sum_four(v: [Pair; 4]) -> [f32; 4] = {
             // 16 → 8; 8 → 4: the halves of two vectors, added side by side; 4 → 2 → 1 within each half
             let [a, b, c, d] = v;
             let ab = add_halves(_mm256_add_ps(a.0, a.1), _mm256_add_ps(b.0, b.1));
@@ -198,15 +157,12 @@ impl Simd for Avx2 {
             let mut sums = [0.0; 4];
             _mm_storeu_ps(sums.as_mut_ptr(), _mm_blend_ps::<0b1010>(ac, bd));
             sums
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        let mut part = 0;
-        // of four numbers of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
-        while part < 2 * LANES {
-            let (first, quarter) = (part / LANES * 8, part % LANES);
-            unsafe {
+        };
+        transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) = {
+            let mut part = 0;
+            // of four numbers of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
+            while part < 2 * LANES {
+                let (first, quarter) = (part / LANES * 8, part % LANES);
                 let mut v = [_mm256_setzero_ps(); 4];
                 for (i, v) in v.iter_mut().enumerate() {
                     let row = from.add((first + i) * from_stride + quarter);
@@ -225,16 +181,8 @@ impl Simd for Avx2 {
                 for (j, column) in columns.into_iter().enumerate() {
                     _mm256_storeu_ps(to.add((quarter + j) * to_stride + first), _mm256_castpd_ps(column));
                 }
+                part += 4;
             }
-            part += 4;
-        }
-    }
-    #[inline(always)]
-    unsafe fn zero_below(x: Pair, limit: Pair, v: Pair) -> Pair {
-        unsafe {
-            let low = _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, limit.0);
-            let high = _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, limit.1);
-            (_mm256_and_ps(low, v.0), _mm256_and_ps(high, v.1))
-        }
+        };
     }
 }

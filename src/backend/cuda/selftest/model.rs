@@ -121,7 +121,7 @@ impl Family {
         if self == Family::Gemma {
             let with_window = spec.layers.iter_mut().filter(|layer| layer.window.is_some());
             with_window.for_each(|layer| layer.intermediate_size = 72);
-            (spec.qk_norm, spec.output_gate) = (QkNorm::Head, true);
+            (spec.family.qk_norm, spec.family.output_gate) = (QkNorm::Head, true);
             (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (true, true, true);
         }
         Ok(spec)

@@ -230,7 +230,7 @@ impl<T: Tiles> Many<'_, T> {
     unsafe fn ask_for_y<S: Simd>(&self, made: Made, rows: Range<usize>) {
         let y = self.product.y.at(0..0).cast_const();
         for row in rows {
-            let at = (made.group * SIDE + row) * self.product.y_stride + made.out;
+            let at = (made.group * SIDE + row) * self.product.w.rows + made.out;
             for line in 0..STRIPS {
                 // SAFETY: the caller's promise.
                 unsafe { S::prefetch(y.wrapping_add(at + line * LANES).cast()) };
