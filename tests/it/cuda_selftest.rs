@@ -111,14 +111,16 @@ fn kernels_that_fault_or_hang_are_named_and_replaced() {
     ];
     let Some(first) = ask(cache.path(), &environment, "cuda") else { return };
     let said = text(&first.stderr);
+    let warnings =
+        |said: &str| said.lines().filter(|line| line.contains("its self-test")).map(str::to_owned).collect::<Vec<_>>();
     let warned = |kernel: &str, why: &str| said.lines().any(|line| line.contains(kernel) && line.contains(why));
     assert!(warned("the CUDA kernel gemv_gated_f16_r8 fails its self-test", "LAUNCH_FAILED"), "{said}");
     assert!(warned("the CUDA kernel gemv_f16_r16 fails its self-test", "no result within 15 s"), "{said}");
     assert!(warned("the CUDA kernel attn_decode_kf32_vf16_d64 fails its self-test", "no result within 15 s"), "{said}");
-    assert_eq!(said.matches("fails its self-test").count(), 3, "{said}");
+    assert_eq!(warnings(&said).len(), 3, "{said}");
     assert_eq!(answer(&first), "42");
     let second = ask(cache.path(), &environment, "cuda").unwrap();
-    assert_eq!(text(&second.stderr).matches("as in its earlier test").count(), 3, "{}", text(&second.stderr));
+    assert_eq!(warnings(&text(&second.stderr)), warnings(&said), "kept with their reasons");
     assert_eq!(answer(&second), "42");
 }
 
@@ -133,7 +135,7 @@ fn the_check_of_a_device_goes_on_after_a_fault_and_a_hang() {
     let faults: Vec<&str> =
         kernels.iter().filter(|k| k["fault"].is_string()).filter_map(|k| k["kernel"].as_str()).collect();
     // head_finish is tested with the masses of head_mass
-    assert_eq!(faults, ["rms_norm", "head_mass", "head_finish"], "{found}");
+    assert_eq!(faults, ["head_finish", "head_mass", "rms_norm"], "{found}");
     // what works on the results of a kernel that is left out is not tested, and what does not is
     let tested = |name: &str| kernels.iter().any(|k| k["kernel"] == name && k["ok"] == true);
     assert!(!tested("delta_rule") && tested("delta_mix") && tested("rms_norm_f16"), "{found}");
@@ -214,7 +216,7 @@ fn the_check_of_a_device_finds_the_broken_kernel_and_no_other() {
     assert!(!output.status.success() && found["ok"] == false, "{found}");
     let kernels = found["checked"][0]["kernels"].as_array().unwrap();
     let wrong: Vec<&str> = kernels.iter().filter(|k| k["ok"] == false).filter_map(|k| k["kernel"].as_str()).collect();
-    assert_eq!(wrong, ["layer_sums", "attn_prefill_kf16_vf16_d64_t2"], "{found}");
+    assert_eq!(wrong, ["attn_prefill_kf16_vf16_d64_t2", "layer_sums"], "{found}");
     assert!(kernels.len() > 90, "{} kernels", kernels.len());
     let worst = &kernels.iter().find(|k| k["kernel"] == "layer_sums").unwrap()["worst"];
     assert!(worst["case"].is_string() && worst["index"].is_u64() && worst["expected"].is_f64(), "{worst}");

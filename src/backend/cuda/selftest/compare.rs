@@ -1,6 +1,5 @@
 //! The comparison of a device's numbers with the reference's, and which kernel is to blame where they differ.
 
-use super::child::Message;
 use super::ledger::{Finding, Ledger};
 use super::{Check, Worst};
 use crate::model::weights::DType;
@@ -86,25 +85,19 @@ impl Ledger {
     pub fn conclude(&self) -> bool {
         let findings = self.findings.take().into_iter();
         let (right, wrong): (Vec<Finding>, Vec<Finding>) = findings.partition(|finding| finding.check.ok());
-        let mut passed = self.passed.borrow_mut();
+        let mut record = self.record.borrow_mut();
         for Finding { kernels, check, .. } in right {
-            for kernel in kernels {
-                passed.entry(kernel.clone()).or_insert_with(|| Check::of(&kernel)).add(&check);
-            }
+            kernels.into_iter().for_each(|kernel| record.add(Check { kernel, ..check.clone() }));
         }
-        let mut suspects: BTreeMap<String, Vec<&Check>> = BTreeMap::new();
+        let mut suspects: BTreeMap<&String, Vec<&Check>> = BTreeMap::new();
         for Finding { kernels, check, .. } in &wrong {
-            let new: Vec<&String> = kernels.iter().filter(|kernel| !passed.contains_key(*kernel)).collect();
+            let new: Vec<&String> = kernels.iter().filter(|kernel| record.check(kernel).is_none()).collect();
             let blamed = if new.is_empty() { kernels.iter().collect() } else { new };
-            blamed.into_iter().for_each(|kernel| suspects.entry(kernel.clone()).or_default().push(check));
+            blamed.into_iter().for_each(|kernel| suspects.entry(kernel).or_default().push(check));
         }
         let most = suspects.values().map(Vec::len).max().unwrap_or(0);
-        suspects.retain(|_, checks| checks.len() == most);
-        suspects.keys().for_each(|kernel| drop(passed.remove(kernel)));
-        for (kernel, checks) in suspects {
-            let mut sum = Check::of(&kernel);
-            checks.into_iter().for_each(|check| sum.add(check));
-            self.note(Message::Checked(sum));
+        for (kernel, checks) in suspects.into_iter().filter(|(_, checks)| checks.len() == most) {
+            checks.into_iter().for_each(|check| record.add(Check { kernel: kernel.clone(), ..check.clone() }));
         }
         wrong.is_empty()
     }

@@ -2,10 +2,9 @@
 
 use super::super::error::CudaError;
 use super::Check;
-use super::child::Message;
 use super::record::Record;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Kernels of a step whose results are read by themselves: what the step leaves says nothing of them.
 const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];
@@ -24,9 +23,6 @@ pub struct Ledger {
     /// Whether all kernels are tested: one that fails and has no fallback is left out, and the test goes on without it.
     pub complete: bool,
     pub record: RefCell<Record>,
-    pub checks: RefCell<Vec<Check>>,
-    /// Kernels that are right in all cases so far.
-    pub passed: RefCell<BTreeMap<String, Check>>,
     /// The name of the case, and its comparisons.
     pub case: RefCell<String>,
     pub findings: RefCell<Vec<Finding>>,
@@ -56,42 +52,8 @@ impl Ledger {
 
     /// Notes the kernel that runs now; `None`: what goes wrong from now on is no kernel's fault.
     pub fn runs(&self, kernel: Option<&str>) {
-        self.note(Message::Running(kernel.map(str::to_owned)));
-    }
-
-    /// Notes that a kernel faults or hangs; none runs any more.
-    pub fn fault(&self, kernel: &str, fault: String) {
-        self.note(Message::Checked(Check { fault: Some(fault), ..Check::of(kernel) }));
-        self.runs(None);
-    }
-
-    /// Notes what has happened here or in a child, which tells its parent.
-    pub fn note(&self, message: Message) {
-        match &message {
-            Message::Running(kernel) => {
-                self.record.borrow().note_running(kernel.as_deref());
-                self.running.replace(kernel.clone());
-            }
-            Message::Checked(check) => {
-                self.record.borrow_mut().verdicts.insert(check.kernel.clone(), check.ok());
-                if !check.ok() {
-                    self.record.borrow().save();
-                }
-                let mut all = self.checks.borrow_mut();
-                match all.iter_mut().find(|other| other.kernel == check.kernel) {
-                    Some(other) => other.add(check),
-                    None => all.push(check.clone()),
-                }
-            }
-            Message::Tested(parts) => {
-                self.record.borrow_mut().verdicts.extend(parts.iter().map(|part| (part.clone(), true)));
-                self.record.borrow().save(); // with those of their kernels
-            }
-            Message::Ended(_) => {}
-        }
-        if self.is_child {
-            message.send();
-        }
+        self.record.borrow().note_running(kernel);
+        self.running.replace(kernel.map(str::to_owned));
     }
 
     pub fn running(&self) -> Option<String> {
@@ -99,12 +61,16 @@ impl Ledger {
     }
 
     pub fn failed(&self, kernel: &str) -> bool {
-        self.record.borrow().passed(kernel) == Some(false)
+        self.record.borrow().check(kernel).is_some_and(|check| !check.ok())
+    }
+
+    pub fn passed(&self, kernel: &str) -> bool {
+        self.record.borrow().check(kernel).is_some_and(Check::ok)
     }
 
     /// Whether a kernel fails whose name begins so.
     pub fn failed_any(&self, names: &str) -> bool {
-        self.record.borrow().verdicts.iter().any(|(kernel, passed)| !passed && kernel.starts_with(names))
+        self.record.borrow().failed().any(|check| check.kernel.starts_with(names))
     }
 
     /// Begins a case.
@@ -139,8 +105,6 @@ impl Ledger {
 
     /// Why a kernel has failed.
     pub fn reason(&self, kernel: &str) -> String {
-        let checks = self.checks.borrow();
-        let check = checks.iter().find(|check| check.kernel == kernel);
-        check.map_or_else(|| "as in its earlier test".to_owned(), Check::describe)
+        self.record.borrow().check(kernel).map_or_else(String::new, Check::describe)
     }
 }

@@ -22,11 +22,11 @@ use super::kernel_set::{KernelSet, Variants};
 use super::loader::KernelFiles;
 use crate::backend::BackendError;
 use crate::model::weights::DType;
-use child::{Message, Request};
+use child::Request;
 use ledger::Ledger;
 use model::{CASES, Case, Family};
 use pair::Pair;
-use record::Record;
+use record::{Known, Record};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -136,7 +136,9 @@ pub fn settle(
 /// # Errors
 /// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
 pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
-    run(Request { ordinal, ..Request::default() })
+    let mut checks = run(Request { ordinal, ..Request::default() })?;
+    checks.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    Ok(checks)
 }
 
 /// Runs the tests of a request.
@@ -150,7 +152,9 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     let mut test = SelfTest::new(&device, &files, request);
     match test.models(&models) {
         // after a fault in this process the device takes no more work: the table ends with it
-        Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.ledger.checks.take()),
+        Err(CudaError::SelfTest { .. }) | Ok(()) => {
+            Ok(std::mem::take(&mut test.ledger.record.borrow_mut().known.checks))
+        }
         Err(error) => Err(error),
     }
 }
@@ -177,10 +181,9 @@ fn every_variant() -> Vec<Variants> {
 impl<'a> SelfTest<'a> {
     fn new(device: &'a Device, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
         let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
-        // without a file: the parent keeps the verdicts
-        let known = Record { verdicts: request.known.clone(), ..Record::default() };
-        let record = if is_child { known } else { Record::open(device, files) };
-        let (device_name, record) = (device.info.name.clone(), RefCell::new(record));
+        // the parent of a child has the lock
+        let record = RefCell::new(Record::open(device, files, !is_child));
+        let device_name = device.info.name.clone();
         let ledger = Rc::new(Ledger { device_name, is_child, complete, record, ..Ledger::default() });
         SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
     }
@@ -189,7 +192,7 @@ impl<'a> SelfTest<'a> {
     /// each type of weights all that there is beside it.
     fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
         let (ledger, early) = (self.ledger.clone(), self.device.with_early_starts().is_some());
-        let tested = |part: &String| ledger.record.borrow().passed(part) == Some(true);
+        let tested = |part: &String| ledger.record.borrow().known.tested.contains(part);
         for variants in models {
             let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
             let attention = format!("attention: {head_dims:?}, {cache:?}, early starts: {early}");
@@ -201,7 +204,7 @@ impl<'a> SelfTest<'a> {
             {
                 ledger.record.borrow_mut().lock();
                 if ledger.complete {
-                    ledger.record.borrow_mut().verdicts.clear();
+                    ledger.record.borrow_mut().known = Known::default();
                 }
                 if !is_tested() {
                     self.test_in_children(request);
@@ -210,7 +213,8 @@ impl<'a> SelfTest<'a> {
             if !is_tested() {
                 let new: Vec<MatrixType> = types.iter().copied().filter(|t| !tested(&of_type(t))).collect();
                 self.model(variants, &new).or_else(|error| self.blame(error))?;
-                ledger.note(Message::Tested(parts));
+                ledger.record.borrow_mut().known.tested.extend(parts);
+                ledger.record.borrow().save(); // with their kernels
             }
         }
         Ok(())
@@ -222,12 +226,13 @@ impl<'a> SelfTest<'a> {
             self.ledger.runs(None);
             return Err(error);
         };
-        self.ledger.fault(&kernel, format!("{call}: {cause}"));
+        let fault = format!("{call}: {cause}");
+        self.ledger.record.borrow_mut().add(Check { fault: Some(fault.clone()), ..Check::of(&kernel) });
         if self.ledger.is_child {
             std::process::exit(1);
         }
         let after = "after which the device takes no more work; the next start leaves the kernel out if it can";
-        Err(self.ledger.failure(&kernel, format!("{call}: {cause}, {after}")))
+        Err(self.ledger.failure(&kernel, format!("{fault}, {after}")))
     }
 
     /// Tests the kernels of a model with these types of weights, or without any those of attention alone. Each case is run until the
@@ -244,8 +249,8 @@ impl<'a> SelfTest<'a> {
                 let packed = dtype != MatrixType::Q8 || !ledger.failed_any("pack_q8");
                 let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
                 // kernels for Hopper have blocks of one size
-                let right = |kernel: &&str| ledger.passed.borrow().contains_key(*kernel);
-                let hopper = missing.is_none() && ["gemm_hopper", "gemm_gated_hopper"].iter().all(right);
+                let hopper = missing.is_none()
+                    && ["gemm_hopper", "gemm_gated_hopper"].iter().all(|kernel| ledger.passed(kernel));
                 let other = types.contains(&dtype) && needed && !(hopper && case.is_of_blocks());
                 packed && case.is_of(dtype) && (case.attention || other && *missing != Some(""))
             };
@@ -263,8 +268,6 @@ impl<'a> SelfTest<'a> {
             }
         }
         self.early_starts(variants)?;
-        let passed = ledger.passed.take().into_values().filter(|check| !ledger.failed(&check.kernel));
-        passed.for_each(|check| ledger.note(Message::Checked(check)));
         ledger.runs(None);
         Ok(())
     }
@@ -273,8 +276,8 @@ impl<'a> SelfTest<'a> {
     fn early_starts(&self, variants: &Variants) -> Result<(), CudaError> {
         let ledger = &self.ledger;
         // nothing stands in the way of a launch here: none of a kernel that faults
-        let fault = ledger.complete && ledger.record.borrow().verdicts.values().any(|passed| !passed);
-        let known = ledger.record.borrow().passed(EARLY).is_some();
+        let fault = ledger.complete && ledger.record.borrow().failed().next().is_some();
+        let known = ledger.record.borrow().check(EARLY).is_some();
         let Some(early) = self.device.with_early_starts().filter(|_| !known && !fault) else { return Ok(()) };
         ledger.begin("captured steps".to_owned());
         ledger.begins(EARLY)?;

@@ -1,15 +1,16 @@
-//! Verdicts on disk: a file per device, driver and set of kernels, and beside it, during a test, one that names the running kernel.
+//! What is known on disk: a file per device, driver and set of kernels, and beside it, during a test, one that names the running
+//! kernel. By these a child process reports, and what a process has died in is known.
 
 use super::super::context::Device;
 use super::super::loader::KernelFiles;
+use super::Check;
 use crate::cache;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
-
-/// Whether a kernel is right, by its name, and which parts of models are tested.
-pub type Verdicts = BTreeMap<String, bool>;
+use std::time::Duration;
 
 /// What the second file begins with.
 const RUNNING: &str = "running ";
@@ -18,13 +19,22 @@ const RUNNING: &str = "running ";
 pub struct Record {
     /// `None` without a cache folder that only this user can write to.
     pub path: Option<PathBuf>,
-    pub verdicts: Verdicts,
+    pub known: Known,
     /// Held while tests run: other processes wait for their verdicts.
     pub lock: Option<File>,
 }
 
+#[derive(Default, Serialize, Deserialize)]
+pub struct Known {
+    /// Of every kernel that was tested, in the order of the tests.
+    pub checks: Vec<Check>,
+    /// Parts of models that are tested.
+    pub tested: BTreeSet<String>,
+}
+
 impl Record {
-    pub fn open(device: &Device, files: &KernelFiles) -> Record {
+    /// `waits`: for the tests of other processes, if there are any.
+    pub fn open(device: &Device, files: &KernelFiles, waits: bool) -> Record {
         let mut hasher = DefaultHasher::new();
         (&device.info.name, device.info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
         (env!("CARGO_PKG_VERSION"), option_env!("UQAC_COMMIT")).hash(&mut hasher);
@@ -33,7 +43,7 @@ impl Record {
         let mut record = Record { path, ..Record::default() };
         record.read();
         // of a process that is at work, or of one that has died in its test
-        if record.running_file().is_some_and(|file| file.exists()) {
+        if waits && record.running_file().is_some_and(|file| file.exists()) {
             record.lock();
         }
         record
@@ -41,7 +51,18 @@ impl Record {
 
     fn read(&mut self) {
         let text = self.path.as_deref().and_then(cache::read_sealed);
-        self.verdicts = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        self.known = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    }
+
+    /// Reads what a process has left that is gone: the kernel that was running has failed, for this reason.
+    pub fn take_over(&mut self, reason: &str) {
+        self.read();
+        let text = self.running_file().and_then(|file| cache::read(&file).ok());
+        let text = text.and_then(|text| String::from_utf8(text).ok());
+        if let Some(kernel) = text.as_deref().and_then(|text| text.strip_prefix(RUNNING)) {
+            self.add(Check { fault: Some(reason.to_owned()), ..Check::of(kernel) });
+        }
+        self.save();
     }
 
     fn running_file(&self) -> Option<PathBuf> {
@@ -52,19 +73,36 @@ impl Record {
     pub fn lock(&mut self) {
         let Some(path) = self.path.as_deref().filter(|_| self.lock.is_none()) else { return };
         self.lock = File::create(path.with_extension("lock")).ok().filter(|file| file.lock().is_ok());
-        self.read();
-        // without locks, perhaps in another process that is alive
-        let running = self.running_file().filter(|_| self.lock.is_some());
-        let text = running.and_then(|file| cache::read(&file).ok()).and_then(|text| String::from_utf8(text).ok());
-        if let Some(kernel) = text.as_deref().and_then(|text| text.strip_prefix(RUNNING)) {
-            self.verdicts.insert(kernel.to_owned(), false);
+        match self.lock {
+            Some(_) => self.take_over("an earlier process ended in its test"),
+            None => self.read(), // what runs may run in a process that is alive
+        }
+    }
+
+    /// Adds a comparison, to the others of its kernel if there are any. A failure is saved.
+    pub fn add(&mut self, check: Check) {
+        let failed = !check.ok();
+        match self.known.checks.iter_mut().find(|other| other.kernel == check.kernel) {
+            Some(other) => other.add(&check),
+            None => self.known.checks.push(check),
+        }
+        if failed {
             self.save();
         }
     }
 
-    /// `None`: no verdict yet.
-    pub fn passed(&self, name: &str) -> Option<bool> {
-        self.verdicts.get(name).copied()
+    /// The check of a kernel that was tested.
+    pub fn check(&self, kernel: &str) -> Option<&Check> {
+        self.known.checks.iter().find(|check| check.kernel == kernel)
+    }
+
+    pub fn failed(&self) -> impl Iterator<Item = &Check> {
+        self.known.checks.iter().filter(|check| !check.ok())
+    }
+
+    /// For how long the kernel runs that runs now.
+    pub fn running_time(&self) -> Option<Duration> {
+        self.running_file()?.metadata().ok()?.modified().ok()?.elapsed().ok()
     }
 
     /// Notes the kernel that runs now, or that none does. It happens at every launch: the disk is not waited for.
@@ -77,9 +115,9 @@ impl Record {
         };
     }
 
-    /// Writes the verdicts; no kernel runs any more.
+    /// Writes what is known; no kernel runs any more.
     pub fn save(&self) {
-        if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.verdicts)) {
+        if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.known)) {
             // as above
             let _ = cache::write_sealed(path, &text);
         }
