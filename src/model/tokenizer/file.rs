@@ -1,6 +1,7 @@
 //! `tokenizer.json`, checked before the library gets it: the library takes lengths and patterns as they come, and some
 //! of a few kilobytes would make it fill the memory or never end.
 
+use fancy_regex::Expr;
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -177,114 +178,63 @@ fn check_charsmap(text: &str) -> Result<usize, String> {
     Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0))
 }
 
-/// A group of a pattern so far.
-#[derive(Clone, Copy, Default)]
-struct Group {
-    /// Parts when repetitions are written out, of the group and of its last atom.
-    parts: usize,
-    last: usize,
-    /// It repeats something without a limit, and its last atom does.
-    repeats: bool,
-    last_repeats: bool,
-}
-
 /// Rejects patterns that are huge when written out or take time exponential in the text: a repetition
 /// within a repetition, where the pattern needs backtracking.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.len() > MAX_PATTERN {
         return Err(format!("a pattern of {} bytes, expected at most {MAX_PATTERN}", pattern.len()));
     }
-    let chars: Vec<char> = pattern.chars().collect();
-    let mut groups = vec![Group::default()];
-    let (mut backtracks, mut nested) = (false, false);
-    let mut i = 0;
-    while i < chars.len() {
-        let c = chars[i];
-        i += 1;
-        let Some(group) = groups.last_mut() else { break };
-        let count = match c {
-            '*' | '+' => Some((1, true)),
-            '?' => Some((1, false)),
-            '{' => repetition(&chars[i..]).map(|(n, unlimited, len)| {
-                i += len;
-                (n, unlimited)
-            }),
-            _ => None,
-        };
-        if let Some((n, unlimited)) = count {
-            nested |= unlimited && group.last_repeats;
-            group.parts = group.parts.saturating_add(group.last.saturating_mul(n.max(1) - usize::from(n > 0)));
-            group.last = group.last.saturating_mul(n.max(1));
-            group.repeats |= unlimited;
-            group.last_repeats |= unlimited;
-            // lazy, or possessive
-            if let Some('?' | '+') = chars.get(i) {
-                backtracks |= chars[i] == '+';
-                i += 1;
-            }
-        } else if c == '(' {
-            let rest = &chars[i..];
-            let looks = |start: &str| rest.iter().take(start.len()).copied().eq(start.chars());
-            backtracks |= ["?=", "?!", "?<=", "?<!", "?>", "?("].iter().any(|start| looks(start));
-            groups.push(Group::default());
-        } else if c == ')' {
-            let inner = groups.pop().unwrap_or_default();
-            let Some(outer) = groups.last_mut() else { return Ok(()) }; // the library reports the error
-            outer.parts = outer.parts.saturating_add(inner.parts);
-            (outer.last, outer.last_repeats) = (inner.parts.max(1), inner.repeats);
-            outer.repeats |= inner.repeats;
-        } else {
-            if c == '\\' {
-                backtracks |= chars.get(i).is_some_and(|c| matches!(c, '1'..='9' | 'k' | 'K' | 'G'));
-                i += 1;
-            } else if c == '[' {
-                i += class_len(&chars[i..]);
-            }
-            group.parts = group.parts.saturating_add(1);
-            (group.last, group.last_repeats) = (1, false);
-        }
-        if groups.last().is_some_and(|group| group.parts > MAX_PATTERN_PARTS) {
-            return Err(format!("the pattern {pattern:.80?} is too large when its repetitions are written out"));
-        }
+    let Ok(tree) = Expr::parse_tree(pattern) else { return Ok(()) }; // the library reports the error
+    let found = cost(&tree.expr);
+    if found.parts > MAX_PATTERN_PARTS {
+        return Err(format!("the pattern {pattern:.80?} is too large when its repetitions are written out"));
     }
-    if backtracks && nested {
+    if found.backtracks && found.nested {
         return Err(format!("the pattern {pattern:.80?} repeats a repetition, which may take time without end"));
     }
     Ok(())
 }
 
-/// After a `{`: the max count, whether it is unlimited, and the characters of the quantifier.
-fn repetition(rest: &[char]) -> Option<(usize, bool, usize)> {
-    let end = rest.iter().position(|&c| c == '}')?;
-    let text: String = rest[..end].iter().collect();
-    let (min, max) = text.split_once(',').unwrap_or((&text, &text));
-    let number = |text: &str| text.trim().parse::<usize>().ok();
-    match (number(min), number(max)) {
-        (_, Some(max)) => Some((max, false, end + 1)),
-        (Some(min), None) if max.trim().is_empty() => Some((min, true, end + 1)),
-        _ => None,
-    }
+/// What matching a part of a pattern may cost.
+#[derive(Default)]
+struct Cost {
+    /// Parts when repetitions are written out.
+    parts: usize,
+    /// Something repeats without a limit; and within such a repetition something else does.
+    repeats: bool,
+    nested: bool,
+    /// It is not what finite automata match.
+    backtracks: bool,
 }
 
-/// Characters of a class after its `[`, the end included.
-fn class_len(rest: &[char]) -> usize {
-    let mut depth = 1;
-    let mut i = usize::from(rest.first() == Some(&'^'));
-    // a bracket right at the start is itself
-    i += usize::from(rest.get(i) == Some(&']'));
-    while i < rest.len() {
-        match rest[i] {
-            '\\' => i += 1,
-            '[' => depth += 1,
-            ']' => depth -= 1,
-            _ => {}
+fn cost(part: &Expr) -> Cost {
+    let (inner, backtracks): (Vec<&Expr>, bool) = match part {
+        Expr::Empty | Expr::Any { .. } | Expr::Assertion(_) | Expr::Literal { .. } | Expr::Delegate { .. } => {
+            (vec![], false)
         }
-        i += 1;
-        if depth == 0 {
-            break;
+        Expr::Concat(inner) | Expr::Alt(inner) => (inner.iter().collect(), false),
+        Expr::Group(inner) | Expr::Repeat { child: inner, .. } => (vec![inner], false),
+        Expr::LookAround(inner, _) | Expr::AtomicGroup(inner) => (vec![inner], true),
+        Expr::Conditional { condition, true_branch, false_branch } => {
+            (vec![condition, true_branch, false_branch], true)
         }
+        _ => (vec![], true),
+    };
+    let own = if let Expr::Literal { val, .. } = part { val.len() } else { 1 };
+    let mut cost = Cost { parts: own, backtracks, ..Cost::default() };
+    for inner in inner.into_iter().map(self::cost) {
+        cost.parts = cost.parts.saturating_add(inner.parts);
+        cost.repeats |= inner.repeats;
+        cost.nested |= inner.nested;
+        cost.backtracks |= inner.backtracks;
     }
-    i.min(rest.len())
+    if let Expr::Repeat { lo, hi, .. } = part {
+        let unlimited = *hi == usize::MAX;
+        cost.nested |= unlimited && cost.repeats;
+        cost.repeats |= unlimited;
+        cost.parts = cost.parts.saturating_mul(if unlimited { *lo } else { *hi }.max(1));
+    }
+    cost
 }
 
 #[cfg(test)]
