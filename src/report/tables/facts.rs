@@ -5,7 +5,6 @@ use crate::eval::analysis::{Analysis, Estimate, Summary, TaskAnalysis};
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::report::term::one_line;
 use serde::Serialize;
-use serde_json::json;
 use std::collections::BTreeMap;
 
 /// A number with its precision. Fields that are undefined or unknown are `None`.
@@ -129,14 +128,29 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Of the fields of a summary, by their names in `results.json`.
     pub fn of_summary(summary: &Summary) -> Facts<'a> {
-        const FIELDS: &str = "items graded correct answered no_answer errors truncated disagreements accuracy_reference \
-            majority_accuracy response_tokens mean_response_tokens mean_chain mean_kept mean_ensemble seconds";
-        let (mut facts, fields) = (Facts::default(), json!(summary));
+        let mut facts = Facts::default();
+        let count = |n: usize| Some(n as f64);
         let accuracy = Number::new(summary.accuracy, summary.accuracy_interval);
         facts.add(("summary", "", ""), summary.items, [("accuracy", accuracy)]);
-        let numbers = FIELDS.split(' ').map(|field| (field, fields[field].as_f64()));
+        let numbers = [
+            ("items", count(summary.items)),
+            ("graded", count(summary.graded)),
+            ("correct", count(summary.correct)),
+            ("answered", count(summary.answered)),
+            ("no_answer", count(summary.no_answer)),
+            ("errors", count(summary.errors)),
+            ("truncated", count(summary.truncated)),
+            ("disagreements", count(summary.disagreements)),
+            ("accuracy_reference", summary.accuracy_reference),
+            ("majority_accuracy", summary.majority_accuracy),
+            ("response_tokens", count(summary.response_tokens)),
+            ("mean_response_tokens", summary.mean_response_tokens),
+            ("mean_chain", summary.mean_chain),
+            ("mean_kept", summary.mean_kept),
+            ("mean_ensemble", summary.mean_ensemble),
+            ("seconds", Some(summary.seconds)),
+        ];
         facts.add(("summary", "", ""), summary.items, numbers);
         facts
     }

@@ -104,11 +104,14 @@ fn term_of(x: f32, term: usize) -> u16 {
     if term == 0 { (x.to_bits() >> 16) as u16 } else { term_of(x - upper, term - 1) }
 }
 
-/// The bits of y, which `multiply` writes over what was there.
+/// The bits of y, which `multiply` writes over what was there, and nothing behind it.
 fn bits_of(w: &Matrix, n: usize, bias: Option<&[f32]>, multiply: impl FnOnce(Job)) -> Vec<u32> {
     let mut y = vec![7.0f32; n * w.rows + 3];
     multiply(Job { w: *w, bias, y: &mut y });
     assert_eq!(y.len(), n * w.rows);
+    // SAFETY: shortened, so that what was behind it is still there.
+    unsafe { y.set_len(n * w.rows + 3) };
+    assert_eq!(y.split_off(n * w.rows), [7.0; 3], "written beyond the end");
     y.iter().map(|v| v.to_bits()).collect()
 }
 

@@ -7,7 +7,7 @@ use super::SelfTest;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The request, in the child's environment.
 const VARIABLE: &str = "UQAC_SELF_TEST";
@@ -15,6 +15,9 @@ const VARIABLE: &str = "UQAC_SELF_TEST";
 /// Seconds for one launch and what follows up to the next, if not [`LIMIT`].
 const LIMIT_VARIABLE: &str = "UQAC_SELF_TEST_SECONDS";
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// For everything while no kernel runs: opening the device, compiling kernels.
+const BETWEEN: Duration = Duration::from_secs(600);
 
 /// How often a child is looked at.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -69,11 +72,16 @@ impl SelfTest<'_> {
     fn watch(&self, child: &mut Child) -> Result<ExitStatus, String> {
         let seconds = std::env::var(LIMIT_VARIABLE).ok().and_then(|text| text.parse().ok());
         let limit = seconds.map_or(LIMIT, Duration::from_secs);
+        let mut idle = Instant::now();
         loop {
             if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
                 return Ok(status);
             }
-            if self.ledger.record.borrow().running_time().is_some_and(|time| time > limit) {
+            let running = self.ledger.record.borrow().running_time();
+            if running.is_some() {
+                idle = Instant::now();
+            }
+            if running.is_some_and(|time| time > limit) || idle.elapsed() > BETWEEN {
                 // it may have ended by itself
                 let _ = child.kill().and_then(|()| child.wait());
                 return Err(format!("it hangs: no result within {} s", limit.as_secs()));

@@ -37,7 +37,7 @@ impl Record {
     pub fn open(device: &Device, files: &KernelFiles, waits: bool) -> Record {
         let mut hasher = DefaultHasher::new();
         (&device.info.name, device.info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
-        (env!("CARGO_PKG_VERSION"), option_env!("UQAC_COMMIT")).hash(&mut hasher);
+        (env!("CARGO_PKG_VERSION"), env!("UQAC_COMMIT")).hash(&mut hasher);
         let folder = cache::folder().and_then(|folder| cache::private(&folder, "selftest").ok());
         let path = folder.map(|folder| folder.join(format!("{:016x}", hasher.finish())));
         let mut record = Record { path, ..Record::default() };
