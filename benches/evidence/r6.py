@@ -105,9 +105,10 @@ def main():
     options = parser.parse_args()
     runs, before = [Run(folder) for folder in options.parts], [Run(folder) for folder in options.before]
     boots = [Bootstrap(len(run.samples), options.resamples) for run in runs]
-    for run in runs:
+    for run, boot in zip(runs, boots):
+        of = lambda scores: shown(auroc(scores, run.labels), boot.auroc(scores, run.labels))  # noqa: E731
         print(f"{run.name}: {run.right} of {run.graded} right, {len(run.samples)} answered, {run.errors} errors; AUROC of " + ", ".join(
-            f"{key} {auroc(run.score(key), run.labels):.3f}" for key in ["g4", "response_prob", "p", "p_sim", "p_attn", *OF_ATTENTION]))
+            f"{key} {of(run.score(key))}" for key in ["g4", "response_prob", "p", "p_sim", "p_attn", *OF_ATTENTION]))
     weights = ridge(before, token_scores(before + runs))
     by = lambda measure: [measure(run, boot) for run, boot in zip(runs, boots)]
     base = lambda run: run.score("response_prob")
