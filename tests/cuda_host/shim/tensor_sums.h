@@ -30,7 +30,6 @@ typedef float Row8 __attribute__((vector_size(32)));
 typedef int32_t Ints __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 typedef int64_t Longs __attribute__((vector_size(64)));
-typedef uint64_t Words __attribute__((vector_size(64)));  // sums of these wrap around
 
 constexpr int NO_EXPONENT = -4096, NOT_FINITE = 16384;  // of a zero; of what is not a number of finite size
 
@@ -50,6 +49,14 @@ inline bool any(const Ints& mask) {
   int64_t words[4];
   memcpy(words, &mask, sizeof words);
   return words[0] | words[1] | words[2] | words[3];
+}
+
+// Cut off to integers; of numbers below 2^51 in size. (AVX2 has no conversion to 64-bit integers.)
+inline Doubles whole(const Doubles& x) {
+  constexpr double SHIFT = 0x1.8p52;
+  const Doubles none = {}, nearest = (x + SHIFT) - SHIFT, one = x < 0.0 ? none - 1.0 : none + 1.0;
+  const Longs beyond = (Longs)nearest & INT64_MAX, size = (Longs)x & INT64_MAX;
+  return beyond > size ? nearest - one : nearest;
 }
 
 // To float32, rounded toward zero.
@@ -98,11 +105,10 @@ inline Row8 add_row(Row8 sum, const Left& left, const Right& right, const Core& 
     const Ints other = top >= 2048;  // columns with something that is not finite
     const Longs shift = __builtin_convertvector(23 + core.extra - top, Longs);  // brings 2^top to 2^(23 + extra)
     const Doubles scale = (Doubles)((1023 + shift) << 52), unscale = (Doubles)((1023 - shift) << 52);
-    // the conversions to integers cut off
-    Words total = (Words)__builtin_convertvector(__builtin_convertvector(sum, Doubles) * scale, Longs);
-    for (int k = first; k < end; ++k)
-      total += (Words)__builtin_convertvector(left.factor[k] * right.factors[k] * scale, Longs);
-    const Row8 added = toward_zero(__builtin_convertvector((Longs)total, Doubles) * unscale);
+    // integers below 2^32, whose sums are exact
+    Doubles total = whole(__builtin_convertvector(sum, Doubles) * scale);
+    for (int k = first; k < end; ++k) total += whole(left.factor[k] * right.factors[k] * scale);
+    const Row8 added = toward_zero(total * unscale);
     if (any(other))
       for (int k = first; k < end; ++k)
         sum += float(left.factor[k]) * __builtin_convertvector(right.factors[k], Row8);
