@@ -251,16 +251,16 @@ def start(model):
 def lookup(model):
     """Guessed tokens of a task's questions, here and in llama.cpp's own lookup decoding of the same prompts."""
     for task in options.tasks:
-        run = ["--model", model, "--device", "cpu", "--threads", options.threads, "--data", options.data]
+        run = ["--threads", options.threads, "--data", options.data.resolve()]
         ours, plain, theirs, theirs_plain = [], [], [], []
         for i in range(options.rounds):
             say(f"{model.name}, {task}, round {i + 1} of {options.rounds}")
-            command = [options.uqac, "bench", "--task", task, "--limit", options.limit, "--json", *run]
-            report = json.loads(subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True).stdout)
+            command = ["cargo", "bench", "--quiet", "--bench", "speculation", "--", model.resolve(), task, "--limit", options.limit, "--json", *run]
+            report = json.loads(subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True, cwd=HERE).stdout)
             machine.setdefault("device", report["device"])
             ours += [response["tokens_per_second"] for response in report["responses"]]
             plain += [response["plain_tokens_per_second"] for response in report["responses"]]
-            for prompt, limit in prompts(task, run):
+            for prompt, limit in prompts(task, ["--model", model, "--device", "cpu", *run]):
                 for guessed, speeds in ((GUESSED, theirs), (0, theirs_plain)):
                     speeds.append(llama_lookup(model, prompt, limit, guessed))
         ratio = lambda a, b: [x / y for x, y in zip(a, b)]
@@ -271,7 +271,7 @@ def lookup(model):
 
 
 def prompts(task, run):
-    """Texts of the prompts that `uqac bench --task` runs, and the most tokens of a response."""
+    """Texts of the prompts that the benchmark `speculation` runs, and the most tokens of a response."""
     with tempfile.TemporaryDirectory() as folder:
         command = [options.uqac, "eval", "-t", task, "-n", options.limit, *run, "-o", folder]
         subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)

@@ -4,7 +4,6 @@
 //! machine  ─ read bandwidth, arithmetic peak, memory in use ─┐
 //! measure  ─ rounds of every stage, interleaved ─────────────┴─ Report: JSON, tables, picture   (uqac bench)
 //! roofline ─ bytes and operations that a stage needs at least
-//! speculation ─ responses of a task with and without guessed tokens
 //! shapes, checkpoint ─ random weights in published shapes
 //! ```
 
@@ -14,7 +13,6 @@ mod measure;
 mod report;
 pub mod roofline;
 pub mod shapes;
-pub mod speculation;
 
 pub use measure::run;
 pub use report::{MedianRange, Report, Settings, Stage, SweepRow};
@@ -35,6 +33,4 @@ pub enum BenchError {
     Context { needed: usize, context: usize },
     #[error("ln p of a response token is {logprob}: expected a finite number")]
     NotFinite { logprob: f64 },
-    #[error("prompt {prompt}: the response with guesses differs from that without; please report this")]
-    Speculation { prompt: usize },
 }

@@ -6,15 +6,10 @@ use super::{note, show, write};
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::shapes::Shape;
-use crate::bench::speculation::{self, Comparison, Speculation};
 use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, checkpoint, run as measure, shapes};
 use crate::cache;
-use crate::engine::encode::encode_prompt;
-use crate::engine::{Engine, EngineOptions, GenerateOptions, Speculate};
-use crate::eval::tasks::{self, TaskOptions};
-use crate::model::chat::Conversation;
+use crate::engine::{EngineOptions, Speculate};
 use crate::report::term::{Style, TermStyle, TextTable};
-use crate::units::count;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -27,15 +22,6 @@ use std::path::PathBuf;
     after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k"
 )]
 pub struct BenchArgs {
-    /// Measure speculative decoding instead, on questions of a task as `uqac eval --tasks` names it
-    #[arg(long, value_name = "TASK", conflicts_with = "random_weights")]
-    task: Option<String>,
-    /// Folder with the task's files
-    #[arg(long, value_name = "FOLDER", requires = "task")]
-    data: Option<PathBuf>,
-    /// Questions of the task, or of each of its subtasks
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "task", value_parser = count(1..=10_000))]
-    limit: usize,
     /// Random weights in a published shape instead of a model; NAME/small is a shrunken form, NAME/N has N layers
     #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
     random_weights: Option<(String, Shape)>,
@@ -67,9 +53,6 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let name = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.display().to_string());
     let options = EngineOptions { device: machine::resolve(args.model.engine.device), ..args.model.options() };
     let mut engine = load(&folder, options)?;
-    if let Some(task) = &args.task {
-        return speculation(args, task, name, &mut engine);
-    }
     engine.set_speculate(Speculate::Off);
     let bytes = (args.buffer as usize) << 20;
     // two buffers have to fit beside the model on a device
@@ -82,43 +65,6 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         write(path, &report.picture().standalone())?;
     }
     Ok(show(args.json, &report, || tables(&report, TermStyle::of_stdout()))?)
-}
-
-/// Speculative decoding on the first questions of a task.
-fn speculation(args: &BenchArgs, task: &str, model: String, engine: &mut Engine) -> Result<(), Failure> {
-    let options = TaskOptions { data: args.data.clone(), ..TaskOptions::default() };
-    let mut prompts = Vec::new();
-    for task in tasks::load(task, &options)? {
-        let (max_tokens, stop) = (task.max_tokens, task.stop);
-        let generate = GenerateOptions { max_tokens, stop, ..GenerateOptions::default() };
-        for question in task.items.into_iter().take(args.limit) {
-            let tokens =
-                encode_prompt(engine, &Conversation::Prompt(question.prompt), engine.chat_template().is_some())?;
-            prompts.push((tokens, generate.clone()));
-        }
-    }
-    let found = speculation::run(engine, model, &prompts, &mut note)?;
-    Ok(show(args.json, &found, || speculation_table(&found, TermStyle::of_stdout()))?)
-}
-
-fn speculation_table(found: &Speculation, style: TermStyle) -> String {
-    let columns: [Column<Comparison>; 6] = [
-        ("prompt", |c| c.prompt_tokens.to_string()),
-        ("response", |c| c.response_tokens.to_string()),
-        ("tokens/s off", |c| format!("{:.1}", c.plain_tokens_per_second)),
-        ("tokens/s", |c| format!("{:.1}", c.tokens_per_second)),
-        ("tokens a pass", |c| format!("{:.2}", c.tokens_per_pass)),
-        ("guesses right", |c| percent(c.accepted)),
-    ];
-    let MedianRange { median, min, max } = found.speedup;
-    format!(
-        "{} · {}\n\n{}\n{:.2} × the speed of one token a pass (a response: {median:.2}, from {min:.2} to {max:.2}), {:.2} tokens a pass; every bit equal\n",
-        style.paint(Style::BOLD, &found.model),
-        found.device,
-        table(columns, 0, &found.responses, style),
-        found.overall_speedup,
-        found.tokens_per_pass,
-    )
 }
 
 /// The folder of a shape's checkpoint, kept for the next run.

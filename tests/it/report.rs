@@ -534,63 +534,6 @@ fn the_output_can_be_a_file() {
 }
 
 #[test]
-fn abstention_and_calibration_are_tried_on_the_other_half() {
-    let folder = tempfile::tempdir().unwrap();
-    spec(2000).write(folder.path());
-    let options = AnalysisOptions { resamples: 0, target_risk: Some(0.2), calibrate: true, ..quick() };
-    let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
-    let holdout = analysis.runs[0].tasks[0].holdout.as_ref().unwrap();
-    assert_eq!((holdout.fitted, holdout.held_out), (1000, 1000));
-    let of = |key: &str| holdout.methods.iter().find(|method| method.method == key).unwrap();
-    let (p, length) = (of("p"), of("trace_length"));
-    let chosen = p.abstention.as_ref().unwrap();
-    assert!(chosen.fitted.risk.unwrap() < chosen.bound.unwrap() && chosen.fitted.coverage > 0.2, "{chosen:?}");
-    assert!(chosen.bound.unwrap() <= 0.2);
-    // the two halves are alike: the held-out risk is at most 0.2 but for the noise of n answers, four deviations at most
-    let answers = chosen.held_out.coverage * 1000.0;
-    let noise = 4.0 * (0.2 * 0.8 / answers).sqrt();
-    assert!(chosen.held_out.risk.unwrap() < 0.2 + noise, "{chosen:?}");
-    // p is calibrated as it is made up; what is no probability becomes one
-    let calibrated = p.calibration.as_ref().unwrap();
-    assert!(calibrated.platt.brier < calibrated.as_is.unwrap().brier + 0.01, "{calibrated:?}");
-    let length = length.calibration.as_ref().unwrap();
-    // to know nothing but the share of right answers has a Brier score of at most 1/4
-    assert!(length.as_is.is_none() && length.platt.brier < 0.26 && length.isotonic.ece < 0.1, "{length:?}");
-    let risk_of = |risk: f64| {
-        let options = AnalysisOptions { target_risk: Some(risk), calibrate: false, ..options.clone() };
-        let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
-        let holdout = analysis.runs[0].tasks[0].holdout.clone().unwrap();
-        holdout.methods.iter().find(|method| method.method == "p").unwrap().abstention.clone().unwrap()
-    };
-    // a risk that all answers hold, and one that none does
-    assert!(risk_of(0.99).threshold.unwrap() < chosen.threshold.unwrap());
-    let never = holdout.methods.iter().map(|m| m.method.clone()).zip(std::iter::repeat(risk_of(1e-9)));
-    assert!(never.into_iter().all(|(_, a)| a.threshold.is_some() || a.held_out.coverage == 0.0));
-}
-
-#[test]
-fn halves_are_shown_where_they_are_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
-    RunSpec::new(MODEL, &["gsm8k", "math"], 60).write(folder.path());
-    let path = folder.path().to_str().unwrap();
-    let plain = stdout(&[path]);
-    assert!(plain.contains("methods over tasks") && plain.contains("gsm8k: AUROC") && plain.contains("math: ECE"));
-    assert!(!plain.contains("held out"));
-    let both = stdout(&[path, "--target-risk", "0.1", "--calibrate"]);
-    for head in ["when to answer", "Threshold", "Risk, held out [95 %]", "at most 10 %", "calibrated", "ECE, isotonic"]
-    {
-        assert!(both.contains(head), "{head}\n{both}");
-    }
-    let csv = stdout(&[path, "--target-risk", "0.1", "--calibrate", "--format", "csv"]);
-    for row in [",fitted,,p,threshold,", ",held_out,,p,risk,", ",held_out,,p,ece_platt,"] {
-        assert!(csv.contains(row), "{row}");
-    }
-    for wrong in ["0", "1", "x", "NaN"] {
-        assert_eq!(uqac(&[path, "--target-risk", wrong]).status.code(), Some(2), "{wrong}");
-    }
-}
-
-#[test]
 fn methods_that_rank_alike_share_a_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut samples = spec(40).samples("gsm8k");

@@ -81,7 +81,6 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
     let model = model_name(&run);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let profile = text(&run.manifest["options"]["profile"]);
-    let binning = ece_of(profile.as_deref()).binning();
     let analysed = |(task, level, items): (String, Level, Vec<Item>)| {
         let data = Data { items: &items, methods, options };
         let (methods, common) = compare::methods(data);
@@ -95,7 +94,6 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             sweep: sweep::settings(data),
             early: early::curves(data),
             overhead: summary::stages(&items),
-            holdout: holdout::holdout(data, binning),
             items,
         }
     };

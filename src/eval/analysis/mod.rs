@@ -16,7 +16,6 @@ mod compare;
 mod compute;
 pub mod controls;
 pub mod early;
-pub mod holdout;
 pub mod load;
 pub mod methods;
 mod summary;
@@ -28,7 +27,6 @@ pub use methods::{Group, Method};
 
 use controls::Control;
 use early::EarlyStopping;
-use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric};
 use super::sample::Similarity;
@@ -48,7 +46,7 @@ pub struct AnalysisOptions {
     /// Bootstrap resamples; 0: no intervals
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = count(0..=100_000))]
     pub resamples: usize,
-    /// Seed of the bootstrap and the halves
+    /// Seed of the bootstrap
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u32,
     /// Methods to report, by their keys in uq.scores [default: all]
@@ -57,17 +55,6 @@ pub struct AnalysisOptions {
     /// Baseline for differences
     #[arg(long, value_name = "METHOD", default_value = "p")]
     pub against: String,
-    /// Choose the threshold that bounds the share of wrong answers, on a random half of the items, and test it on the other
-    ///
-    /// Exact Clopper-Pearson bounds over 20 thresholds.
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    pub target_risk: Option<f64>,
-    /// Confidence level of --target-risk
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
-    pub risk_confidence: f64,
-    /// Fit Platt scaling and isotonic regression on a random half of the items and show the errors on the other
-    #[arg(long)]
-    pub calibrate: bool,
 }
 
 /// Reads a share of something, neither none nor all.
@@ -196,9 +183,6 @@ pub struct TaskAnalysis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub early: Vec<EarlyStopping>,
     pub overhead: Vec<Stage>,
-    /// With abstention or calibration.
-    #[serde(rename = "halves", skip_serializing_if = "Option::is_none")]
-    pub holdout: Option<Holdout>,
     /// By task and doc_id.
     #[serde(skip)]
     pub items: Vec<Item>,

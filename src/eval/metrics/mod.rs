@@ -25,7 +25,7 @@ pub mod selective;
 pub use balanced::{Balanced, MeanSd, balanced_reliability, balanced_subsample};
 pub use bootstrap::{interval, resampled};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
-pub use calibrators::{Isotonic, Platt, log_odds};
+pub use calibrators::{Isotonic, Platt};
 pub use discrimination::{auprc, auroc, length_controlled_auroc};
 pub use mt19937::permutation;
 pub use ranking::{Confidence, Level, Ranking};

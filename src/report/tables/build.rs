@@ -5,7 +5,7 @@ use super::columns::{Column, MethodColumn, method_table, table};
 use super::facts::{Facts, Number};
 use super::format::Format;
 use super::format::Format::{
-    Count, Decimals, Difference, Interval, Items, OneDecimal, Percent, PercentInterval, Spread, Threshold,
+    Count, Decimals, Difference, Interval, Items, OneDecimal, Percent, PercentInterval, Spread,
 };
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
@@ -26,7 +26,6 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
         for scope in &scopes {
             tables.extend([scope.methods(), scope.compared(), scope.controls()]);
-            tables.extend([scope.abstention(), scope.calibration()]);
         }
         tables.extend([over_tasks(analysis, run), means(analysis, run)]);
         tables.extend(scopes.iter().map(Scope::sweep));
@@ -200,57 +199,6 @@ impl<'a> Scope<'a> {
         };
         let sections = self.task.controls.iter().map(section).collect();
         Some(table(self.title("the chain beside its controls"), "Score", &columns, sections, vec![NOTE.to_owned()]))
-    }
-
-    /// Thresholds chosen on one half of the items and tried on the other.
-    fn abstention(&self) -> Option<Table> {
-        let (options, holdout) = (&self.analysis.options, self.task.holdout.as_ref()?);
-        let risk = options.target_risk?;
-        let bound = |method: &&Method| {
-            let found = holdout.methods.iter().find(|found| found.method == method.key);
-            found.and_then(|found| found.abstention.as_ref()?.bound)
-        };
-        let columns = [
-            self.of("Threshold", Threshold, "fitted", "threshold"),
-            self.of("Coverage, chosen on", Percent, "fitted", "coverage").unranked(),
-            self.of("Risk", Percent, "fitted", "risk").unranked(),
-            Column::new("Bound", Percent, bound),
-            self.of("Coverage, held out", Percent, "held_out", "coverage"),
-            self.of("Risk, held out [95 %]", PercentInterval, "held_out", "risk").unranked(),
-        ];
-        let percent = |share: f64| format!("{} %", (share * 1e6).round() / 1e4);
-        let notes = vec![
-            format!(
-                "The lowest threshold with at most {} wrong answers at confidence {}, by Clopper-Pearson bounds on one half (20 \
-                 thresholds, Bonferroni), tried on the other ({} items to choose on, {} held out).",
-                percent(risk),
-                percent(options.risk_confidence),
-                holdout.fitted,
-                holdout.held_out
-            ),
-            "Coverage: answered share of all questions of the half.".to_owned(),
-        ];
-        Some(method_table(self.title("when to answer"), self.methods_of("fitted"), &columns, notes))
-    }
-
-    fn calibration(&self) -> Option<Table> {
-        let holdout = self.task.holdout.as_ref().filter(|_| self.analysis.options.calibrate)?;
-        let columns = [
-            self.of("n", Items, "held_out", "ece"),
-            self.of("ECE, as is", Decimals, "held_out", "ece"),
-            self.of("ECE, Platt", Decimals, "held_out", "ece_platt"),
-            self.of("ECE, isotonic", Decimals, "held_out", "ece_isotonic"),
-            self.of("Brier, as is", Decimals, "held_out", "brier"),
-            self.of("Brier, Platt", Decimals, "held_out", "brier_platt"),
-            self.of("Brier, isotonic", Decimals, "held_out", "brier_isotonic"),
-        ];
-        let notes = vec![format!(
-            "Fitted on one half, measured on the other ({} items to fit on, {} held out). Platt: a sigmoid, of log-odds where the \
-             score is a probability.",
-            holdout.fitted, holdout.held_out
-        )];
-        let known = self.analysis.rows().filter(|m| holdout.methods.iter().any(|found| found.method == m.key));
-        Some(method_table(self.title("calibrated"), known, &columns, notes))
     }
 
     fn sweep(&self) -> Option<Table> {

@@ -10,8 +10,6 @@ pub(super) struct Column<'a, T> {
     head: String,
     format: Format,
     number: Box<dyn Fn(&T) -> Number + 'a>,
-    /// Whether the best is marked in a table of methods.
-    ranked: bool,
 }
 
 pub(super) type MethodColumn<'a, 'm> = Column<'a, &'m Method>;
@@ -22,11 +20,7 @@ impl<'a, T> Column<'a, T> {
         format: Format,
         number: impl Fn(&T) -> N + 'a,
     ) -> Column<'a, T> {
-        Column { head: head.into(), format, number: Box::new(move |of: &T| number(of).into()), ranked: true }
-    }
-
-    pub(super) fn unranked(self) -> Column<'a, T> {
-        Column { ranked: false, ..self }
+        Column { head: head.into(), format, number: Box::new(move |of: &T| number(of).into()) }
     }
 }
 
@@ -53,7 +47,7 @@ pub(super) fn table<T>(
     Table { title, columns, sections, notes }
 }
 
-/// A table with a row per method, by groups, the best of each ranked column marked.
+/// A table with a row per method, by groups, the best of each column marked.
 pub(super) fn method_table<'a>(
     title: String,
     methods: impl IntoIterator<Item = &'a Method>,
@@ -68,8 +62,8 @@ pub(super) fn method_table<'a>(
     let mut table = table(title, "Method", columns, sections.collect(), notes);
     for (i, column) in columns.iter().enumerate() {
         let better: fn(f64, f64) -> f64 = match meaning(&column.head) {
-            Some(("↑", _)) if column.ranked => f64::max,
-            Some(("↓", _)) if column.ranked => f64::min,
+            Some(("↑", _)) => f64::max,
+            Some(("↓", _)) => f64::min,
             _ => continue,
         };
         let values: Vec<Option<f64>> = methods.iter().map(|method| (column.number)(method).value).collect();
@@ -114,8 +108,6 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("AURC", "↓", "area under risk and coverage: wrong answers among those given, averaged over all thresholds"),
     ("PRR", "↑", "prediction rejection ratio: 1 is the best possible order of the answers, 0 a random one"),
     ("Threshold", "", "score above which an answer is given"),
-    ("Coverage", "↑", "share of questions that are answered"),
-    ("Risk", "↓", "share of wrong answers among those given"),
     ("Setting", "", "what differs from the run's own parameters"),
     ("Overlap", "", "mean Jaccard index of the chains with the run's own"),
     ("Same chain", "", "share of items whose chain is the run's own"),

@@ -1,6 +1,5 @@
 //! Every number of an analysis with its keys: the rows of the CSV (RFC 4180), and the source of most table cells.
 
-use crate::eval::analysis::holdout::{Answered, CalibrationErrors, Holdout, HoldoutMethod};
 use crate::eval::analysis::{Analysis, Estimate, Summary, TaskAnalysis};
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::report::term::one_line;
@@ -108,9 +107,6 @@ impl<'a> Facts<'a> {
                 facts.add(("control_difference", &setting, method), items, metrics(&found.difference));
             }
         }
-        if let Some(Holdout { fitted, held_out, methods }) = &task.holdout {
-            methods.iter().for_each(|found| facts.add_halves(found, *fitted, *held_out));
-        }
         for sweep in &task.sweep {
             let (setting, overlap) = (sweep.name(), ("chain_overlap", sweep.chain_overlap));
             facts.add(("sweep", &setting, ""), sweep.items, [overlap, ("same_chain", sweep.same_chain)]);
@@ -153,29 +149,6 @@ impl<'a> Facts<'a> {
         ];
         facts.add(("summary", "", ""), summary.items, numbers);
         facts
-    }
-
-    fn add_halves(&mut self, found: &'a HoldoutMethod, fitted: usize, held_out: usize) {
-        let method = found.method.as_str();
-        if let Some(abstention) = &found.abstention {
-            let answered = |half: Answered| {
-                [("coverage", Some(half.coverage).into()), ("risk", Number::new(half.risk, half.risk_interval))]
-            };
-            self.add(("fitted", "", method), fitted, [("threshold", abstention.threshold)]);
-            self.add(("fitted", "", method), fitted, answered(abstention.fitted));
-            self.add(("held_out", "", method), held_out, answered(abstention.held_out));
-        }
-        if let Some(calibration) = &found.calibration {
-            let maps = [
-                ("ece", "brier", calibration.as_is),
-                ("ece_platt", "brier_platt", Some(calibration.platt)),
-                ("ece_isotonic", "brier_isotonic", Some(calibration.isotonic)),
-            ];
-            for (ece, brier, errors) in maps {
-                let of = |value: fn(CalibrationErrors) -> f64| errors.map(value);
-                self.add(("held_out", "", method), calibration.items, [(ece, of(|e| e.ece)), (brier, of(|e| e.brier))]);
-            }
-        }
     }
 }
 

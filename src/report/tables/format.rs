@@ -21,8 +21,6 @@ pub enum Format {
     Percent,
     /// `72.8 % [70.0, 75.5]`
     PercentInterval,
-    /// Four decimals, or two and an exponent.
-    Threshold,
 }
 
 impl Format {
@@ -36,8 +34,6 @@ impl Format {
             OneDecimal => format!("{x:.1}"),
             Percent | PercentInterval => format!("{:.1}", 100.0 * x),
             Difference => format!("{x:+.3}"),
-            Threshold if x != 0.0 && x.abs() < 1e-3 => format!("{x:.2e}"),
-            Threshold => format!("{x:.4}"),
             Decimals | Interval | Spread => format!("{x:.3}"),
         };
         let unit = if matches!(self, Percent | PercentInterval) { " %" } else { "" };
