@@ -59,8 +59,10 @@ struct Speculation {
     tokens_per_pass: f64,
 }
 
-/// Prompts of a task with their options.
-fn prompts(engine: &Engine, of: &Arguments) -> Result<Vec<(Vec<u32>, GenerateOptions)>, Box<dyn Error>> {
+/// A prompt's tokens, and the options of its response.
+type Prompt = (Vec<u32>, GenerateOptions);
+
+fn prompts(engine: &Engine, of: &Arguments) -> Result<Vec<Prompt>, Box<dyn Error>> {
     let (mut prompts, chat) = (Vec::new(), engine.chat_template().is_some());
     for task in tasks::load(&of.task, &TaskOptions { data: of.data.clone(), ..TaskOptions::default() })? {
         let options = GenerateOptions { max_tokens: task.max_tokens, stop: task.stop, ..GenerateOptions::default() };
@@ -76,13 +78,13 @@ fn compare(engine: &mut Engine, of: &Arguments) -> Result<Speculation, Box<dyn E
     let (guessing, prompts) = (engine.options().speculate, prompts(engine, of)?);
     let mut responses = Vec::new();
     let (mut plain_seconds, mut seconds, mut passes, mut steps) = (0.0, 0.0, 0, 0);
-    for (i, (prompt, options)) in prompts.iter().enumerate() {
+    for (i, prompt) in prompts.iter().enumerate() {
         eprintln!("response {} of {}", i + 1, prompts.len());
         let (mut runs, before) = ([None, None], engine.speculation());
         // the first of a pair meets colder caches
         for turn in [i % 2, 1 - i % 2] {
             engine.set_speculate([Speculate::Off, guessing][turn]);
-            runs[turn] = Some(response(engine, prompt, options)?);
+            runs[turn] = Some(response(engine, prompt)?);
         }
         let [Some((plain, own_plain_seconds)), Some((generation, own_seconds))] = runs else { continue };
         if plain != generation {
@@ -96,8 +98,8 @@ fn compare(engine: &mut Engine, of: &Arguments) -> Result<Speculation, Box<dyn E
         }
         let own_passes = decoded - (accepted as usize).min(decoded - 1);
         responses.push(Comparison {
-            prompt_tokens: prompt.len(),
-            response_tokens: generation.tokens.len() - prompt.len(),
+            prompt_tokens: prompt.0.len(),
+            response_tokens: generation.tokens.len() - prompt.0.len(),
             plain_tokens_per_second: decoded as f64 / own_plain_seconds,
             tokens_per_second: decoded as f64 / own_seconds,
             tokens_per_pass: decoded as f64 / own_passes as f64,
@@ -118,13 +120,9 @@ fn compare(engine: &mut Engine, of: &Arguments) -> Result<Speculation, Box<dyn E
 }
 
 /// A traced response, and the seconds after its first token.
-fn response(
-    engine: &mut Engine,
-    prompt: &[u32],
-    options: &GenerateOptions,
-) -> Result<(Generation, f64), Box<dyn Error>> {
+fn response(engine: &mut Engine, (prompt, options): &Prompt) -> Result<(Generation, f64), Box<dyn Error>> {
     let mut first = None;
-    let mut generations = engine.generate(&[prompt.to_vec()], options, |_| {
+    let mut generations = engine.generate(std::slice::from_ref(prompt), options, |_| {
         first.get_or_insert_with(Instant::now);
         ControlFlow::Continue(())
     })?;
