@@ -1,4 +1,4 @@
-//! The program on the host-run CUDA driver: choice of device, error messages, memory that cannot be mapped.
+//! The program on the host-run CUDA driver: choice of device, error messages.
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -90,38 +90,4 @@ fn devices_that_cannot_be_used_are_explained() {
     let listed = text(&output.stdout);
     // where the crate was built with nvcc, NVRTC is not missed
     assert!(listed.contains("install the CUDA toolkit") || listed.contains("kernels built in"), "{listed}");
-}
-
-/// Where the driver cannot map memory, a grown cache is a new one and a copy. Nor does anything else change.
-#[test]
-fn a_device_that_cannot_map_memory_gives_the_same() {
-    let Some(libraries) = cuda_host::library_folder() else { return };
-    let folder = tiny::windowed_model();
-    let input = folder.path().join("in.jsonl");
-    // more than the room ahead of the first pass
-    let mut noise = tiny::noise(3);
-    let tokens: Vec<u32> = (0..4500).map(|_| (125.0 + 124.0 * noise()) as u32).collect();
-    std::fs::write(
-        &input,
-        json!({"id": 1, "input_ids": tokens, "n_instr": 4450, "answer_span": [4497, 4499]}).to_string(),
-    )
-    .unwrap();
-    let score = |mapping: &str| {
-        let output = folder.path().join(format!("out{mapping}.jsonl"));
-        let run = Command::new(env!("CARGO_BIN_EXE_uqac"))
-            .env("LD_LIBRARY_PATH", libraries)
-            .env("UQAC_HOST_CUDA_MAPPING", mapping)
-            .env("UQAC_CACHE", folder.path())
-            .args(["score", "--device", "cuda", "--model"])
-            .arg(folder.path())
-            .args(["--input".as_ref(), input.as_os_str(), "--output".as_ref(), output.as_os_str()])
-            .output()
-            .unwrap();
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        let mut record: Value = serde_json::from_str(&std::fs::read_to_string(output).unwrap()).unwrap();
-        assert_eq!(record["status"], "ok", "{record}");
-        record.as_object_mut().unwrap().remove("timings");
-        record
-    };
-    assert_eq!(score("0"), score("1"));
 }
