@@ -6,7 +6,7 @@ use super::progress::work;
 use super::{note, show};
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
-use crate::eval::analysis::{calibrate::calibrate, share};
+use crate::eval::analysis::calibrate::calibrate;
 use crate::eval::assess::fingerprint;
 use crate::eval::calibration::Calibration;
 use crate::eval::metrics::RiskControl;
@@ -52,6 +52,12 @@ pub struct CalibrateArgs {
     /// Print the file's JSON object instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// Reads a share of something, neither none nor all.
+fn share(text: &str) -> Result<f64, &'static str> {
+    let value = text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0);
+    value.ok_or("expected a number above 0 and below 1")
 }
 
 const EXAMPLES: &str = "\

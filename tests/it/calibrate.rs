@@ -199,6 +199,10 @@ fn ask_shows_the_calibrated_confidence() {
         ["calibrate", run.path().to_str().unwrap(), "--target-risk", "0.3", "--score", "answer_prob", "--replace"];
     let certified = uqac(cache.path(), &certify);
     assert!(text(&certified.stdout).contains("certified   risk at most 0.3"), "{}", text(&certified.stderr));
+    for wrong in ["0", "1", "x", "NaN"] {
+        let refused = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--target-risk", wrong]);
+        assert_eq!(refused.status.code(), Some(2), "{wrong}");
+    }
     let mut written: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     for (above, code) in [(-1e9, Some(0)), (1e9, Some(3))] {
         written["certified"]["above"] = json!(above);

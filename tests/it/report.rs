@@ -534,6 +534,14 @@ fn the_output_can_be_a_file() {
 }
 
 #[test]
+fn several_tasks_have_a_table_of_methods_over_them() {
+    let folder = tempfile::tempdir().unwrap();
+    RunSpec::new(MODEL, &["gsm8k", "math"], 60).write(folder.path());
+    let plain = stdout(&[folder.path().to_str().unwrap()]);
+    assert!(plain.contains("methods over tasks") && plain.contains("gsm8k: AUROC") && plain.contains("math: ECE"));
+}
+
+#[test]
 fn methods_that_rank_alike_share_a_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut samples = spec(40).samples("gsm8k");

@@ -94,7 +94,7 @@ struct Left {
     states: Vec<f32>,
 }
 
-/// Decodes so many tokens behind a prompt in two passes, with every row traced.
+/// Prefills a prompt in two passes and decodes `count` tokens, with every row traced.
 fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
     let prompt = text(PROMPT);
     for (start, end) in [(0, 9), (9, PROMPT)] {

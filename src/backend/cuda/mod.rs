@@ -142,11 +142,7 @@ impl CudaBackend {
             delta_net: spec.delta_net.is_some(),
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
-        let (device, warnings) = if cfg!(test) {
-            (device.with_early_starts().unwrap_or(device), Vec::new()) // the library's tests are tests of the same kernels
-        } else {
-            selftest::settle(device, &files, &mut kernels, &variants)?
-        };
+        let (device, warnings) = selftest::settle(device, &files, &mut kernels, &variants)?;
         files.set(Reweighting::NAME, Reweighting::from(options.gamma))?;
         let mut backend = CudaBackend::with(spec, weights, device, kernels, cache, progress)?;
         (backend.origin, backend.warnings) = (files.origin(), warnings);

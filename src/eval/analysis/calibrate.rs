@@ -13,9 +13,8 @@
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
-use crate::eval::metrics::{
-    Binning, Confidence, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation,
-};
+use crate::eval::metrics::risk::Controlled;
+use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::uq::Reading;
 use crate::uq::scores::Group;
@@ -158,16 +157,15 @@ impl Answers {
     /// The lowest threshold of a score that holds the risk, of all scores that were candidates together.
     fn certified(&self, inputs: &[f64], risk: RiskControl) -> Result<Certified, CalibrateError> {
         let RiskControl { target, confidence } = risk;
-        let mut items: Vec<_> = inputs.iter().zip(&self.correct).map(|(x, right)| ((*x).into(), *right)).collect();
+        let mut items: Vec<(f64, bool)> = inputs.iter().copied().zip(self.correct.iter().copied()).collect();
         // Answers above the highest are withheld, too (they are out of range). Given that one, the others are independent draws
         // from what lies below it, and so is each answer that will be given.
-        items.sort_by(|a: &(Confidence, bool), b| a.0.rank.total_cmp(&b.0.rank));
+        items.sort_by(|a, b| a.0.total_cmp(&b.0));
         items.pop();
         let share = RiskControl { confidence: 1.0 - (1.0 - confidence) / self.scores.len() as f64, ..risk };
-        let found = share.threshold(&items).ok_or(CalibrateError::NotHeld { target })?;
-        let above = found.above.rank;
+        let Controlled { above, bound } = share.threshold(&items).ok_or(CalibrateError::NotHeld { target })?;
         let coverage = inputs.iter().filter(|x| **x > above).count() as f64 / inputs.len() as f64;
-        Ok(Certified { target_risk: target, confidence, above, bound: found.bound, coverage })
+        Ok(Certified { target_risk: target, confidence, above, bound, coverage })
     }
 
     /// A map of a score fitted on these answers.

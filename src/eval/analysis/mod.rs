@@ -57,12 +57,6 @@ pub struct AnalysisOptions {
     pub against: String,
 }
 
-/// Reads a share of something, neither none nor all.
-pub fn share(text: &str) -> Result<f64, &'static str> {
-    let value = text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0);
-    value.ok_or("expected a number above 0 and below 1")
-}
-
 impl Default for AnalysisOptions {
     fn default() -> Self {
         AnalysisOptions::parse_from([""])

@@ -13,8 +13,6 @@
 //! learn-then-test (Angelopoulos et al. 2021) with exact binomial p-values; of the thresholds that pass, the one that answers
 //! most is taken. Testing them in a fixed order, each with all of δ, would need thresholds that do not depend on the items.
 
-use super::Confidence;
-
 /// Thresholds that are tried: the confidences at ranks n/20, 2n/20, ..., n. Bonferroni's price grows with their logarithm.
 pub const LEVELS: usize = 20;
 
@@ -63,20 +61,20 @@ pub struct RiskControl {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Controlled {
     /// Items above it are answered.
-    pub above: Confidence,
+    pub above: f64,
     /// The upper bound on the risk at confidence 1 - δ, of all thresholds together.
     pub bound: f64,
 }
 
 impl RiskControl {
-    /// The lowest of the thresholds that pass, from confidences (none NaN) and whether the answers are right; `None`: none does.
-    pub fn threshold(&self, items: &[(Confidence, bool)]) -> Option<Controlled> {
+    /// The lowest of the thresholds that pass, from scores (none NaN) and whether the answers are right; `None`: none does.
+    pub fn threshold(&self, items: &[(f64, bool)]) -> Option<Controlled> {
         let alpha = (1.0 - self.confidence) / LEVELS as f64;
         let mut sorted = items.to_vec();
-        sorted.sort_by(|a, b| b.0.rank.total_cmp(&a.0.rank));
+        sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
         let passes = |level: usize| {
             let above = sorted.get((level * sorted.len()).div_ceil(LEVELS).checked_sub(1)?)?.0;
-            let answered = sorted.partition_point(|(found, _)| found.rank > above.rank);
+            let answered = sorted.partition_point(|(score, _)| *score > above);
             let wrong = sorted[..answered].iter().filter(|(_, right)| !right).count();
             let passes = answered > 0 && binomial_cdf(wrong, answered, self.target) <= alpha;
             passes.then(|| Controlled { above, bound: clopper_pearson_upper(wrong, answered, alpha) })
@@ -112,10 +110,10 @@ mod tests {
     }
 
     /// n items with confidence u, uniform (in steps of 1/`steps`, so that there are ties), wrong with chance `wrong(u)`.
-    fn items(random: &mut Mt19937, n: usize, steps: f64, wrong: impl Fn(f64) -> f64) -> Vec<(Confidence, bool)> {
+    fn items(random: &mut Mt19937, n: usize, steps: f64, wrong: impl Fn(f64) -> f64) -> Vec<(f64, bool)> {
         let item = |_| {
             let u = (uniform(random) * steps).floor() / steps;
-            (u.into(), uniform(random) >= wrong(u))
+            (u, uniform(random) >= wrong(u))
         };
         (0..n).map(item).collect()
     }
@@ -124,7 +122,7 @@ mod tests {
     fn exceeded(
         steps: f64,
         wrong: impl Fn(f64) -> f64 + Copy,
-        choose: impl Fn(&[(Confidence, bool)]) -> Option<f64>,
+        choose: impl Fn(&[(f64, bool)]) -> Option<f64>,
     ) -> (usize, usize) {
         let risk_above = |threshold: f64| {
             let above = (0..steps as u32).map(|i| f64::from(i) / steps).filter(|u| *u > threshold);
@@ -151,7 +149,7 @@ mod tests {
     #[test]
     fn the_risk_is_held_as_often_as_promised() {
         let control = RiskControl { target: TARGET, confidence: 1.0 - DELTA };
-        let controlled = |items: &[(Confidence, bool)]| control.threshold(items).map(|found| found.above.rank);
+        let controlled = |items: &[(f64, bool)]| control.threshold(items).map(|found| found.above);
         let at_most = (SETS as f64 * DELTA + 5.0 * (SETS as f64 * DELTA * (1.0 - DELTA)).sqrt()) as usize;
         // falling risk, with few ties and with many; a risk just too high everywhere; one that rises with confidence
         let falling = |u: f64| 0.6 * (1.0 - u);
@@ -165,14 +163,14 @@ mod tests {
         let (too_high, _) = exceeded(1000.0, |u| 0.1 + 0.3 * u, controlled);
         assert!(too_high <= at_most, "{too_high}");
         // the lowest threshold whose share of wrong answers among the items themselves is at most r holds nothing
-        let empirical = |items: &[(Confidence, bool)]| {
+        let empirical = |items: &[(f64, bool)]| {
             let held = |threshold: f64| {
                 let above: Vec<bool> =
-                    items.iter().filter(|(c, _)| c.rank > threshold).map(|(_, right)| *right).collect();
+                    items.iter().filter(|(score, _)| *score > threshold).map(|(_, right)| *right).collect();
                 let wrong = above.iter().filter(|right| !**right).count();
                 !above.is_empty() && wrong as f64 <= TARGET * above.len() as f64
             };
-            items.iter().map(|(found, _)| found.rank).filter(|rank| held(*rank)).reduce(f64::min)
+            items.iter().map(|(score, _)| *score).filter(|score| held(*score)).reduce(f64::min)
         };
         let (too_high, _) = exceeded(1000.0, falling, empirical);
         assert!(too_high > 2 * at_most, "the simulation must be able to fail: {too_high}");
@@ -181,17 +179,17 @@ mod tests {
     #[test]
     fn the_threshold_that_answers_most_is_taken() {
         let control = RiskControl { target: 0.3, confidence: 0.9 };
-        let ranked = |right: &dyn Fn(usize) -> bool| -> Vec<(Confidence, bool)> {
-            (0..400).map(|i| ((400.0 - i as f64).into(), right(i))).collect()
+        let ranked = |right: &dyn Fn(usize) -> bool| -> Vec<(f64, bool)> {
+            (0..400).map(|i| (400.0 - i as f64, right(i))).collect()
         };
         // all right: everything but the last is answered
-        assert_eq!(control.threshold(&ranked(&|_| true)).unwrap().above.rank, 1.0);
+        assert_eq!(control.threshold(&ranked(&|_| true)).unwrap().above, 1.0);
         // right above, wrong below: as far as the bound lets it
         let found = control.threshold(&ranked(&|i| i < 200)).unwrap();
-        assert!(found.above.rank < 200.0 && found.bound <= 0.3, "{found:?}");
+        assert!(found.above < 200.0 && found.bound <= 0.3, "{found:?}");
         assert_eq!(control.threshold(&ranked(&|_| false)), None);
         assert_eq!(control.threshold(&[]), None);
         // nothing lies above what all have
-        assert_eq!(control.threshold(&vec![(0.5.into(), true); 100]), None);
+        assert_eq!(control.threshold(&vec![(0.5, true); 100]), None);
     }
 }

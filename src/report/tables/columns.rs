@@ -107,7 +107,7 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("AUPRC", "↑", "area under precision and recall"),
     ("AURC", "↓", "area under risk and coverage: wrong answers among those given, averaged over all thresholds"),
     ("PRR", "↑", "prediction rejection ratio: 1 is the best possible order of the answers, 0 a random one"),
-    ("Threshold", "", "score above which an answer is given"),
+    ("Threshold", "", "running confidence below which a response ends"),
     ("Setting", "", "what differs from the run's own parameters"),
     ("Overlap", "", "mean Jaccard index of the chains with the run's own"),
     ("Same chain", "", "share of items whose chain is the run's own"),
