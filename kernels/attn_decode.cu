@@ -1,44 +1,44 @@
 // Attention of single tokens over their KV caches, split over the positions (flash decoding), with the softmax and the
 // reweighted-entropy state of every head. The last block of a row's heads to finish merges the splits.
 //
-// attn_decode_k<K>_v<V>_d<D>[_plain]: the part of one (row, key/value head, split)
-//   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim. _plain: without the entropy.
+// attn_decode_k<K>_v<V>_d<D>[_plain]: each block computes one (row, key/value head, split)
+//   K, V: f32 (Halves for keys, float for values), f16, bf16 cache types; D: head_dim. _plain: without the entropy.
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96,
 //   128, 256, 512; _plain for all but (f32, f32) and D >= 64.
 //   queries         [rows, heads, D] f32, rotated and scaled
-//   rows            [rows]; a negative position marks a row that is not in use: it is skipped, its output is 0
+//   rows            [rows]; a negative position marks an unused row: it is skipped, its output is 0
 //   sequences       [slots]; the cache holds every position up to each row's own
 //   layer, heads, kv_heads
 //   window          positions a row attends to, itself included; 0: all
 //   softcap         s <- softcap tanh(s / softcap); 0: none
 //   partial_out     [rows, heads, splits, D] f32: sum e^{s-m} v
 //   partial_states  [rows, heads, splits]
-//   arrivals        [rows, grid x], zeros before and after: splits that are done
+//   arrivals        [rows, grid x], zeros before and after: finished splits
 //   out             [rows, heads, D] f32
 //   states          [rows, heads]
 //   Entropy states stay empty for rows before their sequence's first_traced_row.
 // PRECOND: grid (kv_heads * ceil(heads / kv_heads / 8), splits, rows), splits in 1..=MAX_SPLITS; block 128; all pointers
 //   aligned to 16 bytes; dynamic shared memory NAME_shared_bytes; capacities up to 2^30.
-// PRECOND: since a graph began, or a copy ended, that this launch comes after, nothing has written `rows`, `sequences`, or of
-//   the caches anything but the positions of these rows; a sequence's rows are at neighbouring positions.
+// PRECOND: since the start of the current graph, or the end of the last copy before this launch, nothing has written `rows`,
+//   `sequences`, or any part of the caches except these rows' positions; a sequence's rows are at neighbouring positions.
 //
-// A split's share depends on the row's own position and the number of splits only: whole chunks of 64 positions,
-// floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). Splits are merged in order, whichever is last.
-// With a number of splits that is fixed per model, a row's bits do not depend on the other rows, and the launch does not
-// depend on positions (one CUDA graph). Splits without a share come last in the grid: a short row leaves most blocks nothing to
-// do, and those that have something are not to wait for them.
+// A split's share depends only on the row's own position and the number of splits: whole chunks of 64 positions,
+// floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). Splits are merged in order, whichever finishes last.
+// As the number of splits is fixed per model, a row's bits do not depend on the other rows, and the launch does not
+// depend on positions (one CUDA graph). Splits without a share come last in the grid: a short row leaves most blocks without
+// work, and the working ones should not have to wait for them.
 //
-// At a few hundred tokens this kernel is a chain of latencies. So what the kernels just before do not write is read before they
-// have ended, two tiles are in flight from the start, and the merge loads all that it needs at once.
+// At a few hundred tokens this kernel is a chain of latencies. Data that the preceding kernels do not write is therefore read
+// before they have ended, two tiles are in flight from the start, and the merge issues all its loads together.
 //
-// Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group
-// in parts), on tensor cores but for float values and the smallest heads (attn_decode_tile.cuh).
+// Up to eight query heads of a group are computed together, so that each cached byte is read once for them (larger groups
+// in parts), on tensor cores except for float values and the smallest heads (attn_decode_tile.cuh).
 #include "attn_decode_tile.cuh"
 
 namespace attn_decode {
 
 constexpr int MAX_SPLITS = 128;
-constexpr int CHUNK = 64;  // positions; shares are whole chunks, tiles whole parts of a chunk
+constexpr int CHUNK = 64;  // positions; shares are whole chunks, and tiles divide a chunk evenly
 
 struct Arguments {
   const float* queries;
@@ -53,7 +53,7 @@ struct Arguments {
   HeadState* states;
 };
 
-/// The query heads of a block: `count` of all rows' heads from `first` on.
+/// The query heads of a block: `count` heads from `first` on, counted over all rows.
 struct Heads {
   size_t first;
   int kv_head, count;
@@ -66,7 +66,7 @@ struct Heads {
   }
 };
 
-/// Splits that have a share of the row: the first ones.
+/// Number of splits with a share of the row: the first ones.
 __device__ __forceinline__ int active_splits(const Span& span, int splits) {
   return min((span.end - 1) / CHUNK - span.begin / CHUNK + 1, splits);
 }
@@ -80,7 +80,7 @@ __device__ __forceinline__ Span share_of(const Span& span, int split, int active
   return {max(begin, span.begin), min(end, span.end)};
 }
 
-/// What a block needs of a sequence, in registers: loaded together.
+/// The fields of a sequence that a block needs, in registers: loaded together.
 struct Sequence {
   const void *k, *v;
   unsigned capacity;
@@ -92,7 +92,7 @@ struct Sequence {
 
 // ---- the walk -------------------------------------------------------------------------------------------------------
 
-/// PRECOND: the earlier grids have not been waited for; afterwards they have.
+/// PRECOND: earlier grids have not been waited for; afterwards they have.
 template <class T, bool ENTROPY>
 __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, const RowState& row,
                                      const Sequence& sequence, const Span& share) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
   };
 
   int start = share.begin / TILE * TILE;
-  // What a kernel just before may write are the last gridDim.z positions, if all rows are this sequence's.
+  // The preceding kernel may write the last gridDim.z positions, if all rows belong to this sequence.
   const int old_end = row.position + 1 - (int)gridDim.z;
 #pragma unroll 1
   for (int stage = 0; stage < 2; ++stage) {
@@ -125,15 +125,15 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
 #pragma unroll
   for (int i = 0; i < OWN; ++i) states[i] = empty_state();
   stage_queries<T>(shared, a.queries + heads.first * D, count);
-  if (threadIdx.x < G) shared.factors[threadIdx.x] = 1.f;  // stays so for heads beyond `count`
+  if (threadIdx.x < G) shared.factors[threadIdx.x] = 1.f;  // unchanged for heads beyond `count`
   cp_wait<1>();
   const int second = start + TILE;
 #pragma unroll 1
   for (int stage = 0; start < share.end; start += TILE, stage ^= 1) {
     const K* keys = shared.keys + stage * TILE * T::K_STRIDE;
     const V* values = shared.values + stage * TILE * T::V_STRIDE;
-    if (start >= second) cp_wait<0>();  // the first has been waited for, and may leave the second one in flight
-    __syncthreads();  // this tile is there, and nobody reads the other stage, the scores or the factors any more
+    if (start >= second) cp_wait<0>();  // the first tile has been waited for, possibly leaving the second in flight
+    __syncthreads();  // this tile is there, and no thread still reads the other stage, the scores or the factors
     if (start >= second && start + TILE < share.end) {
       fetch_tile(stage ^ 1, start + TILE);
       cp_commit();
@@ -185,8 +185,8 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
 
 // ---- the merge of the splits ----------------------------------------------------------------------------------------
 
-/// Whether this block is the last of `active` to come here; then it sees what the others wrote before they came. PRECOND: all
-/// threads; `arrivals` is 0 before the first one, and again after the last.
+/// Whether this block is the last of `active` to arrive; it then sees what the others wrote before arriving. PRECOND: all
+/// threads; `arrivals` is 0 before the first arrival, and again after the last.
 __device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
   __syncthreads();  // all threads have written
   bool last = active == 1;
@@ -194,7 +194,7 @@ __device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
   return __syncthreads_or(last);
 }
 
-/// One warp merges the splits' states: the total, and to `factors` the splits' factors, of which a lane reads only its own.
+/// One warp merges the splits' states: returns the total, and writes the splits' factors to `factors`, where a lane reads only its own.
 template <bool ENTROPY>
 __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int active, float* factors) {
   const int lane = threadIdx.x % 32;
@@ -221,12 +221,12 @@ __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int 
   return total;
 }
 
-/// Merges the first `active` splits of the block's heads, one warp a head. Out of line, for the registers of `walk`.
+/// Merges the first `active` splits of the block's heads, one warp per head. Out of line, to save registers in `walk`.
 template <int D, bool ENTROPY>
 __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
-  constexpr int TOGETHER = 16;  // loads of a lane in flight
+  constexpr int TOGETHER = 16;  // loads in flight per lane
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* factors = reinterpret_cast<float*>(dyn_smem) + warp * MAX_SPLITS;  // lane's own: of splits lane, lane + 32, ...
+  float* factors = reinterpret_cast<float*>(dyn_smem) + warp * MAX_SPLITS;  // a lane's own: splits lane, lane + 32, ...
 #pragma unroll 1
   for (int g = warp; g < heads.count; g += WARPS) {
     const size_t head = heads.first + g, part = head * gridDim.y;

@@ -1,8 +1,8 @@
 // Decode attention over one tile of positions: queries . keys, softmax weights, weights . values.
 //
 // Keys and 16-bit values are multiplied on the tensor cores: of the 16 rows of mma's left operand, the first eight hold the
-// heads' first 16-bit term and the others their second, so that one product gives float32-like precision; bf16 takes
-// three terms, hence two products. A float32 key (Halves) has two terms of its own, one product each. Float values, and
+// heads' first 16-bit term and the other eight their second, so that one product has float32-like precision; bf16 takes
+// three terms, hence two products. A float32 key (Halves) itself has two terms, with one product each. Float values, and
 // head_dim 16, are multiplied in float32.
 // A block has 128 threads and up to eight query heads of one key/value head.
 #pragma once
@@ -13,11 +13,11 @@ namespace attn_decode {
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 constexpr int G = 8;          // query heads computed together
-constexpr int OWN = G / WARPS;  // of which a warp scales the queries and keeps the states
+constexpr int OWN = G / WARPS;  // heads per warp whose queries it scales and whose states it keeps
 constexpr int KEY_LANES = 8;  // lanes that compute one score together, without tensor cores
 
-/// Terms of a float32 operand beside a cache, and the products they take, two terms each, with each of the PLANES of a
-/// cached element, which are `Type`.
+/// Number of terms of the float32 operand that multiplies a cache, and of products, two terms each, with each of the PLANES of
+/// a cached element, which are of type `Type`.
 template <class T>
 struct Terms;
 template <>
@@ -56,9 +56,9 @@ struct Tiling {
   static constexpr int TILE = power_of_two_within(4096 / D, WIDE ? 8 : D > 256 ? 16 : 32, 64);
   static constexpr bool TENSOR_K = D % 32 == 0;
   static constexpr bool TENSOR_V = sizeof(V) == 2 && D % 32 == 0 && TILE % 32 == 0;
-  // 16 bytes more than a position: the lines of an 8x8 matrix lie in different banks
+  // 16 bytes more than a position: the lines of an 8x8 matrix fall in different banks
   static constexpr int K_STRIDE = D + VEC<K>, V_STRIDE = D + VEC<V>, Q_STRIDE = D + 8, SCORE_STRIDE = TILE + 8;
-  // without tensor cores: a thread weighs VEC<V> dimensions of every GROUPS-th part of a tile
+  // without tensor cores: a thread handles VEC<V> dimensions of one of GROUPS parts of a tile
   static constexpr int LANES = D / VEC<V>;
   static constexpr int GROUPS = power_of_two_within(THREADS / LANES, 1, TILE);
   static constexpr int K_BYTES = 2 * TILE * K_STRIDE * (int)sizeof(K), V_BYTES = 2 * TILE * V_STRIDE * (int)sizeof(V);
@@ -76,12 +76,12 @@ struct Shared {
   float* merge = reinterpret_cast<float*>(dyn_smem);                                // [GROUPS, G, D], over the tiles
   unsigned char* queries = dyn_smem + T::TILE_BYTES;  // f32 [G, D], or 16-bit terms [PRODUCTS, 16, Q_STRIDE]
   float* scores = reinterpret_cast<float*>(queries + T::Q_BYTES);  // [G, SCORE_STRIDE]
-  float* factors = scores + G * T::SCORE_STRIDE;                   // [G], of a tile
+  float* factors = scores + G * T::SCORE_STRIDE;                   // [G], for a tile
   float* inverses = factors + G;                                   // [G], of the queries' scales
 };
 
-/// Starts copying TILE positions from `start` on; those outside `wanted` become zeros. Where a thread copies the same
-/// dimensions of every position that it copies, addresses are a constant apart.
+/// Starts copying TILE positions from `start` on; those outside `wanted` become zeros. If a thread always copies the same
+/// dimensions of a position, its addresses are a constant apart.
 template <class T, int D, int TILE, int STRIDE>
 __device__ __forceinline__ void fetch(T* tile, const T* cache, int start, const Span& wanted) {
   constexpr int VECS = D / VEC<T>, LINES = THREADS / VECS;
@@ -102,12 +102,12 @@ __device__ __forceinline__ void fetch(T* tile, const T* cache, int start, const 
   }
 }
 
-/// A score under the model's cap.
+/// A score with the model's softcap applied.
 __device__ OUT_OF_LINE float capped(float s, float softcap) { return __fmul_rn(softcap, tanhf(s / softcap)); }
 
 // ---- queries . keys -------------------------------------------------------------------------------------------------
 
-/// The queries of `count` heads for score_tile; zeros for the others. With tensor cores: each multiplied by a power of
+/// Stages the queries of `count` heads for score_tile; zeros for the rest. With tensor cores: each multiplied by a power of
 /// two; term 2i of head g in line g of product i, term 2i + 1 in line g + 8.
 template <class T>
 __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const float* queries, int count) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
     const int lane = threadIdx.x % 32;
     float x[OWN][PARTS][8] = {};
 #pragma unroll
-    for (int i = 0; i < OWN * PARTS; ++i) {  // all loads first: heads beyond `count` take no branch around a shuffle
+    for (int i = 0; i < OWN * PARTS; ++i) {  // all loads first, so that heads beyond `count` do not branch around a shuffle
       const int g = threadIdx.x / 32 + i / PARTS * WARPS, dim = i % PARTS * 256 + lane * 8;
       if (dim < D && g < count) load8<float>(queries + g * D + dim, x[i / PARTS][i % PARTS]);
     }
@@ -151,18 +151,18 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
   }
 }
 
-/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions, but no less than eight.
+/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions, but at least eight.
 /// Their accumulators truncate, so 32 dimensions at a time are summed there, and those sums in float32.
 template <class T>
 __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const typename T::K* tile, float softcap) {
   using K = typename Terms<typename T::K>::Type;
   constexpr int PRODUCTS = Terms<K>::PRODUCTS, PLANES = Terms<typename T::K>::PLANES;
   constexpr int PER = T::TILE < 8 * WARPS ? 1 : T::TILE / (8 * WARPS), STRIDE = PLANES * T::K_STRIDE;
-  [[maybe_unused]] constexpr int UNROLL = T::D > 256 ? 2 : T::D / 32;  // more at once would take more registers than there are
+  [[maybe_unused]] constexpr int UNROLL = T::D > 256 ? 2 : T::D / 32;  // more at a time would take more registers than there are
   const K* keys = reinterpret_cast<const K*>(tile);
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 8 * PER;
   if (T::TILE < 8 * WARPS && first >= T::TILE) return;
-  // where this lane points ldmatrix at: 16x16 blocks of the queries, 8 positions x 32 dimensions of the keys
+  // this lane's ldmatrix addresses: 16x16 blocks of the queries, 8 positions x 32 dimensions of the keys
   const K* q_line = reinterpret_cast<const K*>(shared.queries) + lane % 16 * T::Q_STRIDE + lane / 16 * 8;
   const K* k_line = keys + (first + lane % 8) * STRIDE + lane / 8 * 8;
   float s[PER][4] = {};
@@ -230,7 +230,7 @@ __device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const 
           for (int i = 0; i < 4; ++i) sums[g][p] = fmaf(q[i], k[p][n + i], sums[g][p]);
       }
   }
-  int mine = 0;  // which of the PER positions this lane ends up with
+  int mine = 0;  // the one of the PER positions that this lane ends up with
 #pragma unroll
   for (int half = PER / 2, lanes = 1; lanes < KEY_LANES; half /= 2, lanes *= 2) {
     const bool upper = j & lanes;
@@ -252,13 +252,13 @@ __device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const 
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-/// A head's state, of which every lane holds its own part of the sums, and the factor for what was summed up before.
+/// A head's state, with each lane's own part of the sums, and the factor for earlier sums.
 struct Weighed {
   HeadState state;
   float factor;
 };
 
-/// Adds one tile's scores to a head's state and replaces them by e^{s-m} (0 outside `wanted`). One warp. INSIDE: all of the
+/// Adds one tile's scores to a head's state and replaces them with e^{s-m} (0 outside `wanted`). One warp. INSIDE: the whole
 /// tile is wanted and has weight 1.
 template <int TILE, bool ENTROPY, bool INSIDE>
 __device__ __forceinline__ Weighed weigh_tile(HeadState state, float* scores, int start, const Span& wanted, int row) {
@@ -286,7 +286,7 @@ __device__ __forceinline__ Weighed weigh_tile(HeadState state, float* scores, in
   return {state, factor};
 }
 
-/// The first tile of a share, the last one, and those of the row's nearest positions, whose gamma may differ from 1.
+/// For the first and last tile of a share, and those of the row's nearest positions, whose gamma may differ from 1.
 template <int TILE, bool ENTROPY>
 __device__ OUT_OF_LINE Weighed weigh_edge(HeadState state, float* scores, int start, Span wanted, int row) {
   return weigh_tile<TILE, ENTROPY, false>(state, scores, start, wanted, row);
@@ -295,7 +295,7 @@ __device__ OUT_OF_LINE Weighed weigh_edge(HeadState state, float* scores, int st
 // ---- weights . values -----------------------------------------------------------------------------------------------
 
 /// A thread's part of the output: on tensor cores dimensions 8i ..= 8i + 7 of its warp's quarter, in the layout of
-/// mma's c, multiplied by WEIGHT_SCALE; else VEC<V> dimensions of all heads.
+/// mma's c, multiplied by WEIGHT_SCALE; otherwise VEC<V> dimensions of all heads.
 template <class T>
 struct Output {
   static constexpr int PARTS = T::TENSOR_V ? T::D / (8 * WARPS) : G, SIZE = T::TENSOR_V ? 4 : VEC<typename T::V>;

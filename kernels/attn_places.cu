@@ -1,13 +1,13 @@
-// Where heads attend: the softmax weights of a few places, from the KV cache and the states that the attention has
-// left. For traces that record it; the attention kernels themselves are the same with and without.
+// Where heads attend: the softmax weights of a few places, from the KV cache and the states left by the attention
+// kernels. For traces that record it; the attention kernels themselves are the same either way.
 //
-// attn_places_k<K>: of every head of a layer, its reweighted entropy and the weights alpha_t = e^{s_t - m} / Z of the row's
-//   own position, of the one before it, of the first, and of the prompt together, to places[place * heads + h] of the
-//   row's trace. Eight lanes share a position; the prompt's are summed in an order that only its length decides.
+// attn_places_k<K>: for every head of a layer, its reweighted entropy and the weights alpha_t = e^{s_t - m} / Z of the row's
+//   own position, of the one before it, of the first, and of the whole prompt, into places[place * heads + h] of the
+//   row's trace. Eight lanes share a position; the prompt's weights are summed in an order that depends only on its length.
 //   K: f32, f16, bf16 (type of the K cache)
 //   states      [rows, heads] of this layer         queries   [rows, heads, head_dim] f32, rotated and scaled, of this layer
-//   rows        [rows]; those before their sequence's first_traced_row, or of a sequence that does not record places
-//               (null), output nothing. The prompt is the positions up to first_traced_row.
+//   rows        [rows]; rows before their sequence's first_traced_row, or of a sequence that does not record places
+//               (null), output nothing. The prompt is all positions up to first_traced_row.
 //   sequences   [slots]
 //   place       of the layer among the `layers` of the trace
 //   head_dim    a multiple of 8
@@ -16,9 +16,9 @@
 //   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
 // PRECOND: grid (heads, rows); block 128; dynamic shared memory NAME_shared_bytes; pointers aligned to 16 bytes.
 //
-// attn_sum_k<K>: of the first row of a pass, the weights of a layer's heads together: out[t] = sum over h of alpha_t, in the
-//   order of the heads.
-//   count       of positions: the row's own is the last      out  [count] f32      the rest as above
+// attn_sum_k<K>: for the first row of a pass, the summed weights of a layer's heads: out[t] = sum over h of alpha_t, in
+//   head order.
+//   count       positions: the row's own is the last         out  [count] f32      the rest as above
 // PRECOND: grid (ceil(count / 16)); block 128; no dynamic shared memory; pointers aligned to 16 bytes.
 #include "softmax_state.cuh"
 
@@ -46,7 +46,7 @@ struct Head {
         max(states[(size_t)at * heads + h].m),
         span(attended) {}
 
-  /// e^{s_t - m}, 0 outside `span`; the same in the eight lanes that ask for `t`. PRECOND: the whole warp.
+  /// e^{s_t - m}, 0 outside `span`; the same in the eight lanes that pass `t`. PRECOND: the whole warp.
   __device__ __forceinline__ float weight(int t) const {
     const bool on = span.contains(t);
     float s = 0.f;

@@ -1,34 +1,34 @@
 // Causal attention of many rows over their KV caches, on tensor cores, with the softmax state of every row and head and,
-// for traced rows, the reweighted-entropy state. Runs of consecutive rows of one sequence share what they read.
+// for traced rows, the reweighted-entropy state. Runs of consecutive rows of one sequence share their reads.
 //
 // attn_prefill_k<K>_v<V>_d<D>_t<TERMS>
-//   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim
+//   K, V: f32 (Halves for keys, float for values), f16, bf16 cache types; D: head_dim
 //   TERMS: f16 terms that an operand is split into, hi + lo. 2: float32-like; 1: fast, each operand rounded to f16
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, 512, with 2 terms;
-//   with 1 term the 16-bit pairs and D >= 64.
+//   with 1 term, the 16-bit pairs and D of 64 to 256.
 //   queries    [n, heads, D] f32, rotated and scaled
-//   rows       [n]; in runs: neighbours that are consecutive positions of the sequence in one slot, whose cache holds the
-//              rows' own positions already
+//   rows       [n]; in runs of neighbours at consecutive positions of the sequence in one slot, whose cache already holds
+//              the rows' own positions
 //   parts      [parts]; what each block computes
 //   sequences  [slots]
 //   layer, heads, kv_heads
 //   window     positions a row attends to, itself included; 0: all
 //   softcap    s <- softcap tanh(s / softcap); 0: none
 //   out        [n, heads, D] f32
-//   rounded    where the rows [n, heads * D] go instead of out, rounded, if not null; D a multiple of 32
+//   rounded    if not null, receives the rows [n, heads * D], rounded, instead of out; D a multiple of 32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
 // PRECOND: grid (parts, kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared memory NAME_shared_bytes, at
-//   most 99 KB, but with D of 512 and f32 keys 130 KB. The parts of a run of r rows: lines 0, 64, ... (D of 512: 0, 32, ...) below
+//   most 99 KB, except 130 KB with D of 512 and f32 keys. The parts of a run of r rows: lines 0, 64, ... (D of 512: 0, 32, ...) below
 //   r * heads / kv_heads.
-//   Keys and values beyond +-65504 give results that are not finite.
+//   Keys and values beyond +-65504 make the results non-finite.
 //
 // The rows of all query heads of a key/value head are stacked: line i of a run is row i / group, head i % group. A line
 // is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
 //
-// Why f16 and not bf16 terms: hi + lo of f16 are 22 bits instead of 16, and an f16 key or value is one term exactly:
-// two products instead of three. lo * lo is left out: 2^-22 of a product. A bf16 element is one f16 term, too (exact
-// down to 6e-5; below, as the lo of an f32 element, within 3e-8). Queries and weights are scaled into the range of f16
-// first.
+// Why f16 and not bf16 terms: hi + lo in f16 hold 22 bits instead of 16, and an f16 key or value is exactly one term:
+// two products instead of three. lo * lo is omitted: 2^-22 of a product. A bf16 element is also one f16 term (exact
+// down to 6e-5; below that, like the lo of an f32 element, within 3e-8). Queries and weights are first scaled into the
+// range of f16.
 //
 // The tensor cores' accumulators truncate, so no chain there is longer than 32 dimensions (queries . keys) or the 32
 // positions of a tile (weights . values): those sums are added in float32.
@@ -41,13 +41,13 @@ constexpr bool SAME = false;
 template <class A>
 constexpr bool SAME<A, A> = true;
 
-/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros from `end` on. f16 and Halves are
-/// copied asynchronously, the others are converted on the way. Where a thread has the same dimensions of all its positions,
-/// addresses are a constant apart.
+/// Stages TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros from `end` on. f16 and Halves are
+/// copied asynchronously, other types are converted on the way. If a thread has the same dimensions of all its positions,
+/// its addresses are a constant apart.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
   constexpr bool COPIED = SAME<T, __half> || SAME<T, Halves>;
-  constexpr int VECS = D / 8, AT_ONCE = THREADS / VECS, WIDTH = sizeof(T) / 2 * D;  // WIDTH: f16 numbers of a position
+  constexpr int VECS = D / 8, AT_ONCE = THREADS / VECS, WIDTH = sizeof(T) / 2 * D;  // WIDTH: f16 values per position
   if constexpr (COPIED && THREADS % VECS == 0 && TILE % AT_ONCE == 0 && D <= 128) {
     const int line = threadIdx.x / VECS, dim = threadIdx.x % VECS * 8;
     const __half* from = reinterpret_cast<const __half*>(cache) + (size_t)(start + line) * WIDTH + dim;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, i
         cp_async16(to + (plane * TILE + i) * STRIDE, from + i * WIDTH + plane * D, i < left);
     }
   } else {
-    // addresses ahead: fewer where registers are short
+    // addresses computed ahead: fewer where registers are scarce
     [[maybe_unused]] constexpr int AHEAD = D > 128 ? (SAME<T, float> ? 3 : 2) : 4;
 #pragma unroll AHEAD
     for (int i = threadIdx.x; i < TILE * VECS; i += THREADS) {
@@ -80,8 +80,8 @@ __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, i
   }
 }
 
-/// Where lane 8j + i points ldmatrix_x4 at, for four 8x8 matrices of a 16x16 block at `from`: with ROWS_FIRST matrices
-/// 0, 1 lie below each other, else beside each other.
+/// Lane 8j + i's address for ldmatrix_x4, for four 8x8 matrices of a 16x16 block at `from`: with ROWS_FIRST, matrices
+/// 0 and 1 are stacked vertically, otherwise side by side.
 template <bool ROWS_FIRST, int STRIDE>
 __device__ __forceinline__ const __half* matrix_row(const __half* from) {
   const int lane = threadIdx.x % 32, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], con
   }
 }
 
-/// Adds one tile's values to a warp's lines, of the warp's dimensions.
+/// Adds one tile's values to a warp's lines, for the warp's dimensions.
 template <class T>
 __device__ __forceinline__ void multiply_values(float (&out)[T::OWN / 8][4], const float (&factors)[2],
                                                 const float (&p)[T::TILE / 8][4], const __half* values) {
@@ -155,7 +155,7 @@ __device__ __forceinline__ void multiply_values(float (&out)[T::OWN / 8][4], con
       float& sum = out[dim / 8 + i / 4][i % 4];
       sum = fmaf(sum, factors[i % 4 / 2], c[i / 4][i % 4]);
     }
-    keep_order();  // ptxas would compute more of the c at a time than there are registers for
+    keep_order();  // otherwise ptxas would compute more of the c at a time than registers allow
   }
 }
 
@@ -166,7 +166,7 @@ struct Mma {
   static constexpr int D = HEAD_DIM, OWN = D / SHARERS<D>, TERMS = TERMS_;
   static constexpr int K_PLANES = sizeof(K) == 4 ? TERMS : 1, V_PLANES = sizeof(V) == 4 ? TERMS : 1;
   static constexpr int TILE = D > 128 ? 16 : 32, WEIGHED = TILE;
-  static constexpr int STRIDE = D + 8;  // 16 bytes more than a line: eight lines' parts lie in different banks
+  static constexpr int STRIDE = D + 8;  // 16 bytes more than a line: eight lines' parts fall in different banks
   static constexpr int QUERY_PLANE = LINES<D> * STRIDE;
   static constexpr int BYTES = (TERMS * LINES<D> + TILE * (K_PLANES + V_PLANES)) * STRIDE * 2;
 

@@ -1,5 +1,5 @@
-// Parts shared by the kernels for attention of many rows (attn_prefill.cu, attn_prefill_hopper.cu): all but the products and the shared memory
-// that these read.
+// Shared by the kernels for attention of many rows (attn_prefill.cu, attn_prefill_hopper.cu): everything except the products and the
+// shared memory that they read.
 #pragma once
 #include "attn_terms.cuh"
 #include "rounded.cuh"
@@ -9,11 +9,11 @@ namespace attn_prefill {
 
 constexpr int THREADS = 128, WARP_LINES = 16;
 
-/// Warps that have the same lines, for want of registers: each computes their scores, and adds up its own part of the values' dimensions.
+/// Warps that share the same lines, to fit in registers: each computes their scores, but sums its own part of the values' dimensions.
 template <int D>
 constexpr int SHARERS = D > 256 ? 2 : 1;
 template <int D>
-constexpr int LINES = THREADS / 32 / SHARERS<D> * WARP_LINES;  // of a block
+constexpr int LINES = THREADS / 32 / SHARERS<D> * WARP_LINES;  // per block
 
 /// The warp's first line in the block, and its first dimension.
 template <int D>
@@ -36,7 +36,7 @@ struct Arguments {
   RoundedRows rounded;
 };
 
-/// Eight floats as f16 terms, 16 bytes in each of PLANES arrays that are `plane` elements apart.
+/// Stores eight floats as f16 terms, 16 bytes in each of PLANES arrays that are `plane` elements apart.
 template <int PLANES>
 __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int plane) {
   uint4 terms[PLANES];
@@ -45,8 +45,8 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
   for (int i = 0; i < PLANES; ++i) *reinterpret_cast<uint4*>(to + i * plane) = terms[i];
 }
 
-/// The queries of a warp's lines, of the block's from `own_line` on, as f16 terms where Core has them, each line multiplied by a power of
-/// two; zeros after the last line. `inverse`: what takes the factor back for the lane's two lines.
+/// Stages the queries of a warp's lines (the block's from `own_line` on) as f16 terms where Core puts them, each line multiplied by a
+/// power of two; zeros after the last line. `inverse`: undoes the factor for the lane's two lines.
 template <class Core>
 __device__ __forceinline__ void stage_queries(const Core& core, const Arguments& a, const PrefillPart& part, int group, int own_line,
                                               float (&inverse)[2]) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void stage_queries(const Core& core, const Arguments&
 }
 
 /// A lane's part of one line and one tile: the line's state, scores of TILE / 4 positions, which become e^{s-m} (0 where
-/// the line does not attend to), and then the factor for what was summed up before.
+/// the line does not attend), and the resulting factor for earlier sums.
 template <int TILE>
 struct Line {
   HeadState state;
@@ -91,8 +91,8 @@ struct Line {
   }
 };
 
-/// Adds a tile to the state of a line. The maxima are the same in the four lanes that have it; each has its own part of the
-/// sums. INSIDE: the line attends to all of the tile, with weight 1.
+/// Adds a tile to the state of a line. The four lanes that share it have the same maxima, and each its own part of the
+/// sums. INSIDE: the line attends to the whole tile, with weight 1.
 template <int TILE, bool ENTROPY, bool INSIDE>
 __device__ __forceinline__ void weigh(Line<TILE>& line, int start, const Span& span) {
   using Own = Line<TILE>;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void weigh(Line<TILE>& line, int start, const Span& s
   }
 }
 
-/// Of a tile that the line attends to in part, or where it has other weights.
+/// For a tile that the line attends to only in part, or with other weights.
 template <int TILE>
 __device__ OUT_OF_LINE Line<TILE> weigh_edge(Line<TILE> line, int start, Span span) {
   weigh<TILE, true, false>(line, start, span);
@@ -129,7 +129,7 @@ struct Scores {
   float s[TILE / 8][4];
 };
 
-/// Scores under the model's cap.
+/// Scores with the model's softcap applied.
 template <int TILE>
 __device__ OUT_OF_LINE Scores<TILE> capped(Scores<TILE> scores, float softcap) {
 #pragma unroll
@@ -145,12 +145,12 @@ template <int D>
 struct Lines {
   Span spans[2];
   HeadState states[2];
-  float inverse[2];     // takes the scale of the line's query back
+  float inverse[2];     // undoes the scale of the line's query
   float out[D / 8][4];  // sum e^{s-m} v WEIGHT_SCALE, in the layout of mma_m16n8k16's c
 };
 
-/// Adds a tile to the states of the lane's lines and replaces its scores by weights; `factors` of what was summed up
-/// before. With `traced` also to those of the entropy.
+/// Adds a tile to the states of the lane's lines and replaces its scores with weights; `factors`: for earlier sums.
+/// With `traced`, also updates the entropy states.
 template <int TILE, int D>
 __device__ __forceinline__ void weigh_tile(Lines<D>& lines, Scores<TILE>& scores, float (&factors)[2], int start,
                                            float softcap, bool traced) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void weigh_tile(Lines<D>& lines, Scores<TILE>& scores
     line.state = lines.states[half];
 #pragma unroll
     for (int i = 0; i < TILE / 4; ++i) line.scores[i] = scores.s[i / 2][2 * half + i % 2];
-    // the same for the whole warp, which exchanges maxima
+    // uniform across the warp, which exchanges maxima
     const bool inside = __all_sync(FULL_WARP, start >= span.begin && unweighted(span.end - 1, start, start + TILE));
     if (!inside)
       line = weigh_edge<TILE>(line, start, span);
@@ -179,7 +179,7 @@ __device__ __forceinline__ void weigh_tile(Lines<D>& lines, Scores<TILE>& scores
   }
 }
 
-/// Adds up the four lanes' sums of a line; writes the warp's OWN dimensions of its output, and its state.
+/// Adds up the four lanes' sums of a line; writes the warp's OWN dimensions of the output, and the state.
 template <int D, int HALF, int OWN>
 __device__ __forceinline__ void finish_line(Lines<OWN>& lines, const Arguments& a, const PrefillPart& part, int group,
                                             int line) {
@@ -213,7 +213,7 @@ __device__ __forceinline__ void finish_line(Lines<OWN>& lines, const Arguments& 
   }
 }
 
-/// Weights of a part of a tile as f16 terms, in the layout of mma_m16n8k16's a: 16 positions each.
+/// Splits the weights of a part of a tile into f16 terms, in the layout of mma_m16n8k16's a: 16 positions each.
 template <int TERMS, int TILE>
 __device__ __forceinline__ void split_weights(const float (&p)[TILE / 8][4], unsigned (*weights)[TERMS][4]) {
 #pragma unroll
@@ -226,12 +226,12 @@ __device__ __forceinline__ void split_weights(const float (&p)[TILE / 8][4], uns
   }
 }
 
-/// The block's part, with tensor cores and shared memory as Core has them:
+/// The block's work, with tensor cores and shared memory provided by Core:
 ///   Key, Value, D, TERMS           the cache's types; head_dim; f16 terms of a query
-///   TILE, WEIGHED                  positions that are multiplied together; of which as many, a part, have one maximum
-///   QUERY_PLANE, query(line, dim)  elements from a term to the next; where eight elements of the first one go
+///   TILE, WEIGHED                  positions that are multiplied together; positions per part, which share one maximum
+///   QUERY_PLANE, query(line, dim)  elements from one term to the next; where eight elements of the first one go
 ///   stage_keys, stage_values(cache, start, end)  start copies of TILE positions from `start` on, as f16 terms; zeros from `end` on
-///   arrived()                      what has come is made visible to those that multiply, before a barrier
+///   arrived()                      makes arrived copies visible to the products, before a barrier
 ///   multiply_queries(scores)       a warp's scores of one tile
 ///   multiply_values(out, factors, p)  out = out factors + p v WEIGHT_SCALE for each part of a tile: out[i] are dimensions 8i ..= 8i + 7, in
 ///                                  the layout of mma_m16n8k16's c, from the warp's first one on; a factor for each of the lane's two lines
@@ -271,7 +271,7 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
   core.stage_values(v, start, end);
   cp_commit();
   stage_queries(core, a, part, group, own_line, lines.inverse);
-  // keys are fetched while values are in use, and the other way round
+  // keys are fetched while values are in use, and vice versa
   for (; start < end; start += TILE) {
     Scores<WEIGHED> scores[PARTS];
     float factors[PARTS][2];

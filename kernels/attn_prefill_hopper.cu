@@ -1,12 +1,12 @@
-// attn_prefill.cu on compute capability 9.0, by wgmma, for the caches of the default: an instruction for four warps reads its operands
-// from shared memory by itself, and runs while these add up the sums of the one before.
+// attn_prefill.cu on compute capability 9.0, with wgmma, for the default cache types: one instruction for four warps reads its operands
+// directly from shared memory, and runs while the warps add up the sums of the previous one.
 //
-// attn_prefill_hopper_kf32_vf16_d{64,128}_t2: parameters, grid and block of attn_prefill.cu
+// attn_prefill_hopper_kf32_vf16_d{64,128}_t2: parameters, grid and block as in attn_prefill.cu
 //
-// Tiles are 64 positions, of 128-byte lines of 64 dimensions, with their chunks permuted for wgmma; a cache grows where it is,
-// so that copies are cp.async, not TMA. Chains and the order of sums are those of attn_prefill.cu: the same bits, where the tensor cores add
-// alike in both kinds of instruction. Two chains are in flight, and two blocks share a multiprocessor, so that one multiplies while the
-// other weighs.
+// Tiles are 64 positions, as 128-byte lines of 64 dimensions, with their chunks permuted for wgmma; as a cache grows in place,
+// copies use cp.async, not TMA. Chains and the order of sums are those of attn_prefill.cu: bit-identical if the tensor cores add
+// in the same way in both kinds of instruction. Two chains are in flight, and two blocks share a multiprocessor, so that one multiplies
+// while the other computes weights.
 #include "attn_prefill.cuh"
 #include "hopper.cuh"
 
@@ -18,8 +18,8 @@ struct Wgmma {
   using Key = Halves;
   using Value = __half;
   static constexpr int D = HEAD_DIM, TERMS = 2, K_PLANES = 2, TILE = 64, WEIGHED = 32;
-  static constexpr int LINE = 64, PARTS = D / LINE;    // dimensions of a line; parts of a head
-  static constexpr int PART = TILE * LINE;             // elements of a part of a tile; of a part of the queries
+  static constexpr int LINE = 64, PARTS = D / LINE;    // dimensions per line; parts per head
+  static constexpr int PART = TILE * LINE;             // elements per part of a tile, and per part of the queries
   static constexpr int QUERY_PLANE = PARTS * PART;
   static constexpr int K_PLANE = PARTS * PART;
   static constexpr int CHAIN = 32;
@@ -36,13 +36,13 @@ struct Wgmma {
     values = keys + K_PLANES * K_PLANE;
   }
 
-  /// Where eight elements of a line are, from `dim` on: its chunks are permuted by the line's number.
+  /// Offset of eight elements of a line, from `dim` on: a line's chunks are permuted by its number.
   __device__ __forceinline__ static int place(int line, int dim) {
     return dim / LINE * PART + line * LINE + (dim % LINE / 8 ^ line % 8) * 8;
   }
   __device__ __forceinline__ __half* query(int line, int dim) const { return queries + place(line, dim); }
 
-  /// Copies PLANES of each position to places K_PLANE apart.
+  /// Copies each position's PLANES to offsets K_PLANE apart.
   template <int PLANES>
   __device__ __forceinline__ static void stage(__half* tile, const __half* cache, int start, int end) {
     constexpr int VECS = D / 8, AT_ONCE = THREADS / VECS;
@@ -71,7 +71,7 @@ struct Wgmma {
 
   /// Starts a chain of 32 dimensions.
   __device__ __forceinline__ void start_scores(float (&c)[32], Operand q, Operand k, int chain) const {
-    const unsigned first = (chain * CHAIN / LINE * PART + chain * CHAIN % LINE) / 8;  // in 16 bytes
+    const unsigned first = (chain * CHAIN / LINE * PART + chain * CHAIN % LINE) / 8;  // in units of 16 bytes
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < CHAIN / 16; ++step)

@@ -1,10 +1,10 @@
-// Rows of aggregated attention, straight from the KV cache and the trace, and the best positions of such rows: what
-// backtracking asks for.
+// Rows of aggregated attention, straight from the KV cache and the trace, and the best positions of such rows, for
+// backtracking.
 //
 // attn_rows_k<K>_d<D>: alpha*_t = max over the K heads kept at row T of alpha'_t = w_t e^{s_t - m'} / Z', t = 0 ..= T.
 //   K: f32, f16, bf16 (type of the K cache); D: the largest head_dim of the layers, 16, 32, 64, 96, 128, 256, 512
-//   sequences, slot     the sequence, its trace holding every row of `asked` from first_traced_row on
-//   asked               [n] rows T, absolute; one before first_traced_row gives zeros
+//   sequences, slot     the sequence, whose trace holds every row of `asked` from first_traced_row on
+//   asked               [n] rows T, absolute; those before first_traced_row yield zeros
 //   shapes              [layers with attention]
 //   softcap             s <- softcap tanh(s / softcap); 0: none
 //   keep                K of the trace, 1..=MAX_KEEP
@@ -12,11 +12,11 @@
 // PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory NAME_shared_bytes; pointers aligned to
 //   16 bytes.
 //
-// attn_rows_top: the M largest weights of each row and where they are, largest first, of equals the lower position;
-//   of all rows' sum (in float64, in the order of the rows) with merged = 1.
+// attn_rows_top: the M largest weights of each row and their positions, largest first, ties by lower position;
+//   with merged = 1, those of the sum of all rows (in float64, in row order).
 //   weights, asked, n, stride   as above
 //   first_position      positions before it are not eligible, nor those after the row (after every row, if merged)
-//   ineligible          [stride] bytes, not 0: not eligible; null: all are
+//   ineligible          [stride] bytes, nonzero: not eligible; null: all are eligible
 //   positions           [n or 1, M]; -1 where fewer are eligible      values  [n or 1, M] f64; 0 there
 // PRECOND: grid (merged ? 1 : n); block 1024; dynamic shared memory attn_rows_top_shared_bytes; M >= 1.
 #include "softmax_state.cuh"
@@ -56,7 +56,7 @@ __device__ __forceinline__ void head_weights(const K* keys, int head_dim, const 
     s = warp_reduce<Sum, KEY_LANES>(s);
     if (j != 0) continue;
     if (softcap > 0.f) s = softcap * tanhf(s / softcap);
-    // positions above m' are those with weight 0
+    // only positions with weight 0 exceed m'
     out[t - start] = on && z > 0.f ? reweighting(row, t) * expf(fminf(s - m, 0.f)) / z : 0.f;
   }
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ void aggregate(const SequenceView& sequence, int row,
                        sequence.trace.sums[entry], softcap, start, attended(row, shape.window), row,
                        weights + i * TILE);
   }
-  __syncthreads();  // all heads' weights are there
+  __syncthreads();  // all heads' weights are written
   const int t = start + threadIdx.x;
   if (threadIdx.x >= TILE || t >= stride) return;
   float best = 0.f;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void aggregate(const SequenceView& sequence, int row,
   out[t] = best;
 }
 
-/// A position and its weight, as ranked: the larger weight first, of equals the lower position.
+/// A position and its weight, ranked by larger weight, ties by lower position.
 struct Ranked {
   double weight;
   int position;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
   end = min(end, candidates.stride);
   Ranked own = candidates.best_after({1e300, -1}, end);
   for (int i = 0; i < wanted; ++i) {
-    // two areas in turn: the barrier separates a round's reads from the writes two rounds later
+    // two alternating areas: the barrier separates a round's reads from the writes two rounds later
     Ranked* area = scratch + i % 2 * 32;
     const Ranked mine = warp_best(own);
     if (threadIdx.x % 32 == 0) area[threadIdx.x / 32] = mine;

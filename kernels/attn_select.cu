@@ -1,14 +1,14 @@
-// Which heads a row keeps: the K of lowest reweighted entropy among all layers, of equals the lower id l * H + h, and
-// their trace record, gathered on the device.
+// Selects the heads a row keeps: the K with the lowest reweighted entropy across all layers, ties by lower id l * H + h,
+// and gathers their trace record on the device.
 //
-// attn_select: one block a row. The layers first_layer .. first_layer + layers are offered to the selection in the
-//   row's trace; after a decode step all at once (begin = finish = 1), in a prefill chunk layer by layer, so that the
-//   queries of one layer exist at a time (begin at the first, finish at the last). Layers come in ascending order.
+// attn_select: one block per row. The layers first_layer .. first_layer + layers are offered to the selection in the
+//   row's trace; after a decode step all in one launch (begin = finish = 1), in a prefill chunk layer by layer, so that only
+//   one layer's queries exist at a time (begin at the first, finish at the last). Layers come in ascending order.
 //   states      [layers, rows, heads] of these layers
-//   queries     [layers] parts of rows * heads * head_dim f32, rotated and scaled, of these layers: of each [rows, heads, its head_dim]
-//   hidden      [rows, hidden_size] f32 after the final norm, times hidden_scale to the trace; 0 (null): not
+//   queries     [layers] parts of rows * heads * head_dim f32, rotated and scaled, of these layers: each [rows, heads, its head_dim]
+//   hidden      [rows, hidden_size] f32 after the final norm, recorded times hidden_scale; null: not recorded
 //   rows        [rows]; rows with a negative position, or before their sequence's first_traced_row, or of a sequence
-//               without a trace (heads null), leave nothing
+//               without a trace (heads null), record nothing
 //   sequences   [slots]
 //   shapes      [layers with attention]
 //   head_dim    the largest
@@ -16,7 +16,7 @@
 //   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
 //   begin       1: the trace row is empty so far
 //   finish      1: nothing more is offered; gaps becomes the gap (until then it holds the lowest entropy not kept)
-//   Where fewer than K heads have been offered, the remaining heads are -1, their entropies infinite, the rest 0.
+//   If fewer than K heads have been offered, the remaining heads are -1, their entropies infinite, the rest 0.
 // PRECOND: all pointers aligned to 16 bytes; hidden_size and each head_dim a multiple of 4.
 // PRECOND: grid (rows); block 256; dynamic shared memory attn_select_shared_bytes
 //   + layers * heads * attn_select_per_head_shared_bytes and, if begin is 0, + head_dim *
@@ -26,7 +26,7 @@
 namespace head_selection {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int TOGETHER = 4;  // loads of a thread in flight
+constexpr int TOGETHER = 4;  // loads in flight per thread
 constexpr unsigned TAKEN = 0xffffffffu;  // above every entropy
 
 /// Maps floats to integers of the same order. No negative zeros, no NaN.
@@ -38,7 +38,7 @@ __device__ __forceinline__ float from_ordered(unsigned key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/// Out of line: its logarithms in float64 are long.
+/// Out of line, because its float64 logarithms take much code.
 __device__ OUT_OF_LINE Finished finished(HeadState state, bool regularized) { return finish(state, regularized); }
 
 __device__ __forceinline__ unsigned entropy_key(const Finished& finished) {
@@ -55,7 +55,7 @@ struct Row {
   float* queries;    // [K, head_dim]
 };
 
-/// The lowest of this thread's keys, each THREADS apart, with its index below it.
+/// The lowest of this thread's keys, which are THREADS apart, with its index in the low bits.
 __device__ __forceinline__ unsigned long long lowest(const unsigned* keys, int count) {
   unsigned long long best = ~0ull;
   for (int i = threadIdx.x; i < count; i += THREADS) {
@@ -65,9 +65,9 @@ __device__ __forceinline__ unsigned long long lowest(const unsigned* keys, int c
   return best;
 }
 
-/// Writes the indices of the `wanted` lowest keys to `winners`, lowest first, of equals the lower index; -1 where there
-/// are fewer. A key's place is how many are below it, counted only among those up to a bound: of each warp, enough threads have a
-/// key within it. PRECOND: all threads; each has written its own keys; `few` has room for them all; ends with a barrier.
+/// Writes the indices of the `wanted` lowest keys to `winners`, lowest first, ties by lower index; -1 if there
+/// are fewer. A key's rank is the number of keys below it, counted only among those up to a bound that enough threads of each warp have a
+/// key within. PRECOND: all threads; each has written its own keys; `few` has room for them all; ends with a barrier.
 __device__ __forceinline__ void pick(const unsigned* keys, int count, int wanted, int* winners, unsigned long long* few,
                                      unsigned long long* scratch, int& found) {
   const unsigned long long own = lowest(keys, count);
@@ -76,7 +76,7 @@ __device__ __forceinline__ void pick(const unsigned* keys, int count, int wanted
   const unsigned long long bound = block_reduce<Max, WARPS>(nth_of_warp(own, ceil_div(wanted, WARPS) - 1, below_it), scratch);
   for (int i = threadIdx.x; i < count; i += THREADS) {
     const unsigned long long key = (unsigned long long)keys[i] << 32 | (unsigned)i;
-    if (key <= bound && keys[i] != TAKEN) few[atomicAdd(&found, 1)] = key;  // in any order: places do not depend on it
+    if (key <= bound && keys[i] != TAKEN) few[atomicAdd(&found, 1)] = key;  // in any order: ranks do not depend on it
   }
   __syncthreads();
   const int all = found;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void pick(const unsigned* keys, int count, int wanted
     }
     if (below < wanted) winners[below] = i < all ? (int)(unsigned)key : -1;
   }
-  __syncthreads();  // the winners are there
+  __syncthreads();  // the winners are written
 }
 
 struct Arguments {
@@ -102,7 +102,7 @@ struct Arguments {
   bool regularized, begin, finish;
 };
 
-/// Entry `slot` of the row becomes candidate `winner`: one of the `kept` earlier entries or a head of these layers.
+/// Sets entry `slot` of the row to candidate `winner`: one of the `kept` earlier entries or a head of these layers.
 __device__ __forceinline__ void record(const Arguments& a, const Row& to, const Row& earlier, int kept, int slot,
                                        int winner) {
   if (winner < 0) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void record(const Arguments& a, const Row& to, const 
   }
 }
 
-/// Where elements i .. i + 4 of the query of candidate `winner` are; null after its end, and where there is none.
+/// Address of elements i .. i + 4 of candidate `winner`'s query; null beyond its end, and if there is no candidate.
 __device__ __forceinline__ const float4* query_of(const Arguments& a, const Row& earlier, int kept, int winner, int i) {
   if (winner < 0) return nullptr;
   if (winner < kept) return reinterpret_cast<const float4*>(earlier.queries + winner * a.head_dim + i);
@@ -138,7 +138,7 @@ __device__ __forceinline__ const float4* query_of(const Arguments& a, const Row&
 __device__ __forceinline__ void select(const Arguments& a, const Row& to, float& gap) {
   const int kept = a.begin ? 0 : a.keep, offered = a.layers * a.heads;
   unsigned long long* scratch = reinterpret_cast<unsigned long long*>(dyn_smem);  // [WARPS]
-  Row earlier;                                                                    // [K] each, where it is not begun
+  Row earlier;                                                                    // [K] each, unless `begin`
   earlier.queries = reinterpret_cast<float*>(scratch + WARPS);                    // [kept, head_dim]
   unsigned long long* few = reinterpret_cast<unsigned long long*>(earlier.queries + kept * a.head_dim);  // as keys
   unsigned* keys = reinterpret_cast<unsigned*>(few + a.keep + offered);           // [kept + offered], room for K more
@@ -188,7 +188,7 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
     for (int j = 0; j < TOGETHER; ++j)
       if (start + j * THREADS < a.keep * of_query) reinterpret_cast<float4*>(to.queries)[start + j * THREADS] = x[j];
   }
-  __syncthreads();  // the last entropy is there
+  __syncthreads();  // the last entropy is written
   if (threadIdx.x == 0) {
     const int next = winners[a.keep];
     float refused = next < 0 ? infinity() : from_ordered(keys[next]);
@@ -199,8 +199,8 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
 
 }  // namespace head_selection
 
-// scratch; two forms of K keys, winners, how many are few, and four numbers of K earlier entries; the keys of each head; the
-// earlier queries
+// scratch; two forms of K keys, winners, the count of `few`, and four values for each of K earlier entries; the keys of each head;
+// the earlier queries
 SHARED_BYTES(attn_select, head_selection::WARPS * 8 + MAX_KEEP * 12 + 4 * (MAX_KEEP + 2) + 4 * 4 * MAX_KEEP)
 SHARED_BYTES(attn_select_per_head, 12)
 SHARED_BYTES(attn_select_per_dim, 4 * MAX_KEEP)

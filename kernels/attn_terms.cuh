@@ -1,9 +1,9 @@
 // Float32 operands of tensor-core products as sums of 16-bit terms, and how the attention kernels bring them into the
-// range where f16 terms hold them best: multiplied by powers of two, which is exact and taken back from the sums.
+// range where f16 terms are most precise: multiplied by powers of two, which is exact and undone in the sums.
 #pragma once
 #include "common.cuh"
 
-/// Softmax weights e^{s-m} <= 1 are multiplied by it before they are split into terms.
+/// Softmax weights e^{s-m} <= 1 are multiplied by this before they are split into terms.
 constexpr float WEIGHT_SCALE = 16384.f;
 
 /// x ~ terms[0] + terms[1] + ..., two values at a time: 22 bits in two f16 terms, all 24 in three bf16 terms.
@@ -19,7 +19,7 @@ __device__ __forceinline__ void split(float a, float b, unsigned (&terms)[TERMS]
   }
 }
 
-/// Eight values as terms: the 16 bytes of each.
+/// Eight values as terms, 16 bytes each.
 template <class T, int TERMS>
 __device__ __forceinline__ void split8(const float (&x)[8], uint4 (&terms)[TERMS]) {
   unsigned words[4][TERMS];

@@ -1,9 +1,9 @@
-// Features of compute capability 9.0 and newer: barriers in shared memory that count bytes, and bulk copies that arrive at them. A
-// function here is one instruction, but for mbarrier_wait.
+// Features of compute capability 9.0 and newer: barriers in shared memory that count bytes, and bulk copies that arrive at them.
+// Each function here is one instruction, except mbarrier_wait.
 #pragma once
 #include "common.cuh"
 
-/// Whether this is compiled for them.
+/// Whether the code is being compiled for them.
 #if defined(CUDA_HOST_SHIM) || __CUDA_ARCH__ >= 900
 #define HAS_BULK_COPIES 1
 #else
@@ -31,7 +31,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 
 // ---- barriers that count arrivals and bytes --------------------------------------------------------------------------
 
-/// A phase ends when as many have arrived as it was made for and all bytes have come that were announced; then the next begins.
+/// A phase ends when the barrier's number of arrivals and all announced bytes are complete; then the next begins.
 using Mbarrier = unsigned long long;
 
 __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arrivals) {
@@ -42,14 +42,14 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arriva
 #endif
 }
 
-/// Lets copies, and other blocks of a cluster, see barriers that this thread has made, once a barrier of all has followed.
+/// Makes barriers initialised by this thread visible to copies, and to other blocks of a cluster, once a barrier of all has followed.
 __device__ __forceinline__ void mbarrier_init_done() {
 #ifndef CUDA_HOST_SHIM
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
-/// Arrives, and announces `bytes` for this phase.
+/// Arrives and announces `bytes` for this phase.
 __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, unsigned bytes) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::mbarrier_expect(barrier, bytes);
@@ -59,7 +59,7 @@ __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, unsigned byte
 #endif
 }
 
-/// Arrives; what this thread has read and written before is done for those who wait.
+/// Arrives; this thread's earlier reads and writes are complete for waiters.
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::mbarrier_arrive(barrier, cuda_host::running->current->block_rank);
@@ -68,13 +68,13 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
 #endif
 }
 
-/// Waits until the phase of this parity has ended (that before the first one has parity 1). Twenty seconds are a defect: they end in a
-/// fault, which the self-test can tell from an answer, instead of never.
+/// Waits until the phase of this parity has ended (the one before the first has parity 1). Waiting twenty seconds is a defect: it ends in
+/// a fault, which the self-test can tell from a result, instead of a hang.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::mbarrier_wait(CUDA_HOST_SITE, barrier, parity);
 #else
-  constexpr unsigned TRIES = 2000, NANOSECONDS = 10'000'000;  // of a try, at most
+  constexpr unsigned TRIES = 2000, NANOSECONDS = 10'000'000;  // per try, at most
 #pragma unroll 1
   for (unsigned tries = 0; tries < TRIES; ++tries) {
     unsigned ended;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 #endif
 }
 
-/// A place in a ring of stages, each with a barrier: `parity` is of the stage's phase in this round.
+/// A position in a ring of stages, each with a barrier: `parity` is that of the stage's phase in this round.
 struct Turn {
   int stage = 0;
   unsigned parity = 0;
@@ -99,7 +99,7 @@ struct Turn {
   }
 };
 
-/// True in one lane, always the same. The compiler knows that it is one, and lets that lane's addresses pass to copies without a loop over
+/// True in one lane, always the same. The compiler knows that it is a single lane, and passes its addresses to copies without a loop over
 /// lanes. PRECOND: the whole warp.
 __device__ __forceinline__ bool elected() {
 #ifdef CUDA_HOST_SHIM
@@ -111,8 +111,8 @@ __device__ __forceinline__ bool elected() {
 #endif
 }
 
-/// Starts the copy of `bytes` bytes, which `barrier` counts. They are read once: the second cache keeps others. PRECOND: both addresses and
-/// the number are multiples of 16.
+/// Starts the copy of `bytes` bytes, which `barrier` counts. They are read once, so L2 evicts them first. PRECOND: both addresses and
+/// `bytes` are multiples of 16.
 __device__ __forceinline__ void copy_bulk(unsigned char* to, const void* from, unsigned bytes, Mbarrier* barrier) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::copy_bulk(to, from, bytes, barrier);

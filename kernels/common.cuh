@@ -1,4 +1,4 @@
-// Parts shared by all kernels: the structs in device memory, 16-byte loads and stores of f32, f16 and bf16, reductions, and
+// Shared by all kernels: the structs in device memory, 16-byte loads and stores of f32, f16 and bf16, reductions, and
 // one function per PTX instruction. Builds with nvcc, NVRTC and, for tests, as C++17 for the host (CUDA_HOST_SHIM).
 //
 // For the host: compile with -fno-strict-aliasing (16-byte loads read floats as words, as everywhere in CUDA).
@@ -10,7 +10,7 @@
 
 // ---- data in device memory ------------------------------------------------------------------------------------------
 
-/// One row of a pass: `token` enters at `position` of the sequence in `slot`; `stream` numbers it for the sampler. One load.
+/// One row of a pass: `token` enters at `position` of the sequence in `slot`; `stream` is the sequence's number for the sampler. One load.
 struct alignas(16) RowState {
   int slot, position, token, stream;
 };
@@ -20,28 +20,28 @@ struct HeadPlaces {
   float entropy, own, previous, first, prompt;
 };
 
-/// Sums of hidden states at the places that they pass, and the latest rows, which are in none (layer_sums.cu).
+/// Sums of hidden states at each place they pass through, and the latest rows, not yet in the sums (layer_sums.cu).
 struct LayersView {
   double* sums;  // [places, hidden_size]; null: not recorded
   float* rows;   // [places, kept, hidden_size], row r at r % kept
-  int* counts;   // [places, ceil(hidden_size / 256)] of rows that have come, for each block of columns
+  int* counts;   // [places, ceil(hidden_size / 256)] rows seen so far, for each block of columns
 };
 
 /// The trace of a sequence; row r = position - first_traced_row. K = heads kept per row.
 struct TraceView {
-  int* heads;        // [rows, K] l * H + h, entropy ascending, of equals the lower id first; -1: none
+  int* heads;        // [rows, K] l * H + h, entropy ascending, ties by lower id; -1: none
   float* entropies;  // [rows, K] nats
   float* maxima;     // [rows, K] m'
   float* sums;       // [rows, K] Z' (over f under the regularized rule)
-  float* queries;    // [rows, K, head_dim] rotated and scaled, of the largest head_dim
+  float* queries;    // [rows, K, head_dim] rotated and scaled; the largest head_dim
   __half* hidden;    // [rows, hidden_size] after the final norm, times a power of two
-  float* gaps;       // [rows] from the last kept entropy to the best one that was not
+  float* gaps;       // [rows] from the last kept entropy to the best one not kept
   HeadPlaces* places;  // [rows, layers, heads], of every head; null: not recorded
   LayersView layers;
 };
 
-/// A sequence's cache, [layers][kv_heads][capacity][head_dim] each, and its trace. Where layers differ in size, a kernel's
-/// `layer` is how many of that layer's size have room before it.
+/// A sequence's cache, [layers][kv_heads][capacity][head_dim] each, and its trace. If layers differ in size, a kernel's
+/// `layer` is the number of same-sized layers stored before it.
 struct SequenceView {
   void* k;
   void* v;
@@ -49,17 +49,17 @@ struct SequenceView {
   int first_traced_row;  // rows before it are not recorded
   TraceView trace;
   float* states;      // of its delta nets, after the last row (delta_net.cu)
-  float** snapshots;  // [positions / interval + 1] where copies of them go, by tokens / interval; null: nowhere
+  float** snapshots;  // [positions / interval + 1] destinations for copies of them, by tokens / interval; null: none
 };
 
-/// A layer's attention, by its place among those that have it: which one of its size in the cache, and its sizes.
+/// A layer's attention, indexed by place among the layers with attention: its number among same-sized layers in the cache, and sizes.
 struct LayerShape {
   int layer, kv_heads, head_dim;
   int window;  // positions that a row attends to, itself included; 0: all
 };
 
-/// The part of a block of attn_prefill.cu: lines `line` .. `line` + 64 (with a head_dim above 256, 32) of the run of `rows` rows that begins with row
-/// `first`. Line i of a run is row i / group, head i % group of a group of query heads.
+/// The work of one block of attn_prefill.cu: lines `line` .. `line` + 64 (with a head_dim above 256, 32) of the run of `rows` rows that
+/// starts at row `first`. Line i of a run is row i / group, head i % group of a group of query heads.
 struct PrefillPart {
   int first, rows, line, padding;
 };
@@ -69,11 +69,11 @@ struct HeadState {
   float m, z, mw, zw, sw;
 };
 
-/// All dynamic shared memory; every kernel lays it out itself.
+/// All dynamic shared memory; each kernel defines its own layout.
 extern __shared__ __align__(16) unsigned char dyn_smem[];
 
-/// Exports the dynamic shared memory of kernel `name`, in bytes, which the host reads when it loads the kernel: every
-/// kernel has one.
+/// Exports the dynamic shared memory of kernel `name`, in bytes, which the host reads when it loads the kernel. Required
+/// for every kernel.
 #ifdef CUDA_HOST_SHIM
 #define SHARED_BYTES(name, bytes) CUDA_HOST_CONSTANT(name##_shared_bytes, bytes)
 #else
@@ -95,12 +95,12 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
   }
 #endif
 
-/// Says of kernel `name` that it may start while those before it run, because it touches nothing of theirs before
-/// `wait_for_earlier_grids` (programmatic dependent launch): the host reads it when it loads the kernel.
+/// Declares that kernel `name` may start while earlier kernels run, because it touches none of their data before
+/// `wait_for_earlier_grids` (programmatic dependent launch). The host reads this when it loads the kernel.
 #ifdef CUDA_HOST_SHIM
 #define STARTS_EARLY(name) CUDA_HOST_CONSTANT(name##_starts_early, 1)
 #elif __CUDA_ARCH__ < 900
-#define STARTS_EARLY(name)  // there is no such wait: the host sees nothing, and waits itself
+#define STARTS_EARLY(name)  // this wait does not exist here: the host finds no symbol, and waits itself
 #else
 #define STARTS_EARLY(name)                     \
   extern "C" {                                 \
@@ -108,8 +108,8 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
   }
 #endif
 
-/// A kernel's PRECOND about its grid, where it follows from its parameters; ANY_GRID where it does not. Checked where
-/// kernels run on the host: blocks that are too many return at once, and would show nowhere.
+/// A kernel's PRECOND on its grid, where that follows from its parameters; ANY_GRID where it does not. Checked when
+/// kernels run on the host: surplus blocks return immediately and would go unnoticed.
 #ifdef CUDA_HOST_SHIM
 #define PRECOND_GRID(x, y) ::cuda_host::check_grid((unsigned)(x), (unsigned)(y))
 #else
@@ -118,14 +118,14 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
 constexpr unsigned ANY_GRID = 0;
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-/// A function of its own, for what a loop rarely does: its code and registers stay out of the loop.
+/// Not inlined, for rare paths of a loop: their code and registers stay out of the loop.
 #ifdef CUDA_HOST_SHIM
 #define OUT_OF_LINE __attribute__((noinline))
 #else
 #define OUT_OF_LINE __noinline__
 #endif
 
-constexpr int MAX_KEEP = 32;  // K at most: heads that a trace keeps per row
+constexpr int MAX_KEEP = 32;  // max K: heads that a trace keeps per row
 
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -227,8 +227,8 @@ __device__ __forceinline__ void store_vec(T* p, const float (&in)[VEC<T>]) {
   *reinterpret_cast<uint4*>(p) = narrow<T>(in);
 }
 
-/// A float32 key in the cache, as the tensor cores take it: x = high + low, two f16 numbers that hold 22 bits of x, or
-/// 2^-25. The head_dim high parts of a position come first, then its low ones. Not finite beyond +-65504.
+/// A float32 key in the cache, in the form the tensor cores take: x = high + low, two f16 values that hold 22 bits of x, or
+/// 2^-25. A position's head_dim high parts come first, then its low parts. Not finite beyond +-65504.
 struct Halves {
   __half parts[2];
 };
@@ -254,8 +254,8 @@ __device__ __forceinline__ void load_key(const K* key, int head_dim, int dim, fl
   }
 }
 
-/// A power of two that brings `max_abs` >= 0 into 2^14 .. 2^15 (below, where it is less than 2^-112; nowhere, where it is not
-/// finite), and what takes it back: below the end of f16 by a factor of two, and far above its subnormals.
+/// A power of two that scales `max_abs` >= 0 into 2^14 .. 2^15 (lower if it is less than 2^-112; not at all if it is not
+/// finite), and its inverse: a factor of two below f16's maximum, and far above its subnormals.
 struct PowerOfTwo {
   float scale, inverse;
 };
@@ -285,7 +285,7 @@ struct Min {
   }
 };
 
-/// Over groups of WIDTH neighbouring lanes (the warp by default). PRECOND: all 32 lanes take part.
+/// Over groups of WIDTH neighbouring lanes (the warp by default). PRECOND: all 32 lanes participate.
 template <class Op, int WIDTH = 32, class T>
 __device__ __forceinline__ T warp_reduce(T x, Op op = Op()) {
 #pragma unroll
@@ -293,7 +293,7 @@ __device__ __forceinline__ T warp_reduce(T x, Op op = Op()) {
   return x;
 }
 
-/// The number of the lane that n others come before, in the order of `before` and of equal ones by lane. PRECOND: the whole warp; n < 32.
+/// The value with rank n in the warp, ordered by `before`, ties by lane. PRECOND: the whole warp; n < 32.
 template <class T, class Before>
 __device__ __forceinline__ T nth_of_warp(T x, int n, const Before& before) {
   const int lane = threadIdx.x % 32;
@@ -306,8 +306,8 @@ __device__ __forceinline__ T nth_of_warp(T x, int n, const Before& before) {
   return __shfl_sync(FULL_WARP, x, __ffs((int)__ballot_sync(FULL_WARP, place == n)) - 1);
 }
 
-/// Over the block; `scratch` holds one T a warp. WARPS: of the block, where they are known: then all are read at once.
-/// PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all threads take part; no thread still reads `scratch`, and a barrier
+/// Over the block; `scratch` holds one T per warp. WARPS: of the block, if known at compile time; then all are read at once.
+/// PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all threads participate; no thread still reads `scratch`, and a barrier
 /// follows before it is written again.
 template <class Op, int WARPS = 0, class T>
 __device__ __forceinline__ T block_reduce(T x, T* scratch, Op op = Op()) {
@@ -321,10 +321,10 @@ __device__ __forceinline__ T block_reduce(T x, T* scratch, Op op = Op()) {
   return x;
 }
 
-// ---- PTX, one instruction a function --------------------------------------------------------------------------------
+// ---- PTX, one instruction per function ------------------------------------------------------------------------------
 
-/// Starts a copy of 16 bytes from global to shared memory; zeros are written instead where `wanted` is false (`from` is
-/// then not read). PRECOND: both aligned to 16 bytes.
+/// Starts a copy of 16 bytes from global to shared memory; if `wanted` is false, zeros are written instead (and `from` is
+/// not read). PRECOND: both aligned to 16 bytes.
 __device__ __forceinline__ void cp_async16(void* to, const void* from, bool wanted = true) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::cp_async(to, from, 16, wanted ? 16 : 0);
@@ -336,7 +336,7 @@ __device__ __forceinline__ void cp_async16(void* to, const void* from, bool want
 #endif
 }
 
-/// Starts a copy of the first `bytes` of 8 bytes, zeros after them. PRECOND: as above, but aligned to 8 bytes.
+/// Starts a copy of the first `bytes` of 8 bytes, padded with zeros. PRECOND: as above, but aligned to 8 bytes.
 __device__ __forceinline__ void cp_async8(void* to, const void* from, int bytes) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::cp_async(to, from, 8, bytes);
@@ -347,7 +347,7 @@ __device__ __forceinline__ void cp_async8(void* to, const void* from, int bytes)
 #endif
 }
 
-/// Ends the group of copies that this thread has started.
+/// Closes the group of copies that this thread has started.
 __device__ __forceinline__ void cp_commit() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::cp_async_commit();
@@ -366,16 +366,16 @@ __device__ __forceinline__ void cp_wait() {
 #endif
 }
 
-/// Lets the kernel behind this one start in what room there is, once every block has come here.
+/// Lets the next kernel start on whatever resources are free, once every block has called this.
 __device__ __forceinline__ void let_next_grid_start() {
 #if !defined(CUDA_HOST_SHIM) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-/// Waits until the kernels before this one have ended and what they wrote can be read. Every thread of a kernel that
-/// STARTS_EARLY calls it (or see below), so that one that has ended has waited for all before it. What they write is not to be read
-/// through `const __restrict__`, which promises that it does not change while this kernel runs.
+/// Waits until the kernels before this one have ended and their writes are visible. Every thread of a kernel that
+/// STARTS_EARLY calls it (or see below), so that a kernel that has ended has waited for all earlier ones. Their results must not be
+/// read through `const __restrict__`, which promises that data does not change while this kernel runs.
 __device__ __forceinline__ void wait_for_earlier_grids() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::running->wait_for_earlier_grids();
@@ -384,21 +384,21 @@ __device__ __forceinline__ void wait_for_earlier_grids() {
 #endif
 }
 
-/// Instead, of a block with nothing to do, in a grid where another block waits: this one ends, and makes room, at once.
+/// The alternative for a block with no work, in a grid where another block waits: it ends and frees its resources at once.
 __device__ __forceinline__ void leave_the_wait_to_others() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::running->leave_the_wait_to_others();
 #endif
 }
 
-/// Both, for a kernel with nothing to do before.
+/// Both, for a kernel with nothing to do before the wait.
 __device__ __forceinline__ void start_early() {
   let_next_grid_start();
   wait_for_earlier_grids();
 }
 
-/// Counts up `count`, and from `limit` back to 0; returns what it was. Whoever counts sees what those wrote who counted before,
-/// and what their blocks wrote before a barrier. (Between two __threadfence it would wait for more: they order all with all.)
+/// Increments `count`, wrapping from `limit` to 0; returns the old value. The caller sees the writes of earlier callers, and
+/// what their blocks wrote before a barrier. (A pair of __threadfence would wait for more: they order everything.)
 __device__ __forceinline__ unsigned arrive(unsigned* count, unsigned limit) {
 #ifdef CUDA_HOST_SHIM
   return atomicInc(count, limit);
@@ -437,22 +437,22 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const
 #endif
 }
 
-/// Keeps ptxas from moving instructions across. It orders nothing that another thread could see.
+/// Keeps ptxas from moving instructions across it. It orders nothing visible to other threads.
 __device__ __forceinline__ void keep_order() {
 #ifndef CUDA_HOST_SHIM
   asm volatile("bar.warp.sync 0xffffffff;");
 #endif
 }
 
-/// A barrier of the warp between ldmatrix and other lanes' writes to shared memory. In a host run ldmatrix, which all lanes enter, is one
-/// already.
+/// A warp barrier between ldmatrix and other lanes' writes to shared memory. In a host run, ldmatrix itself is such a barrier, as all
+/// lanes enter it.
 __device__ __forceinline__ void sync_beside_ldmatrix() {
 #ifndef CUDA_HOST_SHIM
   asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 #endif
 }
 
-/// Four 8x8 matrices of 16-bit elements from shared memory: lane 8j + i gives the address of row i of matrix j (16
+/// Loads four 8x8 matrices of 16-bit elements from shared memory: lane 8j + i supplies the address of row i of matrix j (16
 /// bytes, aligned to 16); lane 4g + t receives in out[j] the elements 2t, 2t + 1 of its row g. PRECOND: the whole warp.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&out)[4], const void* row) {
 #ifdef CUDA_HOST_SHIM

@@ -1,17 +1,17 @@
-// Gated delta nets, which have attention's place in some layers (Qwen 3.5): convolutions over the last rows, and the delta rule,
-// whose formulas src/backend/reference/delta_net.rs has.
+// Gated delta nets, which replace attention in some layers (Qwen 3.5): convolutions over the last rows, and the delta rule;
+// for the formulas see src/backend/reference/delta_net.rs.
 //
 //   delta_mix   (net)                         net.mixed, net.rates
-//   delta_rule  (net, keeps, interval, out)   out [rows, value_heads, value_dim]; the sequences' states go on
+//   delta_rule  (net, keeps, interval, out)   out [rows, value_heads, value_dim]; advances the sequences' states
 //
 //   net       DeltaNet
-//   keeps     [rows] where the states after a row are copied to as well, or null; all of it null: those after every `interval`
-//             tokens go to the sequence's snapshots, where there is one for them
+//   keeps     [rows] where the states after a row are also copied, or null; if `keeps` itself is null, those after every `interval`
+//             tokens go to the sequence's snapshots, if there is one for them
 //
-// A layer's state is [taps - 1, widths of q, k and v] inputs of the convolutions, oldest first, then of each value head its memory,
-// transposed: [value_dim, key_stride], zeros after key_dim. A sequence's rows are neighbours, at consecutive positions, the first
-// one's state being that before it. They come one after the other, and sums have a fixed order: a row has the same bits in every
-// pass. Columns of a memory do not depend on each other: four lanes have one, in registers, 64 columns a block.
+// A layer's state is [taps - 1, widths of q, k and v] inputs of the convolutions, oldest first, then each value head's memory,
+// transposed: [value_dim, key_stride], zeros after key_dim. A sequence's rows are neighbours at consecutive positions; on entry, the
+// state is that before the first. They are processed one after the other, and sums have a fixed order: a row has the same bits in every
+// pass. Columns of a memory are independent: four lanes share one, in registers, 64 columns per block.
 //
 // PRECOND: delta_mix: grid (ceil((2 key_heads + value_heads) / 4), rows), block 128. delta_rule: grid (ceil(value_dim / 64),
 //   value_heads, rows), block 256. No shared memory; key_dim at most 128; pointers aligned to 16 bytes.
@@ -21,13 +21,13 @@
 struct DeltaNet {
   const RowState* rows;
   const SequenceView* sequences;
-  const float* raw[3];   // of queries, keys and values: [rows, width], before their convolutions
-  const float* conv[3];  // [taps, width], the last of a row's own
+  const float* raw[3];   // queries, keys and values: [rows, width], before their convolutions
+  const float* conv[3];  // [taps, width], the last tap for the row itself
   const float* a;        // [rows, value_heads], both
   const float* b;
   const float* a_log;  // [value_heads], both
   const float* dt_bias;
-  float* mixed[3];  // of queries and keys [rows, key_heads, key_stride], of length 1; of values [rows, value_heads, value_dim]
+  float* mixed[3];  // queries and keys [rows, key_heads, key_stride], of length 1; values [rows, value_heads, value_dim]
   float* rates;     // [rows, value_heads, 2]: alpha, beta
   int place, key_heads, value_heads, key_dim, value_dim, taps, activation;
   int padding;
@@ -35,12 +35,12 @@ struct DeltaNet {
   __device__ __forceinline__ int key_stride() const { return (key_dim + 15) / 16 * 16; }
   __device__ __forceinline__ int width(int part) const { return part < 2 ? key_heads * key_dim : value_heads * value_dim; }
   __device__ __forceinline__ int widths() const { return 2 * width(0) + width(2); }
-  /// Numbers before a state's memories, a multiple of 4, and all of it.
+  /// Elements of a state before its memories, a multiple of 4; and in total.
   __device__ __forceinline__ int inputs() const { return ((taps - 1) * widths() + 3) / 4 * 4; }
   __device__ __forceinline__ size_t state() const { return inputs() + (size_t)width(2) * key_stride(); }
   /// Whether the row continues the one before it.
   __device__ __forceinline__ bool continues(int row) const { return row > 0 && rows[row - 1].slot == rows[row].slot; }
-  /// Whether a row has a place in its sequence: not so where a decode step is replayed after its end.
+  /// Whether a row has a place in its sequence: false if a decode step is replayed after the sequence's end.
   __device__ __forceinline__ bool exists(int row) const {
     return (unsigned)rows[row].position < sequences[rows[row].slot].capacity;
   }
@@ -48,11 +48,11 @@ struct DeltaNet {
 
 namespace delta {
 
-constexpr int HEADS = 4;                     // of a block of delta_mix: one each warp
-constexpr int COLUMNS = 64, LANES = 4;       // of a block of delta_rule; that have a column together
-constexpr int FOURS = 128 / (4 * LANES);     // four neighbouring numbers of a column, of a lane
+constexpr int HEADS = 4;                     // per block of delta_mix: one per warp
+constexpr int COLUMNS = 64, LANES = 4;       // per block of delta_rule; lanes that share a column
+constexpr int FOURS = 128 / (4 * LANES);     // groups of four neighbouring elements of a column, per lane
 
-/// Input i of a part, `back` rows before `row`, of whose sequence `before` rows of the pass come before it.
+/// Input i of a part, `back` rows before `row`, which is preceded by `before` rows of its sequence in this pass.
 __device__ __forceinline__ float input(const DeltaNet& n, const float* state, int part, int row, int i, int back, int before) {
   if (back <= before) return n.raw[part][(size_t)(row - back) * n.width(part) + i];
   return state[(size_t)(n.taps - 1 - (back - before)) * n.widths() + part * n.width(0) + i];
@@ -87,7 +87,7 @@ __device__ __forceinline__ void mix_head(const DeltaNet& n, int row, int head) {
   for (int i = lane; i < stride; i += 32) to[i] = i < dim ? to[i] * factor : 0.0f;
 }
 
-/// A lane's part of a column: numbers 16 j + 4 lane + 0 .. 3.
+/// A lane's part of a column: elements 16 j + 4 lane + 0 .. 3.
 using Column = float[FOURS][4];
 
 __device__ __forceinline__ void load(Column& x, const float* from, int stride) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void store(float* to, const Column& x, int stride) {
   for (int j = 0; j < FOURS; ++j)
     if (16 * j < stride) store_vec<float>(to + 16 * j, x[j]);
 }
-/// In all lanes of the column.
+/// The dot product, in all lanes of the column.
 __device__ __forceinline__ float dot(const Column& x, const Column& y) {
   float sums[4] = {};
 #pragma unroll
@@ -112,8 +112,8 @@ __device__ __forceinline__ float dot(const Column& x, const Column& y) {
   return warp_reduce<Sum, LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-/// The inputs after row `row`, of whose sequence the pass's first is `first`, from those before that: to the same place at last, where
-/// a thread reads what comes later in time first.
+/// Writes the convolution inputs after row `row` to `to`, from those in `state`, which are from before `first`, the sequence's first row
+/// in the pass. The last call writes to `state` itself, where a thread reads later inputs before it overwrites them.
 __device__ __forceinline__ void keep_inputs(const DeltaNet& n, const float* state, float* to, int first, int row) {
   const int block = blockIdx.y * gridDim.x + blockIdx.x, step = gridDim.x * gridDim.y * blockDim.x;
   for (int i = block * blockDim.x + threadIdx.x; i < n.widths(); i += step) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void keep_inputs(const DeltaNet& n, const float* stat
 
 __device__ __forceinline__ void run(const DeltaNet& n, float* const* keeps, int interval, float* out) {
   const int first = blockIdx.z, head = blockIdx.y, key_head = head / (n.value_heads / n.key_heads), stride = n.key_stride();
-  if (n.continues(first) || !n.exists(first)) return;  // the blocks of the sequence's first row do them all
+  if (n.continues(first) || !n.exists(first)) return;  // the blocks of the sequence's first row handle them all
   const int lane = threadIdx.x % LANES, column = blockIdx.x * COLUMNS + threadIdx.x / LANES;
   const bool there = column < n.value_dim;
   const SequenceView& sequence = n.sequences[n.rows[first].slot];

@@ -1,4 +1,4 @@
-// Parts shared by the dense kernels: activations, and the splitting of float32 into 16-bit terms for the tensor cores.
+// Shared by the dense kernels: activations, and the splitting of float32 into 16-bit terms for the tensor cores.
 #pragma once
 #include "rounded.cuh"
 
@@ -8,14 +8,14 @@ struct MatrixJob {
   const float* scales;  // [outs] powers of two; null: 1
   const float* bias;    // [outs] or null
   float* y;             // [rows, outs]
-  int outs;             // 0: there is no such job
-  RoundedRows rounded;  // of a gate in gemm.cu: where its products with up go instead of y, if not null
+  int outs;             // 0: no such job
+  RoundedRows rounded;  // for a gate in gemm.cu: destination of its products with up instead of y, if not null
 };
-/// Up to three matrices of one launch, their blocks of outputs one after the other.
+/// Up to three matrices of one launch, their output blocks one after the other.
 struct MatrixJobs {
   MatrixJob job[3];
 
-  /// The number of the job that output block `block` is of; `block` is then counted from the job's first.
+  /// The number of the job that output block `block` belongs to; rebases `block` to the job's first.
   __device__ __forceinline__ int number(int& block, int outs_a_block) const {
     int number = 0;
 #pragma unroll
@@ -37,24 +37,24 @@ struct MatrixJobs {
   }
 };
 
-/// The gate's activation; the values are the kernels' `activation` parameter.
+/// The gate's activation; the values are those of the kernels' `activation` parameter.
 enum Activation { SILU = 0, GELU_TANH = 1 };
 
-// Where kernels must agree bit for bit (gemv's for 8 and for 16 rows), no product is left to the compiler to fuse with a
-// sum or not: __fmul_rn is never fused, __fmaf_rn always is.
+// Where kernels must be bit-identical (gemv's for 8 and for 16 rows), fusing a product with a sum is not left to the
+// compiler: __fmul_rn is never fused, __fmaf_rn always is.
 __device__ __forceinline__ float activate(float x, int activation) {
   if (activation == SILU) return x / (1.0f + expf(-x));
   const float cubic = __fmul_rn(__fmul_rn(0.044715f, x), __fmul_rn(x, x));
   return __fmul_rn(__fmul_rn(0.5f, x), 1.0f + tanhf(__fmul_rn(0.7978845608f, x + cubic)));
 }
 
-/// Results from the sums of two neighbouring outputs. The powers of two are exact; -0 adds nothing.
+/// Turns the sums of two neighbouring outputs into results. The powers of two are exact; -0 adds nothing.
 struct Finish {
   float2 scale = make_float2(1.0f, 1.0f), bias = make_float2(-0.0f, -0.0f);
 
   Finish() = default;
   __device__ __forceinline__ Finish(const MatrixJob& job, int out, bool there) {
-    // no branch, so that the loads of many are in flight together
+    // no branch, so that many loads are in flight together
     if (there & (job.scales != nullptr)) scale = *reinterpret_cast<const float2*>(job.scales + out);
     if (there & (job.bias != nullptr)) bias = *reinterpret_cast<const float2*>(job.bias + out);
   }
@@ -63,11 +63,11 @@ struct Finish {
   }
 };
 
-/// Writes TILES tiles of 16 rows x 8 outputs of a wide product, beside each other, as far as there are such rows and outputs. A lane
-/// has two neighbouring outputs of two rows, `row` and row + 8, in each tile, from `out` on: `sums(tile, i)` are output i % 2 of
-/// row i / 2; with GATED they are of the gate, and `up_sums` of up. `mode`: accumulate, or the activation. What some tiles
-/// need from memory is loaded together: a load for each number, one after the other, would take longer than the product.
-/// `of_all(max)`: the largest of both rows' outputs, where other warps have some of those that share a power of two.
+/// Writes TILES neighbouring tiles of 16 rows x 8 outputs of a wide product, skipping rows and outputs that do not exist. A lane
+/// has two neighbouring outputs of two rows, `row` and row + 8, in each tile, from `out` on: `sums(tile, i)` is output i % 2 of
+/// row i / 2; with GATED, of the gate, and `up_sums` of up. `mode`: accumulate, or the activation. The loads of several
+/// tiles are issued together: one load per value, one after the other, would take longer than the product.
+/// `of_all(max)`: the maxima of both rows' outputs, including those in other warps that share a power of two.
 template <bool GATED, int TILES, class Sums, class UpSums, class OfAll>
 __device__ __forceinline__ void store_products(const MatrixJob& job, const MatrixJob& up, int row, int out, int n, int mode,
                                                const Sums& sums, const UpSums& up_sums, const OfAll& of_all) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void store_products(const MatrixJob& job, const Matri
       }
     }
     if (GATED && job.rounded.values) {
-      float2 max = make_float2(0.0f, 0.0f);  // of each row
+      float2 max = make_float2(0.0f, 0.0f);  // per row
 #pragma unroll
       for (int tile = 0; tile < TOGETHER; ++tile)
         max = make_float2(fmaxf(max.x, max_abs(results[0][tile])), fmaxf(max.y, max_abs(results[1][tile])));
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_products(const MatrixJob& job, const Matri
   }
 }
 
-/// 1 / sqrt(mean square + eps), the factor of RMS norm; 1 if eps is negative: no norm.
+/// 1 / sqrt(mean square + eps), the factor of RMS norm; 1 (no norm) if eps is negative.
 __device__ __forceinline__ float norm_factor(float sum_of_squares, int width, float eps) {
   return eps < 0.0f ? 1.0f : 1.0f / sqrtf(sum_of_squares / (float)width + eps);
 }
@@ -133,11 +133,11 @@ __device__ __forceinline__ float sum_squares(const float (&x)[8]) {
 // ---- float32 as a sum of 16-bit terms -------------------------------------------------------------------------------
 //
 // x = RESTORE * (term[0] + NEXT * (term[1] + NEXT * (term[2] + ...))), so a product over terms is summed from the last
-// term to the first with a multiplication by NEXT between (exact: powers of two).
+// term to the first, multiplying by NEXT in between (exact: powers of two).
 //
 // bf16 has float32's range: NEXT = RESTORE = 1.
-// f16 has a narrow one. Each rest is scaled up by 2^11 before it is rounded, which keeps it out of the subnormals, and
-// x itself is scaled down by 2^6 first, so that |x| up to 4e6 does not overflow; beyond, the result is not finite.
+// f16 has a narrow one. Each remainder is scaled up by 2^11 before it is rounded, which keeps it out of the subnormals, and
+// x itself is first scaled down by 2^6, so that |x| up to 4e6 does not overflow; beyond that, the result is not finite.
 
 template <class T>
 struct Split;
@@ -150,8 +150,8 @@ struct Split<__half> {
   static constexpr float NEXT = 1.0f / 2048.0f, RESTORE = 64.0f;
 };
 
-/// Writes one term of two values, rounded to nearest, as a word, and leaves in `low` and `high` what the next terms have to
-/// give. PRECOND: the values have been multiplied by 1 / RESTORE.
+/// Returns one term of two values, rounded to nearest, as a word, and leaves the remainder for the next terms in `low` and
+/// `high`. PRECOND: the values have been multiplied by 1 / RESTORE.
 template <class T>
 __device__ __forceinline__ unsigned take_term(float& low, float& high) {
   const unsigned word = pack2<T>(low, high);
@@ -161,7 +161,7 @@ __device__ __forceinline__ unsigned take_term(float& low, float& high) {
   return word;
 }
 
-/// As take_term<__nv_bfloat16>, truncating: cheaper, and three terms give x exactly.
+/// As take_term<__nv_bfloat16>, but truncating: cheaper, and three terms represent x exactly.
 __device__ __forceinline__ unsigned take_truncated_bf16(float& low, float& high) {
   const unsigned word = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);  // the upper halves
   low -= __uint_as_float(__float_as_uint(low) & 0xffff0000u);
@@ -169,7 +169,7 @@ __device__ __forceinline__ unsigned take_truncated_bf16(float& low, float& high)
   return word;
 }
 
-/// Terms of eight floats: three in bf16 are exact, two in f16 hold x to 2^-22 of its size (or an absolute 2^-30).
+/// Terms of eight floats: three in bf16 are exact, two in f16 hold x to a relative 2^-22 (or an absolute 2^-30).
 template <class T, int TERMS>
 __device__ __forceinline__ void split(const float (&x)[8], unsigned (&terms)[TERMS][4]) {
 #pragma unroll

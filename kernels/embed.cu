@@ -2,9 +2,9 @@
 //
 //   embed_{f16,f32}  (embedding, scales, rows, x, width, vocab, scale)
 //
-//   embedding  [vocab, width] of the type; scales [vocab] powers of two of its rows, or null: 1
-//   rows       [rows] RowState; x [rows, width] f32; scale 1, Gemma sqrt(hidden_size)
-//   A token outside the vocabulary gives NaN, which the final norm reports: never an access out of bounds.
+//   embedding  [vocab, width] of the type; scales [vocab] its rows' powers of two, or null: 1
+//   rows       [rows] RowState; x [rows, width] f32; scale 1, for Gemma sqrt(hidden_size)
+//   A token outside the vocabulary produces NaN, which the final norm reports, never an out-of-bounds access.
 //
 // PRECOND: grid (ceil(width / 2048), rows), block 256, no shared memory; width a multiple of 8.
 // PRECOND: pointers aligned to 16 bytes.
@@ -36,7 +36,7 @@ __device__ __forceinline__ void gather(const T* __restrict__ embedding, const fl
     for (int i = 0; i < VEC<T>; i += 4) {
       float four[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) four[j] = values[i + j] * row_scale * scale;  // the first is exact
+      for (int j = 0; j < 4; ++j) four[j] = values[i + j] * row_scale * scale;  // the first product is exact
       store_vec(to + part + i, four);
     }
   }

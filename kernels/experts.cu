@@ -1,4 +1,4 @@
-// The feed-forward network of a layer with experts: which of them each row goes through, and their products.
+// The feed-forward network of a layer with experts: each row's choice of experts, and their products.
 //
 //   choose_experts      (logits, experts, top_k, normalize, scales, ids, shares)
 //   group_choices       (ids, rows, top_k, groups)                            the choices of each expert
@@ -7,23 +7,23 @@
 //   expert_sum          (products, shares, outs, top_k, accumulate, y)                y = sum over the chosen of share * product
 //
 //   logits    [rows, experts] f32, of the router
-//   ids       [rows, top_k] int: the experts of the highest logits, of equals the lower ids; ascending; -1: none
-//   shares    [rows, top_k] f32: their probabilities; normalize: divided by their sum; scales: times that of the
-//             expert, [experts] f32 or null
+//   ids       [rows, top_k] int: the experts with the highest logits, ties by lower id; ascending; -1: none
+//   shares    [rows, top_k] f32: their probabilities; normalize: divided by their sum; scales: times the
+//             expert's scale, [experts] f32 or null
 //   experts   [experts] ExpertView; {w} = f16, f32: the type of all their weights
-//   x         [rows, k] f32, normed    h, products  [rows, top_k, inner and outs] f32    y  [rows, outs] f32
+//   x         [rows, k] f32, normed    h, products  [rows, top_k, inner or outs] f32    y  [rows, outs] f32
 //   activation as in dense.cuh; accumulate: y is added to
 //
-// A warp computes one output of a choice, in float32: lane l multiplies 16 bytes of weights of every 32 * 16, and the lanes'
-// sums are added in a fixed order. Grouped, it multiplies a row of weights by up to eight rows at once, each in the same order. So
-// a row has the same bits in every pass.
+// A warp computes one output of a choice, in float32: lane l multiplies 16 of every 32 * 16 bytes of weights, and the lanes'
+// sums are added in a fixed order. If grouped, it multiplies a row of weights by up to eight rows at a time, each in the same order,
+// so a row has the same bits in every pass.
 //
 // PRECOND: choose_experts: grid rows, block 32; top_k from 1 to 32 and at most experts. group_choices: grid experts, block 32.
-// PRECOND: the products: block 256; grid (ceil(inner or outs / 8), rows * top_k, or experts where choices are grouped); k and inner
+// PRECOND: the products: block 256; grid (ceil(inner or outs / 8), rows * top_k, or experts if choices are grouped); k and inner
 // multiples of 8; x, h and the matrices aligned to 16 bytes. expert_sum: block 256, grid (ceil(outs / 256), rows). No shared memory.
 #include "dense.cuh"
 
-/// The matrices of one expert: gate and up [inner, k], down [outs, inner]; powers of two of their rows, or null: 1.
+/// The matrices of one expert: gate and up [inner, k], down [outs, inner]; their rows' powers of two, or null: 1.
 struct ExpertView {
   const void* gate;
   const float* gate_scales;
@@ -33,7 +33,7 @@ struct ExpertView {
   const float* down_scales;
 };
 
-/// The choices of each expert, numbers row * top_k + i, ascending; null: not grouped.
+/// The choices of each expert, numbered row * top_k + i, ascending; null: not grouped.
 struct ChoiceGroups {
   int* choices;  // [experts, rows]
   int* counts;   // [experts]
@@ -46,7 +46,7 @@ namespace experts {
 constexpr int WARPS = 8;
 constexpr int TOGETHER = 8;  // choices of a group that are multiplied together
 
-/// A logit and whose it is; the first in the order of choice is the largest.
+/// A logit and its expert; the order of choice is from the largest down.
 struct Logit {
   float value;
   int id;
@@ -65,7 +65,7 @@ __device__ __forceinline__ Logit first_of_warp(Logit x) {
   return x;
 }
 
-/// Sums over i of w[i] x[n][i], in every lane.
+/// Sums over i of w[i] x[n][i], returned in every lane.
 template <class W, int N>
 __device__ __forceinline__ void dots(const void* weights, size_t row, const float* scales, const float* const (&x)[N], int width,
                                      float (&sums)[N]) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void dots(const void* weights, size_t row, const floa
   for (int n = 0; n < N; ++n) sums[n] = warp_reduce<Sum>(sums[n]) * scale;
 }
 
-/// Runs `f(choices, count)` for all choices of the block, up to N at once; those beyond count repeat the last.
+/// Runs `f(choices, count)` for all choices of the block, up to N at a time; those beyond count repeat the last.
 template <int N, class F>
 __device__ __forceinline__ void each(const ChoiceGroups& groups, F f) {
   const int count = groups.choices ? groups.counts[blockIdx.y] : 1;
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(32)
   const int lane = threadIdx.x;
   const float* row = logits + (size_t)blockIdx.x * experts;
   float max = 0.0f, value = -infinity();
-  int id = experts;  // the last choice, and at the end of lane i the i-th: everything comes after a larger value
+  int id = experts;  // in the end, lane i's is the i-th choice; `last` starts ahead of everything
   experts::Logit last = {infinity(), -1};
   for (int i = 0; i < top_k; ++i) {
     experts::Logit best = {-infinity(), experts};
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(32)
   int before = 0;  // choices with a lower id
   for (int i = 0; i < top_k; ++i) before += __shfl_sync(FULL_WARP, id, i) < id;
   if (lane >= top_k) return;
-  // a row that is not finite chooses nothing (-1), and the final norm reports it
+  // a non-finite row chooses nothing (-1), and the final norm reports it
   const bool chosen = id < experts;
   const size_t at = (size_t)blockIdx.x * top_k + (chosen ? before : lane);
   ids[at] = chosen ? id : -1;

@@ -1,9 +1,9 @@
-// Gates: numbers of rows multiplied by an activation of others.
+// Gates: rows multiplied elementwise by an activation of their gates.
 //
 //   gate_rows  (gate, gate_stride, gate_step, x, x_stride, width, activation, y)     y[r, i] = act(gate of r, i) * x[r, i]
 //
-//   gate   f32, that of number i of row r at r * gate_stride + i * gate_step (0: one gate for all of a row)
-//   x      [rows, x_stride] f32, of which the first `width` of a row are taken
+//   gate   f32, for element i of row r at r * gate_stride + i * gate_step (0: one gate for the whole row)
+//   x      [rows, x_stride] f32, of which the first `width` elements of each row are used
 //   y      [rows, width] f32; may be x, or a gate of y's own shape
 //   activation as in dense.cuh, or 2: sigmoid
 //

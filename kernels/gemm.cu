@@ -1,20 +1,20 @@
 // Products of many activation rows with weight matrices on the tensor cores, for prefill and ensembles:
 // y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
-// Activations are one f16 number each, with powers of two (rounded.cuh): rms_norm_f16 (norm.cu), attn_prefill.cu and
-// gemm_gated write them, round_rows makes them of any f32. What that costs: RESULTS.md, precision.
+// Activations are one f16 value each, with powers of two (rounded.cuh): rms_norm_f16 (norm.cu), attn_prefill.cu and
+// gemm_gated write them, round_rows makes them from any f32. For the cost, see RESULTS.md, precision.
 //
-// A block of 4 warps computes M rows x M outputs, M = 64 or 128, each warp a quarter: as many rows as outputs, so that what
-// the second cache, shared memory and registers have to deliver for a multiplication is least. With GATED half of the
-// outputs are the gate's and the others the same of up, of which a lane has both, so that their sums never leave it. Slices of
-// 64 elements of k, a line of 128 bytes a row, come through shared memory by cp.async, the next ones while one is
-// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: then its power of two takes
-// it into float32 sums, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k alone: a row
-// has the same bits in every chunk, at every place, with either M.
+// A block of 4 warps computes M rows x M outputs, M = 64 or 128, each warp a quarter: as many rows as outputs, which minimises the
+// traffic of L2, shared memory and registers per multiplication. With GATED, half of the
+// outputs are the gate's and the other half the same ones of up; a lane has both, so that their sums never leave it. Slices of
+// 64 elements of k, a line of 128 bytes per row, pass through shared memory by cp.async, the next ones while one is
+// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: it is then scaled by its power of
+// two and added to float32 sums, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k only:
+// a row has the same bits in every chunk, at every position, with either M.
 //
 //   gemm_m{64,128}        (x, jobs, n, k, accumulate)
 //   gemm_gated_m{64,128}  (x, jobs, n, k, activation)                    y of job 0 = act(its sums) * sums of job 1; or rounded
-//   round_rows            (x, width, to)                                 to <- x, one power of two a row
+//   round_rows            (x, width, to)                                 to <- x, one power of two per row
 //
 //   x           [n, k], rounded; round_rows: [rows, width] f32     jobs        matrices over the same x, f16 (MatrixJobs)
 //   accumulate  0: y is written; 1: y is added to                  activation  0 SiLU, 1 GELU (tanh)
@@ -23,39 +23,39 @@
 // PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / m), gated: ceil(2 outs / m)), block 128; k a multiple
 //   of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than
 //   48 KiB, so that the limit must be raised).
-// m64 is for few rows; those of a block that are not there cost time, not correctness.
+// m64 is for few rows; a block's missing rows cost time, not correctness.
 // PRECOND: round_rows: grid rows, block 1024, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 #include "dense.cuh"
 
 namespace gemm {
 
 constexpr int BK = 64;                 // elements of k in a stage
-constexpr int LINE = BK * 2;           // bytes of a row in a stage
-constexpr int CHUNKS = LINE / 16;      // 16-byte copies of a row
+constexpr int LINE = BK * 2;           // bytes per row in a stage
+constexpr int CHUNKS = LINE / 16;      // 16-byte copies per row
 constexpr int CHAIN = 32;              // elements of k that a tensor core adds up
-constexpr int THREADS = 128, ROWS_AT_ONCE = THREADS / CHUNKS;  // rows that the block copies at once
+constexpr int THREADS = 128, ROWS_AT_ONCE = THREADS / CHUNKS;  // rows that the block copies together
 
-/// Sizes of a block of M rows and M rows of weights; its warps are two by two.
+/// Sizes of a block of M rows and M rows of weights; its warps are arranged two by two.
 template <int M>
 struct Tile {
-  static constexpr int PART = M / 2;                      // rows, and rows of weights, of a warp
+  static constexpr int PART = M / 2;                      // rows, and rows of weights, per warp
   static constexpr int M_TILES = PART / 16, N_TILES = PART / 8;
-  static constexpr int COPIES = M / ROWS_AT_ONCE;         // of a thread, of x and of w
-  static constexpr int SCALES = 2 * M * LINE;             // where a stage's powers of two are, two of a row: after rows of x, and of w
+  static constexpr int COPIES = M / ROWS_AT_ONCE;         // per thread, of x and of w each
+  static constexpr int SCALES = 2 * M * LINE;             // offset of a stage's powers of two, two per row: after the rows of x and of w
   static constexpr int STAGE = SCALES + M * 8;
-  static constexpr int STAGES = M == 64 ? 4 : 2, BYTES = STAGES * STAGE;  // few rows wait for memory, many compute
-  static constexpr int SHARED = BYTES + (PART / 2 < SHARING ? M * 8 : 0);  // maxima, where gates that share a power are two warps'
+  static constexpr int STAGES = M == 64 ? 4 : 2, BYTES = STAGES * STAGE;  // few rows are memory-bound, many compute-bound
+  static constexpr int SHARED = BYTES + (PART / 2 < SHARING ? M * 8 : 0);  // maxima, if two warps' gates share a power
 };
 
-/// A thread's part of the copy of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
-/// ldmatrix meets no bank twice. Rows beyond the last are zeros.
+/// A thread's share of the copy of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
+/// ldmatrix has no bank conflicts. Rows beyond the last are zeros.
 template <int M, bool GATED>
 struct Copies {
   static constexpr int COPIES = Tile<M>::COPIES, OF_GATE = GATED ? COPIES / 2 : COPIES;
   const __half *x, *w, *up;  // this thread's chunk of its first rows; of w: of the gate, and of up
   const float* scales;       // of row threadIdx.x of the block
-  bool scaled;               // whether there is such a row
-  int rows, outs;            // from the first rows on, if they are there
+  bool scaled;               // whether that row exists
+  int rows, outs;            // remaining from the first rows on
   size_t stride;             // elements to its next row
   unsigned char* to;
   int left;                  // elements of k from the next slice on
@@ -76,7 +76,7 @@ struct Copies {
     left = k;
   }
 
-  /// Starts the copies of the next slice into a stage; zeros beyond k. A group in any case, which keeps the count.
+  /// Starts the copies of the next slice into a stage; zeros beyond k. Always commits a group, to keep the count.
   __device__ __forceinline__ void fetch(int stage) {
     unsigned char* place = to + stage;
     const bool on = left > (int)(threadIdx.x % CHUNKS * 8);
@@ -96,31 +96,31 @@ struct Copies {
   }
 };
 
-/// A warp's part of a block. With GATED, tiles are of the gate and of up in turns.
+/// A warp's part of a block. With GATED, tiles alternate between the gate and up.
 template <int M, bool GATED>
 struct Warp {
   using Layout = Tile<M>;
   static constexpr int M_TILES = Layout::M_TILES, N_TILES = Layout::N_TILES, STEPS = CHAIN / 16;
   static constexpr int OUTS = GATED ? Layout::PART / 2 : Layout::PART;
-  static constexpr int SECOND = GATED ? M / 2 : 8, NEXT = GATED ? 8 : 16;  // rows to the other tile of a pair, to the next pair
+  static constexpr int SECOND = GATED ? M / 2 : 8, NEXT = GATED ? 8 : 16;  // rows to the other tile of a pair, and to the next pair
   float sum[M_TILES][N_TILES][4];  // [16 rows each][8 outputs each], as mma leaves them
-  unsigned x, w;                   // what ldmatrix takes of the first stage and the first 16 elements of k, from dyn_smem
+  unsigned x, w;                   // ldmatrix offsets from dyn_smem, for the first stage and the first 16 elements of k
 
   __device__ __forceinline__ static int first_row() { return threadIdx.x / 32 % 2 * Layout::PART; }
   __device__ __forceinline__ static int first_out() { return threadIdx.x / 64 * OUTS; }
 
   __device__ __forceinline__ void begin() {
     const int lane = threadIdx.x % 32;
-    // of x, lanes 0 .. 15: rows 0 .. 15, k 0 .. 7, lanes 16 .. 31: k 8 .. 15; of w, eight lanes each: outputs 0 .. 7 of a
-    // tile and k 0 or 8, those of the other tile and k 0 or 8
+    // of x, lanes 0 .. 15: rows 0 .. 15, k 0 .. 7, lanes 16 .. 31: k 8 .. 15; of w, eight lanes each: outputs 0 .. 7 of one
+    // tile with k 0 or 8, then of the other tile with k 0 or 8
     x = (first_row() + lane % 16) * LINE + (lane / 16 ^ lane % 8) * 16;
     w = (M + first_out() + lane / 16 * SECOND + lane % 8) * LINE + (lane / 8 % 2 ^ lane % 8) * 16;
 #pragma unroll
     for (int i = 0; i < M_TILES * N_TILES * 4; ++i) sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
   }
 
-  /// sum += the products over a slice of k, which lies in a stage, times the rows' powers of two. Chunks are two apart from 16 elements of k to the next,
-  /// before the permutation, and so they are after it.
+  /// sum += the products over the slice of k in a stage, times the rows' powers of two. Consecutive 16 elements of k are two chunks
+  /// apart, both before and after the permutation.
   __device__ __forceinline__ void multiply(int stage) {
 #pragma unroll 1
     for (int first = 0; first < BK; first += CHAIN) {
@@ -159,7 +159,7 @@ struct Warp {
     }
   }
 
-  /// Lane 4g + t has of each tile rows g and g + 8, outputs 2t and 2t + 1. `mode`: accumulate, or the activation.
+  /// Lane 4g + t has rows g and g + 8, outputs 2t and 2t + 1 of each tile. `mode`: accumulate, or the activation.
   __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, int block_row, int block_out, int n,
                                         int mode) {
     constexpr int TILES = GATED ? N_TILES / 2 : N_TILES;
@@ -167,7 +167,7 @@ struct Warp {
     float2* maxima = reinterpret_cast<float2*>(dyn_smem + Layout::BYTES);  // [2 halves of the outputs, rows / 2]
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
-      // where a warp has half of what shares a power of two, the other half is the other's that has the same rows
+      // if a warp has half of the values that share a power of two, the other half is in the warp with the same rows
       const auto of_all = [&](float2 max) {
         if constexpr (OUTS < SHARING) {
           float2* const of_rows = maxima + (first_row() / 16 + m) * 8 + g;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void product(const RoundedRows& x, const MatrixJobs& 
 #pragma unroll 1
   for (int done = 0; done < k; done += BK) {
     cp_wait<STAGES - 2>();
-    __syncthreads();  // this slice is there for all, and all have done with the stage that is fetched into next
+    __syncthreads();  // this slice is visible to all, and all are done with the stage that is filled next
     copies.fetch(read == 0 ? END - STAGE : read - STAGE);
     warp.multiply(read);
     read = read + STAGE == END ? 0 : read + STAGE;

@@ -1,31 +1,31 @@
-// The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak by wgmma alone and outrun
-// the second cache: y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
+// The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak only with wgmma and outrun
+// L2: y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
 // A block computes 128 rows x 128 outputs, as gemm_m128 does; two blocks with the same rows are a cluster. Each reads half of the
-// rows and its own weights from the second cache, and the copy engine (TMA) brings the rows to both: three quarters of what gemm_m128
-// reads. Clusters of four would read half, but a cluster lies in one GPC, and on an H200 only 30 of them fit at once: the 128 blocks of
-// 4096 outputs would take two rounds. As many clusters as run at once take turns at the blocks: the copies for the next block begin while
-// one is written.
+// rows and its own weights from L2, and the copy engine (TMA) delivers the rows to both: three quarters of gemm_m128's
+// reads. Clusters of four would read half, but a cluster lies within one GPC, and on an H200 only 30 of them fit at once: the 128 blocks of
+// 4096 outputs would take two rounds. As many clusters as run at once take turns at the blocks: the copies for the next block start while
+// the current one is being written.
 //
 // Slices of 64 elements of k pass through STAGES stages: one thread starts a stage's copies as soon as all readers are done with it, and
-// two groups of four warps multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; both chains of a
-// slice are in flight, and the sums of one are added up, times the rows' powers of two, while the other runs. The order of sums is
-// gemm.cu's: the same bits, where the tensor cores add alike in both kinds of instruction. Whether they do is not published, so one model's
-// wide passes take the one or the other.
+// two groups of four warps multiply, 64 rows each. As in gemm.cu, no chain on the tensor cores is longer than 32 elements; both chains of a
+// slice are in flight, and the sums of one, times the rows' powers of two, are added up while the other runs. The order of sums is
+// gemm.cu's: bit-identical if the tensor cores add in the same way in both kinds of instruction. Whether they do is not published, so a
+// model's wide passes all use one or the other.
 //
 //   gemm_hopper        (x_map, w_maps, x_scales, jobs, n, k, accumulate)
 //   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1; or rounded
 //
-//   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same of each job's matrix
-//   others      as gemm.cu; of a job `w` is not used
+//   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same for each job's matrix
+//   others      as in gemm.cu; a job's `w` is not used
 //
-// PRECOND: grid (1, 2 c) for c clusters, which take turns; at most ceil(n / 128) ceil(b / 2) have work, with b the sum over jobs of
+// PRECOND: grid (1, 2 c) for c clusters, which take turns; at most ceil(n / 128) ceil(b / 2) have work, where b is the sum over jobs of
 //   ceil(outs / 128), gated: ceil(outs / 64). Block 384; k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16
 //   bytes; dynamic shared memory NAME_shared_bytes.
 #include "dense.cuh"
 #include "hopper.cuh"
 
-/// Of the matrices of a launch.
+/// Tensor maps of a launch's matrices.
 struct TensorMaps {
   TensorMap of_job[3];
 };
@@ -33,21 +33,21 @@ struct TensorMaps {
 #if HAS_WGMMA
 namespace hopper {
 
-// Blocks of a cluster, 1 or 2 either way: beside each other in x have the same outputs, in y the same rows.
+// Blocks of a cluster, 1 or 2 in either direction: neighbours in x have the same outputs, in y the same rows.
 constexpr unsigned CLUSTER_X = 1, CLUSTER_Y = 2;
-constexpr int M = 128;                  // rows of a block, and outputs, or gates and ups
+constexpr int M = 128;                  // rows per block, and outputs, or gates and ups
 constexpr int BK = 64;                  // elements of k in a stage
 constexpr int CHAIN = 32;               // elements of k that a tensor core adds up
-constexpr int TILE = 64 * BK * 2;       // bytes of what one copy brings: 64 rows of x or of w
-constexpr int X = 0, W = 2 * TILE;      // where they are in a stage
+constexpr int TILE = 64 * BK * 2;       // bytes per copy: 64 rows of x or of w
+constexpr int X = 0, W = 2 * TILE;      // their offsets in a stage
 constexpr int STAGE = 4 * TILE, STAGES = 6;
-constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
+constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one extra group starts the copies
 constexpr int THREADS = (GROUPS + 1) * GROUP;
-constexpr int REGISTERS = 232, REGISTERS_TO_COPY = 40;  // of a thread; launched with 168, the third of a multiprocessor's
+constexpr int REGISTERS = 232, REGISTERS_TO_COPY = 40;  // per thread; launched with 168, a third of a multiprocessor's per group
 constexpr int SHARED_BY = CLUSTER_X + CLUSTER_Y - 1;  // blocks that a block copies to, and that copy to it
 constexpr int BYTES = OPERAND_ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
 
-/// The stages, and who may use them: `full` ends a phase when a slice is there, `empty` when all have read it.
+/// The stages and their barriers: `full` ends a phase when a slice is there, `empty` when all have read it.
 struct Ring {
   unsigned char* stages;
   Mbarrier *full, *empty;
@@ -75,15 +75,15 @@ struct Place {
   __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + CLUSTER_X * y; }
   __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, CLUSTER_Y - 1); }
   __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(CLUSTER_X - 1, y); }
-  /// Block i of those that copy to this one, which are those that it copies to; i below SHARED_BY.
+  /// The i-th block that copies to this one, which this one also copies to; i below SHARED_BY.
   __device__ __forceinline__ unsigned neighbour(unsigned i) const {
     return i < CLUSTER_X ? rank((x + i) % CLUSTER_X, y) : rank(x, y ^ 1);
   }
 };
 
-/// Starts the copies of all slices: of half of the block's rows for the blocks with the same rows, and of half of its weights for those
-/// with the same outputs, the others of which bring the rest; of all where there are no others. Weights: of job `number` from output
-/// `out` on, or with GATED the gate's and up's in turns.
+/// Starts the copies of all slices: half of the block's rows to the blocks with the same rows, and half of its weights to those with
+/// the same outputs, whose other block copies the rest; everything if there is no other. Weights: of job `number` from output
+/// `out` on, or with GATED the gate's and up's in alternation.
 template <bool GATED>
 __device__ __forceinline__ void copy_slices(const Ring& ring, Turn& turn, const TensorMap& x, int row, const TensorMaps& w, int number,
                                             int out, int k) {
@@ -103,8 +103,8 @@ __device__ __forceinline__ void copy_slices(const Ring& ring, Turn& turn, const 
   }
 }
 
-/// The powers of two of a lane's two rows, 8 apart, for the two chains of a slice: prefetched while the slice before it is multiplied,
-/// as they come from the second cache. A row that is not there has those of the last one.
+/// The powers of two of a lane's two rows, 8 apart, for the two chains of a slice: prefetched while the previous slice is multiplied,
+/// because they come from L2. A missing row uses those of the last one.
 class RowScales {
   static constexpr int OF_SLICE = BK / SHARING;
   const float *first, *second;
@@ -122,13 +122,13 @@ class RowScales {
     if (left > 0) next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
     first += OF_SLICE, second += OF_SLICE, left -= BK;
   }
-  /// To the next slice.
+  /// Advances to the next slice.
   __device__ __forceinline__ void advance() {
     rows[0] = next[0], rows[1] = next[1];
     if (left + BK <= CHAIN) rows[0].y = rows[1].y = 0.0f;  // not written
     fetch();
   }
-  /// Of row `row` for chain `chain` of the slice.
+  /// For row `row` and chain `chain` of the slice.
   __device__ __forceinline__ float operator()(int row, int chain) const { return chain == 0 ? rows[row].x : rows[row].y; }
 };
 
@@ -136,9 +136,9 @@ class RowScales {
 struct Group {
   float sum[64];               // as wgmma leaves them
   const Operand x, w;          // of the first stage
-  const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
+  const RemoteBarriers empty;  // of the block that this thread notifies of an empty stage; the first SHARED_BY threads do so
 
-  // a shuffle, so that the compiler takes the number for uniform in a warp, and computes with it once
+  // a shuffle, so that the compiler treats the number as warp-uniform and computes with it only once
   __device__ __forceinline__ explicit Group(const Ring& ring)
       : x(Operand::at(ring.stages + X + __shfl_sync(0xffffffffu, threadIdx.x / GROUP, 0) * TILE)),
         w(Operand::at(ring.stages + W)),
@@ -162,12 +162,12 @@ struct Group {
 #pragma unroll
     for (int i = 0; i < 64; ++i) sum[i] = fmaf(d[i], scales(i / 2 % 2, chain), sum[i]);
   }
-  /// Lets those who copy to this stage of this block use it again.
+  /// Releases a stage to the blocks that copy to it.
   __device__ __forceinline__ void release(int stage) const {
     if (threadIdx.x % GROUP < SHARED_BY) mbarrier_arrive(empty, stage);
   }
 
-  /// The chains of a slice in flight.
+  /// Multiplies all slices, with both chains of one in flight.
   __device__ __forceinline__ void multiply(const Ring& ring, Turn& turn, int k, RowScales scales) {
     clear();
     float first[64], second[64];
@@ -194,21 +194,21 @@ struct Group {
   }
 };
 
-/// The products of the blocks that a cluster computes one after the other, the number of clusters apart.
+/// The blocks that a cluster computes one after the other, with a stride of the number of clusters.
 template <bool GATED>
 class Blocks {
   static constexpr int OUTS = GATED ? M / 2 : M;
   const MatrixJobs& jobs;
-  int of_rows, end, at = blockIdx.y / CLUSTER_Y;  // clusters: beside each other, all, and this one's
+  int of_rows, end, at = blockIdx.y / CLUSTER_Y;  // in clusters: along the rows, in total, and this one's
 
  public:
-  int row, number, out;  // of the block: its first row, its job, and its first output of that
+  int row, number, out;  // of the block: its first row, its job, and its first output in that job
 
   __device__ __forceinline__ Blocks(const MatrixJobs& jobs, int n)
       : jobs(jobs),
         of_rows(ceil_div(n, CLUSTER_X * M)),
         end(of_rows * ceil_div(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), CLUSTER_Y)) {}
-  /// To the next one, if there is one.
+  /// Advances to the next block, if there is one.
   __device__ __forceinline__ bool next() {
     if (at >= end) return false;
     row = (at % of_rows * CLUSTER_X + blockIdx.x) * M;
@@ -242,7 +242,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
       group.store<GATED>(jobs.job[block.number], jobs.job[1], own, block.out, n, mode);
     }
   }
-  cluster_sync();  // others copy to this block and arrive at its barriers
+  cluster_sync();  // others still copy to this block and arrive at its barriers
 }
 
 }  // namespace hopper

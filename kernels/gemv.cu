@@ -1,18 +1,18 @@
 // Products of a few activation rows with a weight matrix: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k]
-// (+ bias[o]), for 1..=64 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to
-// two lines (128 bytes of an output's weights) ahead of the arithmetic: 32 to 128 KB in flight a block. The first two
-// lines are prefetched before the kernels before this one have ended.
+// (+ bias[o]), for 1..=64 rows. Memory-bound: every weight byte is read once, by asynchronous copies that run one to
+// two lines (128 bytes of an output's weights) ahead of the arithmetic: 32 to 128 KB in flight per block. The first two
+// lines are prefetched before the preceding kernels have ended.
 //
-// The arithmetic runs on the tensor cores, because from 8 rows on the scalar units of a big GPU are slower than its
-// memory. It is still that of float32: activations are split into two f16 terms (to 2^-22), products are exact, at
+// The arithmetic runs on the tensor cores, because from 8 rows on the scalar units of a large GPU are slower than its
+// memory. It is still float32-like: activations are split into two f16 terms (to 2^-22), products are exact, at
 // most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
 //
-// Who does what: a block of 8 warps has the outputs of the table below. The warps take the lines of k in turns. A line of
-// weights goes to the warp's own part of shared memory, and ldmatrix puts it into the registers that mma takes its operand
-// from. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of row g, which it splits into its own part of
-// the other operand. At the end the warps' sums are added in order.
-// The order of all sums depends on k alone, and no product is left to the compiler to fuse with a sum: a row has the
-// same bits in every batch, in all row variants and at every place.
+// Division of work: a block of 8 warps has the number of outputs given in the table below. The warps take the lines of k in
+// turns. A line of weights is copied to the warp's own part of shared memory, and ldmatrix loads it into registers as an mma
+// operand. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of row g, which it splits into its own part of
+// the other operand. At the end, the warps' sums are added in order.
+// The order of all sums depends on k only, and no product is left for the compiler to fuse with a sum: a row has the
+// same bits in every batch, in all row variants and at every position.
 //
 // With NORM (gemv_qkv and gemv_gated), the input is RMS-normed on the way: products take x (weight + offset), the sum of
 // squares is gathered in the same pass, and the row's factor is applied to the result.
@@ -22,7 +22,7 @@
 //
 // Kernels, {w} = f16, q8 (8 bits, q8.cuh), f32 (split as well, into bf16: correct, not fast), {r}:
 //
-//            rows at most   outputs of a block   of gated: as many gates, and ups
+//            rows at most   outputs per block    gated: as many gates, and ups
 //   r8                  8                   16                                 16
 //   r16                16                   32                                 16
 //   r64     not f32    64                   64                                 32
@@ -34,17 +34,17 @@
 //
 //   x            [rows, k] f32           norm_weight  [k] f32, eps as in the model, norm_offset 0 or 1
 //   jobs         up to three matrices over the same x, in one launch (q, k, v); unused ones have outs = 0
-//   job.w        [outs, k]; of q8 lines  job.bias     [outs] f32 or null
+//   job.w        [outs, k]; q8: lines     job.bias     [outs] f32 or null
 //   job.scales   [outs] f32 or null: 1   accumulate   0: y is written; 1: y is added to (residual stream)
-//   job.y        [rows, outs] f32; of gated that of job 0 = act(sums of job 0, the gate) * sums of job 1; of qkv that of
-//                job 0, the queries, alone where keys and values are cached
+//   job.y        [rows, outs] f32; for gated, job 0's = act(sums of job 0, the gate) * sums of job 1; for qkv, only job 0's,
+//                the queries, if keys and values are cached
 //   to           RopeTarget (rope.cuh)
 //   activation   0 SiLU, 1 GELU (tanh)
 //
-// PRECOND: block 256. grid x = sum over jobs of ceil(outs / outputs of a block); gated: ceil(outs / gates).
+// PRECOND: block 256. grid x = sum over jobs of ceil(outs / outputs per block); gated: ceil(outs / gates).
 // PRECOND: dynamic shared memory NAME_shared_bytes.
-// PRECOND: rows from 1 to those of the variant; k a multiple of 8, of q8 of 16; x, w, norm_weight aligned to 16 bytes; y is not x.
-// PRECOND: of qkv with `to.cos`: head_dim a multiple of 16, outs of head_dim.
+// PRECOND: rows from 1 to the variant's maximum; k a multiple of 8, for q8 of 16; x, w, norm_weight aligned to 16 bytes; y is not x.
+// PRECOND: qkv with `to.cos`: head_dim a multiple of 16, outs of head_dim.
 #include "gemv.cuh"
 
 namespace gemv {
@@ -53,29 +53,29 @@ namespace gemv {
 template <int BATCHES, int TILES>
 struct Sums {
   float y[TILES][BATCHES][4];  // as mma leaves them
-  float squares[BATCHES];      // of row g, over this lane's part of k
+  float squares[BATCHES];      // row g's, over this lane's part of k
 };
 
-/// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next. The scales of 8 bits follow.
+/// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next. Scales of 8-bit weights follow.
 template <class W, int TILES>
 struct Ring {
   using Unit = typename Line<W>::Unit;
   static constexpr int LINE = Line<W>::ELEMENTS;
   static constexpr int PLACE = TILES * TILE * Line<W>::BYTES, BYTES = 2 * PLACE;
   static constexpr int EIGHT = 8 * LINE_BYTES;  // from output g to output g + 8
-  static constexpr int CHUNK = 16 / (int)sizeof(Unit), OF_CHUNK = LINE / 8;  // its units, and its elements
-  static constexpr int SCALES = Line<W>::BYTES - LINE_BYTES;                 // bytes of a line, of 8 bits
+  static constexpr int CHUNK = 16 / (int)sizeof(Unit), OF_CHUNK = LINE / 8;  // a chunk's units, and its elements
+  static constexpr int SCALES = Line<W>::BYTES - LINE_BYTES;                 // bytes per line, for 8-bit weights
 
   // A lane copies chunks t and t + 4 of outputs g and g + 8 of each tile.
-  const Unit* w[TILES][2];  // chunk t of these outputs, of the next line
-  // Of the place of the line in use, in bytes from the beginning of shared memory, for the first tile: where its chunk t of
-  // output g goes, and what it reads of the first two chunks. Its other chunks are `chunk_away` apart.
+  const Unit* w[TILES][2];  // chunk t of the next line, of these outputs
+  // For the line in use and the first tile, in bytes from the start of shared memory: where the lane's chunk t of
+  // output g goes, and where it reads from in the first two chunks. Its other chunks are `chunk_away` apart.
   int to, from;
   int scales;  // where the scales of output g are
-  int turn;    // from that place to the other one
+  int turn;    // distance from this line's place to the other one
 
   /// From chunk c < 2^n of an output to chunk c + `chunks`, a multiple of 2^n: chunks are permuted by their output's number, so
-  /// that ldmatrix meets no bank twice.
+  /// that ldmatrix has no bank conflicts.
   __device__ __forceinline__ static int chunk_away(int at, int chunks) { return at ^ chunks * 16; }
 
   /// For the outputs whose weights are `rows`; `line` is the warp's first, `place` its shared memory.
@@ -90,8 +90,8 @@ struct Ring {
     turn = PLACE;
   }
 
-  /// Starts the copies of the next line, a group in any case, into the place of the one in use, and turns to the other
-  /// place. `left`: elements of k from that line on; zeros beyond, and no copy of a line that does not exist, because the
+  /// Starts the copies of the next line (always committing a group) into the place of the one in use, and switches to the
+  /// other place. `left`: elements of k from that line on; zeros beyond. A line that does not exist is not copied, because the
   /// sums take its place.
   __device__ __forceinline__ void fetch(int left) {
     if (left > 0) {
@@ -120,12 +120,12 @@ struct Ring {
     turn = -turn;
   }
 
-  /// The lane's part of the i-th two chunks of the line in use, `eights` times eight outputs on.
+  /// The lane's part of the i-th pair of chunks of the line in use, `eights` times eight outputs further on.
   __device__ __forceinline__ const unsigned char* at(int i, int eights) const {
     return dyn_smem + chunk_away(from, 2 * i) + eights * EIGHT;
   }
 
-  /// A step of a tile. PRECOND: the line has arrived, and all lanes know.
+  /// Reads a step of a tile. PRECOND: the line has arrived and is visible to all lanes.
   __device__ __forceinline__ void read(StepWeights<W>& to, int step, int tile) const {
     if constexpr (SCALES > 0) {
       unsigned quants[4];
@@ -154,7 +154,7 @@ struct Ring {
   }
 };
 
-/// Bytes of shared memory of a warp and of a block: rings, whose places the warps' sums take at the end.
+/// Bytes of shared memory per warp and per block: rings, which the warps' sums overwrite at the end.
 template <class W, int BATCHES, int TILES>
 struct Room {
   static constexpr int RING = Ring<W, TILES>::BYTES, SUMS = 4 * (TILES * TILE * (8 * BATCHES + 1) + 8 * BATCHES);
@@ -172,8 +172,8 @@ struct Part {
 
   Sums<BATCHES, TILES> sums;
   Weights ring;
-  const float* x[BATCHES];  // the line in use of row g of each batch, from this lane's first element on
-  const float* norm_end;    // the norm weights' end: counting back from it takes fewer registers than a moving address
+  const float* x[BATCHES];  // the line in use in row g of each batch, from this lane's first element on
+  const float* norm_end;    // end of the norm weights: counting back from it takes fewer registers than a moving address
   float norm_offset;
 
   /// Adds a step of 8 rows.
@@ -191,7 +191,7 @@ struct Part {
   }
 
   /// Adds a line. `left`: elements of k from it on. Activations are prefetched AHEAD batches before they are multiplied, the
-  /// first ones before the weights are waited for.
+  /// first of them before waiting for the weights.
   template <bool WHOLE>
   __device__ __forceinline__ void add_line(int left) {
     const int count = WHOLE ? LINE : left;
@@ -205,7 +205,7 @@ struct Part {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) load(i);
     cp_wait<1>();
-    __syncwarp();  // the weights are there for all lanes
+    __syncwarp();  // the weights are visible to all lanes
 #pragma unroll UNROLL
     for (int step = 0; step < STEPS; ++step) {
       StepWeights<W> w[TILES];
@@ -216,7 +216,7 @@ struct Part {
         const int i = step * BATCHES + b;
         add_rows(b, in[i % AHEAD], weight, w);
         load(i + AHEAD);
-        if (BATCHES > 2) keep_order();  // more of them at once would take more registers than there are
+        if (BATCHES > 2) keep_order();  // more at a time would take more registers than there are
       }
       const int next = (step + 1) * STEP;
       if constexpr (NORM)
@@ -228,7 +228,7 @@ struct Part {
   __device__ __forceinline__ void add_lines(int left) {
     ring.fetch(left);
     ring.fetch(left - ROUND);
-    wait_for_earlier_grids();  // weights are nobody's output
+    wait_for_earlier_grids();  // weights are no kernel's output
 #pragma unroll 1
     for (; left >= LINE; left -= ROUND) {
       add_line<true>(left);
@@ -241,8 +241,8 @@ struct Part {
   }
 };
 
-/// This warp's part of k, for outputs w[tile][0] (row g) and w[tile][1] (row g + 8). Instead of rows beyond the last one
-/// it multiplies the last one again; those products are not stored.
+/// Multiplies this warp's part of k, for outputs w[tile][0] (row g) and w[tile][1] (row g + 8). In place of rows beyond the
+/// last one, it multiplies the last one again; those products are not stored.
 template <class W, int BATCHES, int TILES, bool NORM>
 __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float* x,
                                          const float* __restrict__ norm_weight, float norm_offset,
@@ -260,8 +260,8 @@ __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float
   sums = part.sums;
 }
 
-/// The warps' sums in shared memory, each in the place of its own ring: [TILES * 16][ROWS + 1] (padded against bank
-/// conflicts), then of the squares [ROWS].
+/// The warps' sums in shared memory, each in place of its own ring: [TILES * 16][ROWS + 1] (padded against bank
+/// conflicts), followed by the sums of squares [ROWS].
 template <class W, int BATCHES, int TILES>
 struct Merge {
   static constexpr int ROWS = 8 * BATCHES, OUTS = TILE * TILES, PITCH = ROWS + 1;
@@ -269,7 +269,7 @@ struct Merge {
   float* y = reinterpret_cast<float*>(dyn_smem);
   float* squares = y + OUTS * PITCH;
 
-  /// PRECOND: all threads of the block; ends with the block's barrier.
+  /// PRECOND: all threads of the block; ends with a block barrier.
   __device__ __forceinline__ void publish(const Sums<BATCHES, TILES>& sums) {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -301,7 +301,7 @@ struct Merge {
   }
 };
 
-/// The rows of weights that a lane copies for a tile; beyond the last row, the last one, whose products are then not stored.
+/// The rows of weights that a lane copies for a tile; beyond the last row, the last one again, whose products are not stored.
 template <class W>
 __device__ __forceinline__ void tile_rows(const typename Line<W>::Unit* (&rows)[2], const void* w, const TileOuts& tile, int outs, int k) {
   const int g = threadIdx.x % 32 / 4;
@@ -325,7 +325,7 @@ __device__ __forceinline__ void plain(const float* x, const MatrixJobs& jobs, in
   }
   Merge<W, BATCHES, TILES> merge;
   merge.publish(sums);
-  int again = blockIdx.x;  // held over the products, the job would take registers that they need
+  int again = blockIdx.x;  // held across the products, the job would take registers that they need
   const MatrixJob job = jobs.find(again, OUTS);
   const int first = again * OUTS;
   for (int i = threadIdx.x; i < OUTS * rows; i += WARPS * 32) {
@@ -380,7 +380,7 @@ __device__ __forceinline__ void qkv(const float* x, const float* __restrict__ no
   }
 }
 
-/// Half of the tiles are the gate's, the others up's.
+/// Half of the tiles are the gate's, the other half up's.
 template <class W, int BATCHES, int TILES>
 __device__ __forceinline__ void gated(const float* x, const float* __restrict__ norm_weight, float norm_offset,
                                       float eps, const MatrixJobs& jobs, int k, int rows, int activation) {
@@ -408,7 +408,7 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
 
 }  // namespace gemv
 
-// BLOCKS: that a multiprocessor holds of gemv and gemv_qkv, and of gemv_gated.
+// BLOCKS: per multiprocessor, of gemv and gemv_qkv; GATED_BLOCKS: of gemv_gated.
 #define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES, TILES, GATED_TILES)                   \
   SHARED_BYTES(gemv_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                             \
   SHARED_BYTES(gemv_qkv_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                         \

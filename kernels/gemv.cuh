@@ -1,7 +1,7 @@
-// Parts shared by gemv.cu and gemv_wide.cu: products of two 16-bit terms of the activations, in the same bits, and where they go.
+// Shared by gemv.cu, gemv_ring.cu and gemv_wide.cu: bit-identical products of two 16-bit terms of the activations, and their destinations.
 //
-// The order of a sum: k is cut into lines of 128 bytes of weights. Of those, each of eight warps takes every eighth, and adds
-// up its steps of 32 elements one after the other (of weights in 8 bits, blocks of 16); the warps' sums are added in order.
+// The order of a sum: k is cut into lines of 128 bytes of weights. Each of eight warps takes every eighth line and adds
+// up its steps of 32 elements one after the other (blocks of 16 for 8-bit weights); the warps' sums are added in order.
 #pragma once
 #include "dense.cuh"
 #include "q8.cuh"
@@ -11,8 +11,8 @@ namespace gemv {
 
 constexpr int WARPS = 8;
 constexpr int TILE = 16;         // outputs of one mma
-constexpr int LINE_BYTES = 128;  // of a row of weights that a warp takes at once
-constexpr int STEP = 32;         // elements of k that it multiplies at once: 8 a lane
+constexpr int LINE_BYTES = 128;  // of a row of weights that a warp takes at a time
+constexpr int STEP = 32;         // elements of k that it multiplies at a time: 8 per lane
 
 /// Weights of type W on the tensor cores: their terms, those of the activations, and the element type.
 template <class W>
@@ -28,8 +28,8 @@ struct Operand<float> {
 template <>
 struct Operand<Q8Line> : Operand<__half> {};
 
-/// A line of weights of type W: its elements of k, its bytes, and the units in which it is addressed; and how many neighbouring elements of
-/// a step a lane has.
+/// A line of weights of type W: its elements of k, its bytes, its addressing units, and the number of neighbouring elements of
+/// a step that a lane has (TOGETHER).
 template <class W>
 struct Line {
   using Unit = W;
@@ -39,18 +39,18 @@ struct Line {
 template <>
 struct Line<Q8Line> {
   using Unit = unsigned char;
-  static constexpr int ELEMENTS = Q8Line::WEIGHTS, BYTES = sizeof(Q8Line), UNITS = BYTES, TOGETHER = 4;  // the word that ldmatrix gives a lane
+  static constexpr int ELEMENTS = Q8Line::WEIGHTS, BYTES = sizeof(Q8Line), UNITS = BYTES, TOGETHER = 4;  // a lane's word from ldmatrix
   __device__ __forceinline__ static int row_units(int k) { return Q8Line::of_row(k) * UNITS; }
 };
 
-/// Row `out` of a matrix of k columns.
+/// Row `out` of a matrix with k columns.
 template <class W>
 __device__ __forceinline__ const typename Line<W>::Unit* row_of(const void* w, int out, int k) {
   return static_cast<const typename Line<W>::Unit*>(w) + (size_t)out * Line<W>::row_units(k);
 }
 
-/// The elements of a step that lane 4g + t has of a row of activations or of the norm weights: those from N t on, N at once, of every
-/// 4 N; N is `Line<W>::TOGETHER`. `from`: the first one. `left`: elements of k from the step on; zeros beyond.
+/// Loads lane 4g + t's elements of a step, of a row of activations or of the norm weights: of every 4 N elements, the N from N t on;
+/// N is `Line<W>::TOGETHER`. `from`: the lane's first. `left`: elements of k from the step on; zeros beyond.
 template <class W>
 __device__ __forceinline__ void load_step(float (&to)[8], const float* from, int left) {
   constexpr int N = Line<W>::TOGETHER;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void load_step(float (&to)[8], const float* from, int
   }
 }
 
-/// A step of 16 rows of weights as mma's A operands, of 16 elements of k each.
+/// A step of 16 rows of weights as mma A operands, of 16 elements of k each.
 template <class W>
 struct StepWeights {
   unsigned halves[2][Operand<W>::TERMS][4];
@@ -76,10 +76,10 @@ struct StepWeights {
 template <>
 struct StepWeights<Q8Line> {
   unsigned halves[2][1][4];
-  unsigned scales[2];  // of rows g and g + 8: of both halves, bf16
+  unsigned scales[2];  // of rows g and g + 8: for both halves, bf16
 
   StepWeights() = default;
-  /// From the words that ldmatrix gives of two blocks.
+  /// From the words that ldmatrix returns for two blocks.
   __device__ __forceinline__ StepWeights(const unsigned (&quants)[4], unsigned scales_g, unsigned scales_g8) : scales{scales_g, scales_g8} {
 #pragma unroll
     for (int i = 0; i < 4; ++i) widen_quants(quants[i], halves[i / 2][0][i % 2], halves[i / 2][0][i % 2 + 2]);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply_step<Q8Line>(float (&acc)[4], const Ste
   }
 }
 
-/// Where a tile's lines g and g + 8 are: at outputs `first` + g and `second` + g.
+/// The outputs of a tile's lines g and g + 8: `first` + g and `second` + g.
 struct TileOuts {
   int first, second;
 
@@ -144,8 +144,8 @@ struct TileOuts {
   }
 };
 
-/// The output of a product's sum: powers of two are taken back, which is exact; then the row's factor of a norm, or 1, and the bias.
-/// What it needs from memory is loaded when it is made. -0 adds nothing.
+/// Turns a product's sum into its output: undoes the powers of two, which is exact; then applies the row's norm factor, or 1, and the
+/// bias. The constructor loads what is needed from memory. -0 adds nothing.
 struct FinishOne {
   float scale, bias;
 
@@ -163,17 +163,17 @@ __device__ __forceinline__ float finish(const MatrixJob& job, int out, float sum
   return FinishOne(job, out).template of<W>(sum, factor);
 }
 
-/// Where a pair of queries, keys or values goes, and the angle that queries and keys are rotated by. What it needs from memory is loaded
-/// when it is made.
+/// Where a pair of queries, keys or values goes, and the angle by which queries and keys are rotated. The constructor loads what is
+/// needed from memory.
 struct PairPlace {
   CachePlace place;
   int number, head, first, second;  // elements of the head
   bool there;
   float cos, sin;
-  float* y;  // of queries, the head's
+  float* y;  // for queries, the head's
 
   PairPlace() = default;
-  /// Of outputs `first_out` and `second_out` of job `number`.
+  /// For outputs `first_out` and `second_out` of job `number`.
   __device__ __forceinline__ PairPlace(const RopeTarget& to, const MatrixJob& job, int job_number, int row, int first_out,
                                        int second_out)
       : place(to, row), number(job_number), head(first_out / to.head_dim), first(first_out - head * to.head_dim),
@@ -182,7 +182,7 @@ struct PairPlace {
     if (there && number < 2) cos = to.cos[place.angle(to, first)], sin = to.sin[place.angle(to, first)];
   }
 
-  /// PRECOND: it is there.
+  /// PRECOND: `there`.
   __device__ __forceinline__ void put(const RopeTarget& to, const Rotated& sums) const {
     if (number == 2) {
       place.store_value(to, head, first, sums.first), place.store_value(to, head, second, sums.second);
@@ -197,13 +197,13 @@ struct PairPlace {
   }
 };
 
-/// Splits a row into terms for weights of type W; with NORM, the sum of this warp's squares. Lane 4g + t has its elements of step g of
-/// eight, which is of this warp's lines; `store(first, terms)` takes a step, from its first element on. AT_ONCE times eight steps are
-/// loaded together.
+/// Splits a row into terms for weights of type W; with NORM, returns the sum of this warp's squares. Of every eight steps of the warp's
+/// lines, lane 4g + t handles its elements of step g; `store(first, terms)` receives a step that starts at element `first`. AT_ONCE
+/// times eight steps are loaded together.
 template <class W, bool NORM, int AT_ONCE, class Store>
 __device__ __forceinline__ float split_steps(const float* x, const float* norm_weight, float norm_offset, int width,
                                              const Store& store) {
-  constexpr int LINE = Line<W>::ELEMENTS, STEPS = LINE / STEP, LINES = 8 / STEPS * WARPS;  // LINES: of all warps, with eight steps each
+  constexpr int LINE = Line<W>::ELEMENTS, STEPS = LINE / STEP, LINES = 8 / STEPS * WARPS;  // LINES: over all warps, with eight steps each
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = t * Line<W>::TOGETHER;
   float squares = 0.0f;
 #pragma unroll 1

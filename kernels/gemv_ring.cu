@@ -1,18 +1,19 @@
-// gemv.cu for one row on compute capability 9.0 and newer, in the same bits: a block a multiprocessor keeps its copies in flight from its
-// first output to its last, where gemv.cu's blocks each have a beginning and an end without any.
+// gemv.cu for one row on compute capability 9.0 and newer, bit-identical: one block per multiprocessor keeps copies in flight from its
+// first output to its last, whereas each of gemv.cu's blocks begins and ends with none in flight.
 //
-// A ninth warp copies the weights of 16 outputs, a slice of 16 lines at a time, into a ring of stages; the first ones while
-// the kernels before this one still run. The eight others each multiply those lines of a slice that are theirs in gemv.cu. All have split
-// their lines' activations before, once for all outputs. The warps add up an output's sums in turns, so that none waits for the others.
+// A ninth warp copies the weights of 16 outputs, a slice of 16 lines at a time, into a ring of stages; the first stages while earlier
+// kernels are still running. Each of the other eight multiplies the lines of a slice that are its own in gemv.cu. Beforehand, they have
+// split their lines' activations, once for all outputs. The warps take turns adding up an output's sums, so that none waits for the others.
 //
-// Outputs are dealt out in units of eight rows of weights that belong together, as evenly as possible: eight outputs; four gates and their
-// ups; four pairs that are rotated together.
+// Outputs are distributed as evenly as possible, in units of eight rows of weights that belong together: eight outputs; four gates and
+// their ups; four pairs that are rotated together.
 //
 //   gemv_{w}_ring         parameters as gemv_{w}_r8, w = f16, q8
 //   gemv_qkv_{w}_ring     as gemv_qkv_{w}_r8
 //   gemv_gated_{w}_ring   as gemv_gated_{w}_r8
 //
-// PRECOND: rows 1; k a multiple of a line (64, of q8 128), at most Slice::MAX_K; block 288; any grid of at most as many blocks as units; one block a multiprocessor.
+// PRECOND: rows 1; k a multiple of a line (64, for q8 128), at most Slice::MAX_K; block 288; any grid with no more blocks than units; one
+//   block per multiprocessor.
 // PRECOND: dynamic shared memory NAME_shared_bytes; otherwise as gemv.cu.
 #include "bulk_copy.cuh"
 #include "gemv.cuh"
@@ -22,15 +23,16 @@ namespace gemv {
 namespace ring {
 
 constexpr int UNIT = 8;                // rows of weights
-constexpr int LINES = 16;              // of a slice
-constexpr int BYTES = 227 << 10;       // all shared memory that a block can have
-constexpr int UNITS = TILE / UNIT;         // of a tile of mma
+constexpr int LINES = 16;              // per slice
+constexpr int BYTES = 227 << 10;       // the most shared memory that a block can have
+constexpr int UNITS = TILE / UNIT;         // per mma tile
 constexpr int ALIGNMENT = 128;             // of stages
 constexpr int MAX_STAGES = 6;
 constexpr int THREADS = (WARPS + 1) * 32;  // the last warp copies
 static_assert(MAX_STAGES < WARPS, "a warp's sums are read before the others are eight tiles ahead");
 
-/// The stages, [rows of weights][Slice::PITCH] each. `full` ends a phase when a stage's bytes have come, `empty` when all warps have read it.
+/// The stages, [rows of weights][Slice::PITCH] each. `full` ends a phase when a stage's bytes have arrived, `empty` when all warps have
+/// read it.
 struct Stages {
   Mbarrier *full, *empty;
   unsigned char* memory;
@@ -41,13 +43,13 @@ struct Stages {
 template <int STAGE>
 struct Shared {
   struct Fixed {
-    Mbarrier full[MAX_STAGES], empty[MAX_STAGES];  // the bytes of a stage have come; all warps have read it
+    Mbarrier full[MAX_STAGES], empty[MAX_STAGES];  // a stage's bytes have arrived; all warps have read it
     Mbarrier summed[WARPS];                        // all warps have written the sums that this warp adds up
     float squares[WARPS];                          // of the warps' lines
-    float sums[WARPS][WARPS][TILE];                // by the warp that adds them up, then by the warp that they are of
+    float sums[WARPS][WARPS][TILE];                // by adding warp, then by producing warp
   };
   Fixed* fixed;
-  uint4* terms;  // [k / STEP][X_TERMS][4]: of each step and term, the words of lane t
+  uint4* terms;  // [k / STEP][X_TERMS][4]: for each step and term, the words of lane t
   Stages stages;
 
   __device__ __forceinline__ explicit Shared(int k) {
@@ -66,15 +68,15 @@ struct Shared {
   }
 };
 
-/// What a slice of weights of type W takes.
+/// Sizes of a slice of weights of type W.
 template <class W>
 struct Slice {
   static constexpr int LINE = Line<W>::ELEMENTS, ELEMENTS = LINES * LINE;
-  static constexpr int PITCH = LINES * Line<W>::BYTES;  // bytes from a row of a stage to the next: copies to other than whole lines are slower by a tenth
+  static constexpr int PITCH = LINES * Line<W>::BYTES;  // row pitch in bytes: copies to anything but whole lines are a tenth slower
   static constexpr int STAGE = TILE * PITCH;
   using Memory = Shared<STAGE>;
   static_assert(sizeof(typename Memory::Fixed) % 16 == 0, "");
-  /// The largest k with two stages.
+  /// The largest k that leaves room for two stages.
   static constexpr int MAX_K = (BYTES - (int)sizeof(typename Memory::Fixed) - ALIGNMENT - 2 * STAGE) / 4 / LINE * LINE;
 };
 
@@ -85,15 +87,15 @@ struct Share {
       : first((unsigned)units * blockIdx.x / gridDim.x), end((unsigned)units * (blockIdx.x + 1) / gridDim.x) {}
 };
 
-// ---- what the rows of units are -------------------------------------------------------------------------------------
+// ---- the rows of units ----------------------------------------------------------------------------------------------
 //
-// `units()`: their number; `run(unit, half)`: the first or second four rows of weights; `place(unit, r)`: what is loaded for the product
-// of row r before it is known; `put(place, sum, factor)`: stores it, unless `place` is none (`{}`). PRECOND of put: a
-// whole warp, of which lane i has row i % UNIT of a unit.
+// `units()`: their number; `run(unit, half)`: the first or second four rows of weights; `place(unit, r)`: what is loaded ahead for the
+// product of row r; `put(place, sum, factor)`: stores the product, unless `place` is empty (`{}`). PRECOND of put: a
+// whole warp, in which lane i has row i % UNIT of a unit.
 
 constexpr int RUN = UNIT / 2;
 
-/// Rows of weights that follow each other, from output `first` on; beyond the matrix, the last one again.
+/// Consecutive rows of weights, from output `first` on; beyond the matrix, the last one again.
 struct Run {
   const void* w;
   int first, last;
@@ -104,7 +106,7 @@ struct Plain {
   const MatrixJobs& jobs;
   bool accumulate;
   struct Place {
-    float* y;  // null: there is no such output
+    float* y;  // null: no such output
     float before;
     FinishOne finish;
   };
@@ -131,7 +133,7 @@ struct Qkv {
   struct Place {
     FinishOne finish;
     PairPlace pair;
-    float* y;  // of one that is not rotated
+    float* y;  // of an output that is not rotated
   };
 
   /// The output of row r.
@@ -180,7 +182,7 @@ struct Gated {
   }
 };
 
-/// The copies of all slices of the block's tiles. PRECOND: one warp.
+/// Copies all slices of the block's tiles. PRECOND: one warp.
 template <class W, class Rows>
 __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& rows, int k) {
   constexpr int PITCH = Slice<W>::PITCH, SLICE = LINES * Line<W>::UNITS;
@@ -218,14 +220,14 @@ __device__ __forceinline__ void copy_slices(const Stages& stages, const Rows& ro
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
-/// Swaps two numbers, without a branch.
+/// Swaps two words without a branch.
 __device__ __forceinline__ void swap_if(bool on, unsigned& a, unsigned& b) {
   const unsigned first = on ? b : a, second = on ? a : b;
   a = first, b = second;
 }
 
-/// A line of 16 rows of weights, two chunks of 16 bytes at a time. All rows begin in the same bank, so that of row r chunks are read in the
-/// order c ^ r % 8, and put in their own by three exchanges. PRECOND: the whole warp.
+/// Reads a line of 16 rows of weights, two chunks of 16 bytes at a time. All rows begin in the same bank, so row r's chunks are read in
+/// the order c ^ r % 8, and restored to their own order by three exchanges. PRECOND: the whole warp.
 __device__ __forceinline__ void read_line(unsigned (&w)[4][4], const unsigned char* line, int pitch) {
   const int lane = threadIdx.x % 32;
   const unsigned char* const row = line + lane % 16 * pitch;
@@ -243,7 +245,7 @@ __device__ __forceinline__ void read_line(unsigned (&w)[4][4], const unsigned ch
   }
 }
 
-/// The lane's scales of a line, those of a step a word: nothing of weights without.
+/// The lane's scales of a line, one word per step; empty for weights without scales.
 template <class W>
 struct LineScales {
   __device__ __forceinline__ explicit LineScales(const unsigned char*) {}
@@ -268,7 +270,7 @@ struct LineScales<Q8Line> {
   }
 };
 
-/// This warp's part of a slice, times the activations. `left`: elements of k from the slice on.
+/// Multiplies this warp's part of a slice with the activations. `left`: elements of k from the slice on.
 template <class W>
 __device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char* stage, const uint4* terms, int left) {
   constexpr int LINE = Slice<W>::LINE;
@@ -294,7 +296,7 @@ __device__ __forceinline__ void add_slice(float (&sums)[4], const unsigned char*
   }
 }
 
-/// PRECOND: the warps but the copying one, after what the kernels before this one wrote is there.
+/// PRECOND: all warps except the copying one, once the results of earlier kernels are visible.
 template <class W, bool NORM, class Rows>
 __device__ __forceinline__ void multiply(const typename Slice<W>::Memory& shared, const Rows& rows, const float* x,
                                          const float* norm_weight, float norm_offset, float eps, int k) {
@@ -309,7 +311,7 @@ __device__ __forceinline__ void multiply(const typename Slice<W>::Memory& shared
   const float squares = split_steps<W, NORM, NORM ? 2 : 4>(x, norm_weight, norm_offset, k, store);
   auto& fixed = *shared.fixed;
   if (NORM && lane == 0) fixed.squares[warp] = squares;
-  sync_beside_ldmatrix();  // the terms of this warp's lines are there
+  sync_beside_ldmatrix();  // the terms of this warp's lines are written
   const Share share(rows.units());
   Turn turn;
   int tile = 0;
@@ -327,7 +329,7 @@ __device__ __forceinline__ void multiply(const typename Slice<W>::Memory& shared
       if (lane == 0) mbarrier_arrive(fixed.empty + turn.stage);
     }
     if (t == 0) fixed.sums[adder][warp][g] = sums[0], fixed.sums[adder][warp][g + UNIT] = sums[2];
-    __syncwarp();  // the sums of all lanes are there
+    __syncwarp();  // the sums of all lanes are written
     if (lane == 0) mbarrier_arrive(fixed.summed + adder);
     if (adder != warp) continue;
     mbarrier_wait(fixed.summed + adder, turns & 1);
@@ -347,9 +349,9 @@ __device__ __forceinline__ void product(const Rows& rows, const float* x, const 
   PRECOND_GRID(min((int)gridDim.x, rows.units()), 1);
   const typename Slice<W>::Memory shared(k);
   shared.begin();
-  if (threadIdx.x >= WARPS * 32) copy_slices<W>(shared.stages, rows, k);  // weights are nobody's output
+  if (threadIdx.x >= WARPS * 32) copy_slices<W>(shared.stages, rows, k);  // weights are no kernel's output
   wait_for_earlier_grids();
-  // now, so that the next kernel's beginning is behind the end of all before this one
+  // only now, so that the next kernel starts after all those before this one have ended
   let_next_grid_start();
   if (threadIdx.x < WARPS * 32) multiply<W, NORM>(shared, rows, x, norm_weight, norm_offset, eps, k);
 }

@@ -1,10 +1,10 @@
-// gemv.cu's products for up to 256 rows, in the same bits. Beyond 64 the tensor cores decide, and what blocks ask of
-// the second cache: a block has M = 64 or 128 rows and 128 outputs, each warp 16 of the rows. It does what gemv.cu's eight
-// warps do side by side one after the other, and adds up their sums as they do. Rows come as the two f16 terms that gemv.cu splits
-// them into, which split_rows writes, with a norm if there is one: in each block again it would take longer than the products.
+// gemv.cu's products for up to 256 rows, bit-identical. Beyond 64 rows, tensor cores and L2 traffic are the limits: a block has
+// M = 64 or 128 rows and 128 outputs, each warp 16 of the rows. A warp does one after the other what gemv.cu's eight
+// warps do in parallel, and adds up their sums in the same way. Rows arrive as the two f16 terms that gemv.cu splits
+// them into, written by split_rows, with a norm if there is one: repeated in each block, that would take longer than the products.
 //
-// A line of k comes to shared memory while the one before is multiplied, of 128 outputs and of both terms of the rows; mma's
-// operands are read by ldmatrix. At the end sums go through shared memory, so that a thread has one output of all rows.
+// A line of k, of 128 outputs and of both terms of the rows, is copied to shared memory while the previous one is multiplied; mma
+// operands are read by ldmatrix. At the end, sums pass through shared memory, so that a thread has one output of all rows.
 //
 //   split_rows       (x, norm_weight, norm_offset, eps, terms, factors, width)
 //   gemv_wide_m{64,128}        (terms, factors, jobs, k, rows, accumulate)
@@ -13,8 +13,8 @@
 //   x            [rows, width] f32
 //   norm_weight  [width] f32 or null: no norm
 //   terms        [2, rows, k] f16: of x, or of x (norm_weight + norm_offset)
-//   factors      [rows] f32, of the norm; without one 1
-//   jobs         as in gemv.cu, of f16
+//   factors      [rows] f32, of the norm; 1 without a norm
+//   jobs         as in gemv.cu, f16
 //
 // PRECOND: split_rows: grid rows, block 256, dynamic shared memory split_rows_shared_bytes.
 // PRECOND: gemv_wide*: block 2 m; grid (sum over jobs of ceil(outs / 128), gated ceil(outs / 64), ceil(rows / m)); dynamic
@@ -26,17 +26,17 @@ namespace wide {
 
 using namespace gemv;
 
-constexpr int OUTS = 128;                        // of a block
-constexpr int BATCHES = 2, TILES = OUTS / TILE;  // of a warp: batches of 8 rows, tiles of 16 outputs
+constexpr int OUTS = 128;                        // per block
+constexpr int BATCHES = 2, TILES = OUTS / TILE;  // per warp: batches of 8 rows, tiles of 16 outputs
 constexpr int TERMS = Operand<__half>::X_TERMS;
 constexpr int LINE = LINE_BYTES / 2;  // elements of k
 constexpr int CHUNKS = LINE_BYTES / 16;
-constexpr int PITCH = OUTS + 4;  // floats from a row's sums to the next's: what a warp writes lies in different banks
+constexpr int PITCH = OUTS + 4;  // floats between rows of sums: a warp's writes fall in different banks
 
 /// Sizes of a block of M rows.
 template <int M>
 struct Block {
-  static constexpr int THREADS = M / (8 * BATCHES) * 32, AT_ONCE = THREADS / CHUNKS;  // AT_ONCE: lines that it copies
+  static constexpr int THREADS = M / (8 * BATCHES) * 32, AT_ONCE = THREADS / CHUNKS;  // AT_ONCE: lines copied together
   static constexpr int W_BYTES = OUTS * LINE_BYTES, X_BYTES = M * LINE_BYTES, STAGE = W_BYTES + TERMS * X_BYTES;
   static constexpr int BYTES = 2 * STAGE;
   static_assert(M * PITCH * 4 <= BYTES, "sums take the lines' place");
@@ -44,7 +44,7 @@ struct Block {
 
 // ---- rows as terms --------------------------------------------------------------------------------------------------
 
-/// Writes a row's terms; the sum of this warp's squares.
+/// Writes a row's terms; returns the sum of this warp's squares.
 template <bool NORM>
 __device__ __forceinline__ float split_row(const float* x, const float* norm_weight, float norm_offset, __half* high, __half* low,
                                            int width) {
@@ -61,19 +61,19 @@ __device__ __forceinline__ float split_row(const float* x, const float* norm_wei
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
-/// A thread's part of the copy of each line: one chunk of 16 bytes of some outputs, and of some rows' terms; zeros beyond k, the
+/// A thread's share of the copy of each line: one chunk of 16 bytes of some outputs, and of some rows' terms; zeros beyond k, the
 /// last output and the last row.
 template <int M, bool GATED>
 struct Copies {
   static constexpr int AT_ONCE = Block<M>::AT_ONCE, COPIES = OUTS / AT_ONCE;
-  static constexpr int OF_GATE = GATED ? COPIES / 2 : COPIES;  // the others are up's
+  static constexpr int OF_GATE = GATED ? COPIES / 2 : COPIES;  // the rest are up's
   const __half *w, *up, *x;  // of the next line; x: the first term
-  size_t k, second_term;     // elements from an output or a row to the next, from a term to the other
-  int outs, rows;            // from this thread's first on, if they are there
+  size_t k, second_term;     // elements from one output or row to the next, and between the terms
+  int outs, rows;            // remaining from this thread's first on
   int to;                    // in a stage
   int left;                  // elements of k from this thread's chunk of the next line on
 
-  /// For outputs from `first_out` on, of up too, and rows from `first_row` of n on.
+  /// For outputs from `first_out` on, also of up, and rows from `first_row` of n on.
   __device__ __forceinline__ Copies(const MatrixJob& job, const void* second, int first_out, const __half* terms,
                                     int first_row, int n, int width) {
     const int own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
@@ -83,7 +83,7 @@ struct Copies {
     w = static_cast<const __half*>(job.w) + first, up = static_cast<const __half*>(second) + first;
     x = terms + (first_row + own) * k + 8 * chunk;
     outs = job.outs - first_out - own, rows = n - first_row - own;
-    to = own * LINE_BYTES + (chunk ^ own % 8) * 16;  // permuted by the line's number, so that ldmatrix meets no bank twice
+    to = own * LINE_BYTES + (chunk ^ own % 8) * 16;  // permuted by the line's number, so that ldmatrix has no bank conflicts
   }
 
   /// Starts the copies of the next line into a stage.
@@ -106,7 +106,7 @@ struct Copies {
     }
     cp_commit();
   }
-  /// To the line that is `lines` after the next one.
+  /// Advances to the line that is `lines` after the next one.
   __device__ __forceinline__ void skip(int lines) {
     const int elements = lines * LINE;
     w += elements, up += elements, x += elements, left -= elements;
@@ -119,12 +119,12 @@ struct Sums {
 
   __device__ __forceinline__ float& at(int i) { return y[i / (BATCHES * 4)][i / 4 % BATCHES][i % 4]; }
 
-  /// Adds a line that lies in a stage.
+  /// Adds a line from a stage.
   template <int M>
   __device__ __forceinline__ void add_line(int stage) {
     constexpr int W_BYTES = Block<M>::W_BYTES, X_BYTES = Block<M>::X_BYTES;
     const int lane = threadIdx.x % 32;
-    // of a row's term, lanes 8j ..: the j-th eight elements of a step
+    // of a row's term, lanes 8j .. address the j-th eight elements of a step
     const int x_from =
         stage + W_BYTES + (threadIdx.x / 32 * 8 * BATCHES + lane % 8) * LINE_BYTES + (lane / 8 ^ lane % 8) * 16;
     const int w_from = stage + lane % 16 * LINE_BYTES + (lane / 16 ^ lane % 8) * 16;
@@ -149,8 +149,8 @@ struct Sums {
   }
 };
 
-/// All lines of k, in the order of gemv.cu's sums; of `job` and, with GATED, of the second one's weights. The sums go to shared
-/// memory, [M][PITCH]; ends with the block's barrier.
+/// Multiplies all lines of k, in the order of gemv.cu's sums; with `job` and, with GATED, the second job's weights. The sums go to
+/// shared memory, [M][PITCH]; ends with a block barrier.
 template <int M, bool GATED>
 __device__ __forceinline__ const float* multiply(const __half* terms, const MatrixJob& job, const void* second,
                                                  int first_out, int k, int rows) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
   const int lines = ceil_div(k, LINE);
   Copies<M, GATED> copies(job, second, first_out, terms, blockIdx.y * M, rows, k);
   copies.fetch_weights(0);
-  wait_for_earlier_grids();  // weights are nobody's output
+  wait_for_earlier_grids();  // weights are no kernel's output
   copies.fetch_rows(0);
   Sums total;
   int stage = 0;
@@ -169,9 +169,9 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
     for (int line = warp; line < lines; line += WARPS) {
       const int after = line + WARPS < lines ? line + WARPS : warp + 1, other = STAGE - stage;
       cp_wait<0>();
-      __syncthreads();  // this line is there for all, and all have done with the stage that is fetched into next
+      __syncthreads();  // this line is visible to all, and all are done with the stage that is filled next
       copies.skip(after - line);
-      // line WARPS follows line 0, and is named after the last one, too: that copy would come over the sums
+      // line WARPS follows line 0, but is also computed as the successor of the last line: that copy would overwrite the sums
       if (after < lines && (after != WARPS || line == 0)) copies.fetch_weights(other), copies.fetch_rows(other);
       part.add_line<M>(stage);
       stage = other;
@@ -187,7 +187,7 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
     const int out = i / (4 * BATCHES) * TILE + g + i % 4 / 2 * 8, row = first_row + i / 4 % BATCHES * 8 + i % 2;
     sums[row * PITCH + out] = total.at(i);
   }
-  __syncthreads();  // the sums are there for all
+  __syncthreads();  // the sums are visible to all
   return sums;
 }
 
@@ -195,7 +195,7 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
 template <int M>
 __device__ __forceinline__ void plain(const __half* terms, const float* factors, const MatrixJobs& jobs, int k,
                                       int rows, int accumulate) {
-  constexpr int PARTS = Block<M>::THREADS / OUTS, TOGETHER = 16;  // TOGETHER: rows whose y is loaded at once
+  constexpr int PARTS = Block<M>::THREADS / OUTS, TOGETHER = 16;  // TOGETHER: rows whose y is loaded together
   PRECOND_GRID(jobs.blocks(OUTS), ceil_div(rows, M));
   let_next_grid_start();
   int block = blockIdx.x;
@@ -223,7 +223,7 @@ __device__ __forceinline__ void plain(const __half* terms, const float* factors,
   }
 }
 
-/// Half of the tiles are the gate's, the others up's.
+/// Half of the tiles are the gate's, the other half up's.
 template <int M>
 __device__ __forceinline__ void gated(const __half* terms, const float* factors, const MatrixJobs& jobs, int k,
                                       int rows, int activation) {

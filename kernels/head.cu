@@ -1,6 +1,6 @@
-// From logits to what a step outputs, without a vocabulary going to the host: the next token (given, greedy or drawn),
-// its log-probability, the entropy of the whole distribution and the most probable alternatives; what a wide trace keeps
-// of the distribution; and the next row, so that a decode step can be replayed.
+// From logits to a step's output, without copying a vocabulary-sized array to the host: the next token (given, greedy or
+// drawn), its log-probability, the entropy of the whole distribution and the most probable alternatives; the summary of the
+// distribution that a wide trace keeps; and the next row, so that a decode step can be replayed.
 //
 //   head_partial  (logits, vocab, softcap, partials, wide, lists)
 //   head_mass     (logits, vocab, blocks, partials, samplers, masses)                  if any row draws without top-k
@@ -11,37 +11,37 @@
 //   partials    [rows, blocks] HeadPartial, lists [rows, blocks, 128] u64, masses [rows, blocks] u64: scratch,
 //               blocks = ceil(vocab / 4096)
 //   wide        [rows, blocks] WidePartial: scratch, or null: no row has a wide trace, and log.wide is not written
-//   rows        [rows] RowState: of the rows whose predictions these are
+//   rows        [rows] RowState of the rows being predicted from
 //   samplers    [rows] Sampler (sample.cuh)
-//   given       [rows] int or null (all -1): >= 0 the next token is this one; -1 it is chosen; -2 there is none
-//   next_rows   [rows] RowState or null; may be `rows`: position + 1 and the token, slot and stream as they were
+//   given       [rows] int or null (all -1): >= 0: the next token; -1: it is chosen; -2: there is none
+//   next_rows   [rows] RowState or null; may be `rows`: position + 1 and the token, slot and stream unchanged
 //   log         HeadLog: a row's results go to entry slot * ring + position % ring, or, with ring 0, to entry row
 //   not_finite  [1] int or null: set to 1 if an entropy is not finite (then some logit is NaN or infinite)
 //
-// Greedy is the max logit, the lowest id of equals, never NaN. A draw is the CPU backend's: same generator, same
+// Greedy is the max logit, ties by lowest id, never NaN. A draw matches the CPU backend's: same generator, same
 // order of candidates, same cuts, from weights rounded to 2^-40 of the max. top_k is at most 128.
 //
 // PRECOND: head_partial and head_mass: grid (blocks, rows); head_finish: grid rows. Block 512, dynamic shared memory
 //   NAME_shared_bytes, all three. vocab <= 2^20.
 #include "sample.cuh"
 
-/// Of 4096 logits: the maximum, sum of e = exp(x - m), and sum of e (x - m).
+/// Over 4096 logits: the maximum m, the sum of e = exp(x - m), and the sum of e (x - m).
 struct HeadPartial {
   float m, z, s;
 };
 
-/// Of the same logits: sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
+/// Over the same logits: sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
 struct WidePartial {
   float deviation, half, quarter;
 };
 
-/// A wide trace's record of a prediction p over the vocabulary; as `Distribution` in src/backend/distribution.rs.
+/// A wide trace's record of a prediction p over the vocabulary; like `Distribution` in src/backend/distribution.rs.
 struct WideResult {
   float top_logprob;       // mean ln p of the best 20
   float uniform_kl;        // of the uniform distribution to p
   float log_affinity;      // ln sum sqrt(q / vocab), q the softmax at temperature 2
-  float dominant;          // probability of the dominant tokens together
-  float dominant_logprob;  // ln p of the least probable of them; infinite: none
+  float dominant;          // total probability of the dominant tokens
+  float dominant_logprob;  // ln p of the lowest-probability one; infinite: none
 };
 
 /// Where results go; see above for the entries' order.
@@ -59,28 +59,28 @@ struct HeadLog {
 namespace head {
 
 constexpr int THREADS = 512, WARPS = THREADS / 32, CHUNK = 4096, RUNS = CHUNK / TOP;
-constexpr int EACH = CHUNK / THREADS;  // logits of a thread
+constexpr int EACH = CHUNK / THREADS;  // logits per thread
 constexpr int MAX_TOP = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
 constexpr int MIN_TOP = 20;                           // alternatives reported in any case
 constexpr double ALTERNATIVE = -4.605170185988091;  // ln 0.01
 constexpr int TOP_LOGPROBS = 20;                    // of WideResult::top_logprob
 constexpr double DOMINANT_DROP = 0.005, DOMINANT_SHARE = 0.3;  // the drop that ends the dominant tokens
 
-/// Layout of shared memory: keys, then what reductions need; 128-byte parts.
+/// Layout of shared memory: keys, then space for reductions; 128-byte parts.
 struct Shared {
-  unsigned long long* keys = reinterpret_cast<unsigned long long*>(dyn_smem);  // [CHUNK]; or list, cumulative, locate's
+  unsigned long long* keys = reinterpret_cast<unsigned long long*>(dyn_smem);  // [CHUNK]; or the list, cumulative, and locate's scratch
   double* reduce = reinterpret_cast<double*>(dyn_smem + CHUNK * 8);            // [3][16]
   static constexpr int BYTES = CHUNK * 8 + 3 * 16 * 8;
   __device__ __forceinline__ unsigned long long* cumulative() const { return keys + TOP; }
   __device__ __forceinline__ LocateScratch& locate() const { return *reinterpret_cast<LocateScratch*>(keys + 2 * TOP); }
 };
 
-/// exp(x - m), and 0 for -infinity even if that is the maximum.
+/// exp(x - m), but 0 for -infinity even if that is the maximum.
 __device__ __forceinline__ float exp_below(float x, float m) { return x == -infinity() ? 0.0f : expf(x - m); }
 
-/// Leaves in `keys`, sorted, the best TOP of the block's keys; those of a thread are top_key(x[j], id + j THREADS), as far as there
-/// are such ids. Of each warp, TOP / WARPS threads have a key of at least the bound: so no key below it is among the best, and
-/// usually few hundred are left to be sorted. PRECOND: all threads; `scratch` is free.
+/// Leaves the best TOP of the block's keys in `keys`, sorted; a thread's keys are top_key(x[j], id + j THREADS), for ids below
+/// `vocab`. In each warp, TOP / WARPS threads have a key of at least the bound, so no key below it is among the best, and
+/// usually only a few hundred are left to sort. PRECOND: all threads; `scratch` is free.
 __device__ __forceinline__ void best_of(unsigned long long* keys, const float (&x)[EACH], int id, int vocab, unsigned* scratch) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto value = [&](int j) { return id + j * THREADS < vocab ? ordered(x[j]) : 0u; };  // 0: none, or NaN
@@ -90,7 +90,7 @@ __device__ __forceinline__ void best_of(unsigned long long* keys, const float (&
   const auto above = [](unsigned a, unsigned b) { return a > b; };
   const unsigned bound = block_reduce<Min, WARPS>(nth_of_warp(best, TOP / WARPS - 1, above), scratch);
   const unsigned before = (1u << lane) - 1;
-  unsigned kept[EACH];  // lanes that keep their j-th key
+  unsigned kept[EACH];  // mask of the lanes that keep their j-th key
   int count = 0;
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
@@ -147,8 +147,8 @@ __device__ __forceinline__ RowStats row_stats(const HeadPartial* partials, int b
   return {m, (double)m + log_z, log_z - s / z};
 }
 
-/// Mean ln p of the best 20 of a sorted list of keys, and its dominant tokens: those up to the last place from which p
-/// drops by more than 0.005 and 0.3 p.
+/// Mean ln p of the best 20 of a sorted list of keys, and its dominant tokens: those up to the last position from which p
+/// drops by more than both 0.005 and 0.3 p.
 __device__ __forceinline__ WideResult list_stats(const unsigned long long* list, double lse) {
   const auto logprob = [&](int i) { return (double)key_value(list[i]) - lse; };
   WideResult result = {0.0f, 0.0f, 0.0f, 0.0f, infinity()};
@@ -168,7 +168,7 @@ __device__ __forceinline__ WideResult list_stats(const unsigned long long* list,
   return result;
 }
 
-/// Writes what a wide trace keeps of a row. PRECOND: all threads; `scratch` is free; a barrier follows before the list or
+/// Writes a wide trace's record of a row. PRECOND: all threads; `scratch` is free; a barrier follows before the list or
 /// `scratch` is written again.
 __device__ __forceinline__ void write_wide(const HeadPartial* partials, const WidePartial* wide, int blocks, int vocab,
                                            const unsigned long long* list, const RowStats& stats, double* scratch,
@@ -197,15 +197,15 @@ __device__ __forceinline__ void fetch_lists(unsigned long long* keys, const unsi
   cp_commit();
 }
 
-/// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads, which are fetching the first RUNS lists; ends with a
+/// Merges all blocks' lists: the best TOP go to keys[0..TOP]. PRECOND: all threads, which are fetching the first RUNS lists; ends with a
 /// barrier.
 __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsigned long long* lists, int blocks) {
   for (int done = min(blocks, RUNS), runs = done;;) {
     cp_wait<0>();
-    __syncthreads();  // the lists are there
+    __syncthreads();  // the lists have arrived
     merge_runs(keys, runs);
     if (done == blocks) return;
-    const int fresh = min(blocks - done, RUNS - 1);  // beside the result of earlier rounds
+    const int fresh = min(blocks - done, RUNS - 1);  // next to the result of earlier rounds
     fetch_lists(keys + TOP, lists + (size_t)done * TOP, fresh);
     done += fresh;
     runs = 1 + fresh;
@@ -321,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   const size_t entry = log.ring > 0 ? (size_t)state.slot * log.ring + state.position % log.ring : blockIdx.x;
   if (wide)
     head::write_wide(partials + first, wide + first, blocks, vocab, shared.keys, stats, shared.reduce, log.wide[entry]);
-  head::write_alternatives(shared.keys, stats.lse, log, entry);  // a barrier: all have read `rows`
+  head::write_alternatives(shared.keys, stats.lse, log, entry);  // contains a barrier: all have read `rows`
 
   int token = given ? given[blockIdx.x] : -1;
   if (token == -1) {
@@ -341,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   if (threadIdx.x != 0) return;
   const bool known = token >= 0 && token < vocab;
   log.tokens[entry] = known ? token : -1;
-  const bool best = key_id(shared.keys[0]) == token;  // then its logit need not be waited for
+  const bool best = key_id(shared.keys[0]) == token;  // then its logit need not be loaded
   const float logit = known ? best ? key_value(shared.keys[0]) : row[token] : 0.0f;
   log.logprobs[entry] = known ? (float)((double)logit - stats.lse) : infinity() - infinity();
   log.entropies[entry] = (float)stats.entropy;

@@ -1,16 +1,16 @@
-// Features of compute capability 9.0 alone: blocks in clusters, copies of whole tiles to several blocks at once (TMA), and products
-// that read both operands from shared memory (wgmma). A function here is one instruction.
+// Features of compute capability 9.0 only: blocks in clusters, copies of whole tiles to several blocks at once (TMA), and products
+// that read both operands from shared memory (wgmma). Each function here is one instruction.
 #pragma once
 #include "bulk_copy.cuh"
 
-/// Whether this is compiled for them: their code runs on 9.0 alone.
+/// Whether the code is being compiled for them: it then runs on 9.0 only.
 #if defined(CUDA_HOST_SHIM) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAS_WGMMA 1
 #else
 #define HAS_WGMMA 0
 #endif
 
-/// A matrix [rows, width] of f16 and the tile of it that a copy takes, as cuTensorMapEncodeTiled writes it; opaque.
+/// An f16 matrix [rows, width] and the tile size of its copies, as encoded by cuTensorMapEncodeTiled; opaque.
 #ifdef CUDA_HOST_SHIM
 struct TensorMap {
 #else
@@ -21,7 +21,7 @@ struct alignas(64) TensorMap {
 
 #if HAS_WGMMA
 
-/// Says of kernel `name` that its blocks come in clusters of X x Y, of which the grid has whole ones.
+/// Declares that kernel `name` runs in clusters of X x Y blocks, which divide the grid evenly.
 #ifdef CUDA_HOST_SHIM
 #define CLUSTERS(name, X, Y) CUDA_HOST_CONSTANT(name##_cluster, (X) | (Y) << 8)
 #define IN_CLUSTERS(X, Y)
@@ -30,28 +30,28 @@ struct alignas(64) TensorMap {
 #define IN_CLUSTERS(X, Y) __cluster_dims__(X, Y, 1)
 #endif
 
-/// Of an operand of wgmma, and of a tile that a copy brings.
+/// Of a wgmma operand, and of a copied tile.
 constexpr int OPERAND_ALIGNMENT = 1024;
 
-/// This block's dynamic shared memory from the first aligned place on. PRECOND: as above; OPERAND_ALIGNMENT more than what is used.
+/// This block's dynamic shared memory from the first aligned address on. PRECOND: as above; OPERAND_ALIGNMENT bytes more than are used.
 __device__ __forceinline__ unsigned char* operand_memory() {
   unsigned char* const all = shared_memory();
   return all + (OPERAND_ALIGNMENT - shared_address(all) % OPERAND_ALIGNMENT) % OPERAND_ALIGNMENT;
 }
 
-/// A barrier of all threads of a cluster, and nothing more: what they wrote before it is not made visible by it.
+/// A barrier of all threads of a cluster, and nothing more: it does not make their earlier writes visible.
 __device__ __forceinline__ void cluster_sync() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::running->cluster_barrier(CUDA_HOST_SITE);
 #else
-  // not .aligned: a lane of a warp may come later than the others
+  // not .aligned: a lane of a warp may arrive later than the others
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
 
 // ---- copies to several blocks ------------------------------------------------------------------------------------------
 
-/// Barriers of a block of the cluster, at the same place as this block's.
+/// Barriers of a block of the cluster, at the same offset as this block's.
 struct RemoteBarriers {
 #ifdef CUDA_HOST_SHIM
   Mbarrier* barriers;
@@ -65,8 +65,8 @@ struct RemoteBarriers {
 #endif
 };
 
-/// Arrives at one of them. What orders memory is the copies' and the products' own waiting: a release to the whole cluster would be
-/// a fence of the whole device in every round of a loop.
+/// Arrives at one of them. Memory is ordered by the waits on copies and products: a release to the whole cluster would be
+/// a device-wide fence in every iteration of a loop.
 __device__ __forceinline__ void mbarrier_arrive(const RemoteBarriers& remote, int i) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::mbarrier_arrive(remote.barriers + i, remote.rank);
@@ -76,9 +76,9 @@ __device__ __forceinline__ void mbarrier_arrive(const RemoteBarriers& remote, in
 #endif
 }
 
-/// Starts the copy of a tile, from `column` and `row` of its matrix on, to the same place `to` of every block of the cluster
-/// that is in `blocks`, a bit each, whose barriers at the place of `barrier` count its bytes. Elements outside the matrix are zeros.
-/// MULTICAST: whether `blocks` are others than this block alone.
+/// Starts the copy of a tile, from `column` and `row` of its matrix on, to the same offset `to` in every block of the cluster
+/// whose bit is set in `blocks`; their barriers at the offset of `barrier` count its bytes. Elements outside the matrix are zeros.
+/// MULTICAST: whether `blocks` contains more than this block.
 template <bool MULTICAST>
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, int column, int row, Mbarrier* barrier,
                                           unsigned blocks) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
 
 // ---- products of four warps ------------------------------------------------------------------------------------------
 
-/// Rows of 128 bytes in shared memory, as copy_tile writes them: their eight 16-byte chunks are permuted by the row's number.
+/// Rows of 128 bytes in shared memory, as written by copy_tile: their eight 16-byte chunks are permuted by the row's number.
 /// PRECOND: the first row is aligned to 1024 bytes.
 struct Operand {
   unsigned low;  // of the descriptor; the high word is the same for all
@@ -119,8 +119,8 @@ struct Operand {
   }
 };
 
-/// Takes registers for what follows, or gives them up: REGISTERS a thread from here on. PRECOND: the four warps of a group; a
-/// multiple of 8; what some take others have given up, of those that the kernel was launched with.
+/// Raises or lowers the registers per thread to REGISTERS from here on. PRECOND: the four warps of a group; a multiple of 8; some
+/// warps only take what others have given up, of the registers that the kernel was launched with.
 template <int REGISTERS>
 __device__ __forceinline__ void take_registers() {
 #ifndef CUDA_HOST_SHIM
@@ -134,7 +134,7 @@ __device__ __forceinline__ void keep_registers() {
 #endif
 }
 
-/// Before the first product of a group: what was done to its registers before is done.
+/// Before the first product of a group: earlier accesses to its registers are complete.
 __device__ __forceinline__ void wgmma_fence() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::wgmma_fence();
@@ -143,7 +143,7 @@ __device__ __forceinline__ void wgmma_fence() {
 #endif
 }
 
-/// Ends the group of products that were started.
+/// Closes the group of products started so far.
 __device__ __forceinline__ void wgmma_commit() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::wgmma_commit();
@@ -159,7 +159,7 @@ __device__ __forceinline__ void wgmma_commit() {
   FLOATS_8(d, 0), FLOATS_8(d, 8), FLOATS_8(d, 16), FLOATS_8(d, 24), FLOATS_8(d, 32), FLOATS_8(d, 40), FLOATS_8(d, 48), \
       FLOATS_8(d, 56)
 
-/// Waits until at most KEEP groups are in flight. `d`: sums of those that have ended, which are not read before.
+/// Waits until at most KEEP groups are in flight. `d`: sums of the finished ones, which must not be read earlier.
 template <int KEEP>
 __device__ __forceinline__ void wgmma_wait(float (&d)[64]) {
 #ifdef CUDA_HOST_SHIM
@@ -180,7 +180,7 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
 #endif
 }
 
-/// Starts d[64 x 128] = or += a[64 x 16] b[128 x 16]^T, of f16. Lane 4g + t of warp w has in d[4j ..] columns 8j + 2t and the next
+/// Starts d[64 x 128] = or += a[64 x 16] b[128 x 16]^T, of f16. In lane 4g + t of warp w, d[4j ..] holds columns 8j + 2t and the next
 /// of row 16w + g, then of row 16w + g + 8. PRECOND: four whole warps, the first one's number a multiple of four.
 __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], Operand a, Operand b, bool accumulate) {
 #ifdef CUDA_HOST_SHIM
@@ -204,7 +204,7 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], Operand a, Oper
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 
-/// The same of d[64 x 64].
+/// The same for d[64 x 64].
 __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], Operand a, Operand b, bool accumulate) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::wgmma_m64n64k16(d, a.descriptor(), b.descriptor(), accumulate);
@@ -215,8 +215,8 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], Operand a, Opera
 #endif
 }
 
-/// Starts d[64 x 64] = or += a[64 x 16] b[16 x 64], of f16: a in registers, as mma_m16n8k16 takes the 16 rows of each warp; b a row of 64
-/// numbers for each of the 16.
+/// Starts d[64 x 64] = or += a[64 x 16] b[16 x 64], of f16: a in registers, in mma_m16n8k16's layout for the 16 rows of each warp; b a row
+/// of 64 elements for each of the 16.
 __device__ __forceinline__ void wgmma_m64n64k16_rows(float (&d)[32], const unsigned (&a)[4], Operand b, bool accumulate) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::wgmma_m64n64k16_rows(d, a, b.descriptor(), accumulate);
@@ -228,7 +228,7 @@ __device__ __forceinline__ void wgmma_m64n64k16_rows(float (&d)[32], const unsig
 #endif
 }
 
-/// Lets products read what this thread has written to shared memory, or copied there and waited for; other threads' after a barrier.
+/// Makes this thread's writes to shared memory, and copies that it has waited for, visible to products; other threads' after a barrier.
 __device__ __forceinline__ void wgmma_fence_shared() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::wgmma_fence_shared();

@@ -1,14 +1,14 @@
-// Sums of hidden states, for traces that record their means (--trace layers): at every place that a hidden state passes, from the
-// embedding to the final norm, the sum over a sequence's traced rows. The latest rows are kept apart from it, because a
-// captured decode step runs beyond the end of a response before the host knows: what is too much never gets into the sum.
+// Sums of hidden states, for traces that record their means (--trace layers): at every place a hidden state passes through, from the
+// embedding to the final norm, the sum over a sequence's traced rows. The latest rows are kept apart, because captured
+// decode steps run beyond the end of a response before the host notices it: the excess rows never enter the sum.
 //
-// layer_sums: the rows x of a pass, to one place. A new row takes the room of the row `kept` before it, which joins the sum; a row
-//   that comes again replaces itself, if it is still kept.
+// layer_sums: adds the rows x of a pass at one place. A new row takes the slot of the row `kept` before it, which joins the sum; a
+//   repeated row replaces itself, if it is still kept.
 //   x           [n, width]
-//   rows        [n]; those of a sequence follow each other, and none is left out from its first_traced_row on. Earlier ones, those with a
-//               negative position, and those of a sequence without such a trace (sums null) leave nothing
+//   rows        [n]; those of a sequence are consecutive, without gaps from its first_traced_row on. Earlier rows, rows with a
+//               negative position, and rows of a sequence without such a trace (sums null) record nothing
 //   sequences   [slots]
-//   place       of the `layers` of their traces, which have `kept` rows of a place
+//   place       in the `layers` of their traces, which hold `kept` rows per place
 // PRECOND: grid (ceil(width / 256), n); block 256; no dynamic shared memory; width as when the trace began.
 #include "common.cuh"
 
@@ -19,14 +19,14 @@ constexpr int THREADS = 256;
 __device__ __forceinline__ void add(const float* x, const RowState* rows, int n, const SequenceView* sequences, int place,
                                     int kept, int width) {
   const int first = blockIdx.y, slot = rows[first].slot;
-  if (first > 0 && rows[first - 1].slot == slot) return;  // the block of the sequence's first row does them all
+  if (first > 0 && rows[first - 1].slot == slot) return;  // the block of the sequence's first row handles them all
   const SequenceView& sequence = sequences[slot];
   const LayersView& layers = sequence.trace.layers;
   if (!layers.sums) return;
   const size_t column = (size_t)blockIdx.x * THREADS + threadIdx.x;
   int& counter = layers.counts[place * gridDim.x + blockIdx.x];
   int count = counter;
-  __syncthreads();  // all know it before it changes
+  __syncthreads();  // all have read it before it changes
   for (int r = first; r < n && rows[r].slot == slot; ++r) {
     const int index = rows[r].position - sequence.first_traced_row;
     if (rows[r].position < 0 || index < 0 || index + kept < count) continue;

@@ -1,7 +1,7 @@
 // RMS norm over rows of f32. A variant for prefill writes the f16 rows that gemm.cu takes.
 //
 //   rms_norm        (x, weight, offset, eps, width, y, not_finite)       y = norm(x)
-//   rms_norm_f16    (x, weight, offset, eps, width, to)                  to = norm(x), one power of two a row
+//   rms_norm_f16    (x, weight, offset, eps, width, to)                  to = norm(x), one power of two per row
 //   add_rms_norm    (x, h, weight, offset, eps, width, factor)           x = factor (x + norm(h)), the post norms of Gemma
 //
 // norm(x) = x / sqrt(mean square of x + eps) * (offset + weight)
@@ -21,7 +21,7 @@ constexpr int THREADS = 256;
 
 __device__ __forceinline__ float sum_squares(float4 v) { return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w); }
 
-/// 1 / rms of a row, from the squares of a thread's part. PRECOND: all threads; no other use of shared memory.
+/// 1 / rms of a row, from each thread's partial sum of squares. PRECOND: all threads; no other use of shared memory.
 __device__ __forceinline__ float row_factor(float squares, int width, float eps, int* not_finite) {
   squares = block_reduce<Sum, THREADS / 32>(squares, reinterpret_cast<float*>(dyn_smem));
   // not finite: neither below infinity nor NaN
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256)
   const float4* from = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(y + (size_t)blockIdx.x * width);
-  // A block has one short row: a thread issues its first AHEAD loads at once, those of the weights, which no kernel writes,
+  // A block has one short row: a thread issues its first AHEAD loads together, those of the weights, which no kernel writes,
   // before the wait.
   constexpr int AHEAD = 4;
   const int count = width / 4;
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// four blocks, so that 512 rows are there at once on 132 multiprocessors
+// four blocks, so that 512 rows are resident at once on 132 multiprocessors
 extern "C" __global__ void __launch_bounds__(256, 4)
     rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, RoundedRows to) {
   start_early();

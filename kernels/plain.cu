@@ -1,8 +1,8 @@
-// Replacements of the kernels that use tensor cores and asynchronous copies, for a device on which one of those fails its
-// self-test: one warp a result, float32, no shared memory. Slow, and short enough to be read at once.
+// Replacements for the kernels that use tensor cores and asynchronous copies, for a device on which one of those fails its
+// self-test: one warp per result, float32, no shared memory. Slow, but short enough to read in one sitting.
 //
-// Each takes the parameters of the kernel that it replaces, then, as ints, what that kernel's name says: element types
-// (0 f32, 1 f16, 2 bf16; of weights 3 q8) and head_dim. It is launched as that one is; whatever the grid, its warps share the work.
+// Each takes the parameters of the kernel it replaces, followed, as ints, by what that kernel's name encodes: element types
+// (0 f32, 1 f16, 2 bf16; for weights 3 q8) and head_dim. It is launched like that kernel; whatever the grid, its warps share the work.
 //
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_qkv     (x, norm_weight, norm_offset, eps, jobs, k, rows, to, w_type)
@@ -40,7 +40,7 @@ __device__ __forceinline__ float key_element(const void* keys, size_t position, 
 
 __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
 
-/// This warp's number in the launch, and how many there are.
+/// This warp's number in the launch, and the number of warps.
 __device__ __forceinline__ size_t first_warp() {
   const size_t block = blockIdx.x + (size_t)gridDim.x * (blockIdx.y + (size_t)gridDim.y * blockIdx.z);
   return block * (blockDim.x / 32) + threadIdx.x / 32;
@@ -49,7 +49,7 @@ __device__ __forceinline__ size_t warps() {
   return (size_t)gridDim.x * gridDim.y * gridDim.z * (blockDim.x / 32);
 }
 
-/// A product's input: rows [rows, k] of f32, and the norm on the way, if there is one.
+/// A product's input: rows [rows, k] of f32, and the norm applied to them, if any.
 struct Input {
   const float* x;
   const float* norm_weight;
@@ -76,7 +76,7 @@ struct Input {
   }
 };
 
-/// The same of rounded rows and f16 weights.
+/// The same for rounded rows and f16 weights.
 struct RoundedInput {
   RoundedRows x;
   int k;
@@ -128,8 +128,7 @@ __device__ __forceinline__ void rotate_and_cache(const Input& product, const Mat
   }
 }
 
-/// Rounds the numbers of a row of this width from `first` on, of which every lane has one. PRECOND: the whole warp; `first` a multiple
-/// of 32.
+/// Rounds the elements of a row of this width from `first` on, one per lane. PRECOND: the whole warp; `first` a multiple of 32.
 __device__ __forceinline__ void round_32(const RoundedRows& to, size_t row, int width, int first, float x) {
   static_assert(SHARING == 32, "a warp's numbers share a power of two");
   const int at = first + lane();
@@ -164,9 +163,9 @@ struct Attention {
   float softcap;
   int k_type, v_type, head_dim;
 
-  static constexpr int PER = 16;  // dimensions of a lane: head_dim / 32
+  static constexpr int PER = 16;  // max dimensions per lane: head_dim / 32
 
-  /// One head of one row over its cache: a lane has dimensions lane, lane + 32, ... of the sum of e^{s-m} v.
+  /// Attends with one head of one row over its cache: a lane has dimensions lane, lane + 32, ... of the sum of e^{s-m} v.
   /// PRECOND: the whole warp.
   __device__ __forceinline__ HeadState attend(const RowState& row, size_t head, float (&out)[PER]) const {
     const SequenceView& sequence = sequences[row.slot];
@@ -195,7 +194,7 @@ struct Attention {
     return state;
   }
 
-  /// Writes what `attend` has left; zeros of a row that is not in use.
+  /// Writes the result of `attend`; zeros for an unused row.
   __device__ __forceinline__ void store(size_t head, const HeadState& state, const float (&out)[PER], float* to,
                                         HeadState* states, const RoundedRows& rounded) const {
     if (lane() == 0) states[head] = state;

@@ -1,4 +1,4 @@
-// Weights in 8 bits: blocks of sixteen along k, each with its own scale (src/backend/q8.rs), in lines of eight blocks.
+// 8-bit weights: blocks of sixteen along k, each with its own scale (src/backend/q8.rs), in lines of eight blocks.
 #pragma once
 #include "common.cuh"
 
@@ -13,7 +13,7 @@ struct Q8Line {
 };
 static_assert(sizeof(Q8Line) == 144, "as the host has it");
 
-/// The four numbers of a word of quants as two words of f16, exactly: 0x64xx is 1024 + xx.
+/// The four values of a word of quants as two words of f16, exactly: 0x64xx is 1024 + xx.
 __device__ __forceinline__ void widen_quants(unsigned quants, unsigned& low, unsigned& high) {
   const auto centered = [](unsigned word) {
     __half2 pair, middle = __floats2half2_rn(1024 + 128, 1024 + 128);

@@ -1,5 +1,5 @@
-// Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and k and v into
-// the cache in its types. Where there is no norm per head, narrow products do this themselves (gemv.cu, gemv_qkv).
+// Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and storing k and v
+// in the cache in its types. Without a norm per head, narrow products do this themselves (gemv.cu, gemv_qkv).
 //
 //   rope_cache  (q, k, v, v_norm, q_norm, k_norm, norm_offset, eps, to, heads)
 //
@@ -10,16 +10,16 @@
 //
 // Nothing happens to a row whose position is beyond the cache's capacity.
 //
-// PRECOND: grid (ceil((heads + 2 * kv_heads) / 4), rows), block 128, no shared memory; one warp a head.
+// PRECOND: grid (ceil((heads + 2 * kv_heads) / 4), rows), block 128, no shared memory; one warp per head.
 #include "dense.cuh"
 #include "rope.cuh"
 
 namespace rope {
 
-constexpr int HEADS = 4;  // a block: one each warp
-constexpr int PAIRS = 8;  // a lane: head_dim / 2 / 32
+constexpr int HEADS = 4;  // per block: one per warp
+constexpr int PAIRS = 8;  // per lane: head_dim / 2 / 32
 
-/// One head in a warp's registers: lane l has the pairs (i, i + head_dim / 2), i = l, l + 32, ...; 0 beyond.
+/// One head in a warp's registers: lane l holds the pairs (i, i + head_dim / 2), i = l, l + 32, ...; 0 beyond.
 struct Head {
   float first[PAIRS], second[PAIRS];
 };
@@ -51,7 +51,7 @@ __device__ __forceinline__ void norm_head(Head& head, const float* weight, float
   }
 }
 
-/// Calls `put(i, x)` with each element of a head, after its rotation where there is a scale.
+/// Calls `put(i, x)` with each element of a head, rotated if there is a scale.
 template <class Put>
 __device__ __forceinline__ void put_head(const Head& head, const RopeTarget& to, const CachePlace& place,
                                          const float* scale, const Put& put) {
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(128)
                float norm_offset, float eps, RopeTarget to, int heads) {
   PRECOND_GRID(ceil_div(heads + 2 * to.kv_heads, rope::HEADS), ANY_GRID);
   start_early();
-  const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // of q's heads, then k's, then v's
+  const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // over q's heads, then k's, then v's
   const int head_dim = to.head_dim, kv_head = index - heads - (index < heads + to.kv_heads ? 0 : to.kv_heads);
   if (index >= heads + 2 * to.kv_heads) return;
   const CachePlace place(to, row);

@@ -1,9 +1,9 @@
-// Rotary position embedding and the KV cache, for those that have a row's queries, keys and values in hand: rope.cu, gemv.cu
+// Rotary position embedding and the KV cache, for kernels that hold a row's queries, keys and values: rope.cu, gemv*.cu
 // and plain.cu. A query's or key's element i is rotated with element i + head_dim / 2.
 #pragma once
 #include "common.cuh"
 
-/// Where a layer's queries, keys and values go, and how they are rotated on the way. Angles are made by the host in f64, for
+/// Where a layer's queries, keys and values go, and how they are rotated on the way. The host computes angles in f64, for
 /// float(position) * inverse_frequency rounded to f32, as Hugging Face rounds (no fast sine here: an angle at position
 /// 30000 needs all its bits).
 struct RopeTarget {
@@ -11,19 +11,19 @@ struct RopeTarget {
   const float* sin;
   const RowState* rows;           // [rows]
   const SequenceView* sequences;  // [slots]
-  int layer, kv_heads, head_dim;  // head_dim even, <= 512; no kv_heads: there are queries alone
+  int layer, kv_heads, head_dim;  // head_dim even, <= 512; kv_heads 0: queries only
   float query_scale;
   int k_type, v_type;  // CacheType
 };
 
-/// Of keys, F32 stands for Halves.
+/// For keys, F32 means Halves.
 enum CacheType { CACHE_F32 = 0, CACHE_F16 = 1, CACHE_BF16 = 2 };
 
 struct Rotated {
   float first, second;
 };
 
-/// Rotates a pair by its angle, then scales it. No product is fused with a sum: the same bits wherever it is done.
+/// Rotates a pair by its angle, then scales it. No product is fused with a sum, so all kernels produce the same bits.
 __device__ __forceinline__ Rotated rotate(float first, float second, float cos, float sin, float scale) {
   return {__fmul_rn(__fmul_rn(first, cos) - __fmul_rn(second, sin), scale),
           __fmul_rn(__fmul_rn(second, cos) + __fmul_rn(first, sin), scale)};
@@ -38,7 +38,7 @@ struct CachePlace {
   __device__ __forceinline__ CachePlace(const RopeTarget& to, int row)
       : sequence(to.sequences + to.rows[row].slot), position(to.rows[row].position) {}
 
-  /// Not so where a decode step is replayed after its sequence has ended: it must not hurt another's memory.
+  /// False if a decode step is replayed after its sequence has ended: it must not write to another sequence's memory.
   __device__ __forceinline__ bool exists() const { return (unsigned)position < sequence->capacity; }
 
   __device__ __forceinline__ size_t angle(const RopeTarget& to, int i) const {

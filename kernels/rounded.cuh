@@ -1,29 +1,29 @@
-// float32 as one f16 number with a power of two for every 32 neighbours of a row: what tensor cores multiply in wide products. As 32
-// are what they add up at a time, a power is multiplied with their sums.
+// float32 as one f16 value, with a power of two for every 32 neighbours of a row: what tensor cores multiply in wide products. As the
+// tensor cores sum 32 elements at a time, the power multiplies those sums.
 //
-// The largest of those that share a power is brought into 2^14 .. 2^15 (scale_to_f16): then a number is held to 2^-11 of itself or
-// 2^-39 of the largest, and one of 8 bits (bf16) exactly down to 2^-31 of that.
+// The largest of the values that share a power is scaled into 2^14 .. 2^15 (scale_to_f16): a value is then accurate to 2^-11 of itself or
+// 2^-39 of the largest, and one with 8 bits (bf16) exact down to 2^-31 of the largest.
 #pragma once
 #include "common.cuh"
 
 /// Neighbours that share a power of two.
 constexpr int SHARING = 32;
 
-/// Powers of two that a row of this width has room for: an even number, so that two lie together.
+/// Number of powers of two stored for a row of this width: even, so that they can be read in pairs.
 __host__ __device__ constexpr int row_scales(int width) { return 2 * ceil_div(width, 2 * SHARING); }
 
-/// x[r, i] = values[r, i] * scales[r, i / SHARING]; scales beyond a row's last number are not read.
+/// x[r, i] = values[r, i] * scales[r, i / SHARING]; scales beyond a row's last element are not read.
 struct RoundedRows {
   __half* values;  // [rows, width]
   float* scales;   // [rows, row_scales(width)]
 };
 
-/// The largest absolute value of some; NaN counts as nothing, and stays NaN when it is rounded.
+/// The largest absolute value; NaN is ignored here, and stays NaN when rounded.
 __device__ __forceinline__ float max_abs(float2 x) { return fmaxf(fabsf(x.x), fabsf(x.y)); }
 __device__ __forceinline__ float max_abs(float4 x) { return fmaxf(max_abs(make_float2(x.x, x.y)), max_abs(make_float2(x.z, x.w))); }
 
-/// Rounds a lane's TILES pairs of a row of this width, 8 apart, of which four neighbouring lanes have the others of 8 TILES numbers: numbers
-/// `at`, `at` + 1, and so on. `max`: the largest of all that share the power. PRECOND: `at` and the width are even, 8 TILES at most SHARING.
+/// Rounds a lane's TILES pairs of a row of this width, 8 apart: elements `at`, `at` + 1, and so on; four neighbouring lanes together hold
+/// 8 TILES elements. `max`: over all that share the power. PRECOND: `at` and the width are even, 8 TILES at most SHARING.
 template <int TILES>
 __device__ __forceinline__ void store_rounded(const RoundedRows& to, size_t row, int width, int at, const float2 (&x)[TILES],
                                               float max) {
@@ -36,12 +36,12 @@ __device__ __forceinline__ void store_rounded(const RoundedRows& to, size_t row,
   if (at < width && at % SHARING == 0) to.scales[row * row_scales(width) + at / SHARING] = power.inverse;
 }
 
-/// Vectors of four elements of a row that a thread of round_row keeps in registers.
+/// Four-element vectors of a row that a thread of round_row keeps in registers.
 constexpr int KEPT = 4;
 
-/// Rounds row blockIdx.x, of which `four(i, j)` gives elements 4i .. 4i + 3, with one power for all of it: also for those that multiply
-/// whole rows. A thread asks once for the vectors that it keeps, as number j below KEPT, and twice for the rest, as KEPT.
-/// PRECOND: all THREADS threads of the block; `scratch` holds a float a warp, for block_reduce; width a multiple of 4.
+/// Rounds row blockIdx.x, whose elements 4i .. 4i + 3 are `four(i, j)`, with one power for the whole row: also for users that multiply
+/// whole rows. A thread calls `four` once for the vectors it keeps, with j below KEPT, and twice for the rest, with j = KEPT.
+/// PRECOND: all THREADS threads of the block; `scratch` holds a float per warp, for block_reduce; width a multiple of 4.
 template <int THREADS, class Four>
 __device__ __forceinline__ void round_row(const Four& four, int width, const RoundedRows& to, float* scratch) {
   float4 kept[KEPT];

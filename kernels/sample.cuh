@@ -1,9 +1,9 @@
-// Drawing a token from a row of logits: the candidates are the tokens by falling logit (of equals the lower id first),
-// cut by top-k and top-p, and the draw is a place in their cumulative weight exp((x - max) / temperature).
+// Drawing a token from a row of logits: the candidates are the tokens by descending logit (ties by lower id),
+// cut by top-k and top-p, and the draw is a point in their cumulative weight exp((x - max) / temperature).
 //
 // Weights are integers (2^40 times the weight), so that sums do not depend on the order of additions and every
-// candidate, however far down, can be found by a radix descent over the logits. The first 128 candidates are there as
-// a sorted list, and nearly every draw ends there.
+// candidate, however far down, can be found by a radix descent over the logits. The first 128 candidates are available as
+// a sorted list, where nearly every draw ends.
 #pragma once
 #include "top_list.cuh"
 
@@ -12,8 +12,8 @@ struct Sampler {
   unsigned long long seed;
   float temperature;   // 0: greedy
   float top_p;         // 1: all
-  int top_k;           // 0: all; else at most 128
-  int first_position;  // the draw's number is the row's position - first_position
+  int top_k;           // 0: all; otherwise at most 128
+  int first_position;  // the draw's counter is the row's position - first_position
   int choosable;       // only ids below are chosen (embeddings are often padded); 0: all
 };
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ int choosable_ids(const Sampler& sampler, int vocab) 
   return sampler.choosable > 0 ? min(sampler.choosable, vocab) : vocab;
 }
 
-/// Takes the ids from `choosable` on out of a list of TOP keys. PRECOND: all threads, at least TOP of them; the list is
+/// Removes ids >= `choosable` from a list of TOP keys. PRECOND: all threads, at least TOP of them; the list is
 /// visible to all; ends with a barrier.
 __device__ __forceinline__ void keep_choosable(unsigned long long* list, int choosable) {
   const auto wanted = [&](int i) { return list[i] && key_id(list[i]) < choosable; };
@@ -36,7 +36,7 @@ __device__ __forceinline__ void keep_choosable(unsigned long long* list, int cho
   __syncthreads();
 }
 
-/// The bits of a number in [0, 1), 53 of them: three counters, chained through the finalizer of SplitMix64.
+/// The 53 bits of a number in [0, 1): three counters, chained through the finalizer of SplitMix64.
 __device__ __forceinline__ unsigned long long mix64(unsigned long long x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -54,7 +54,7 @@ __device__ __forceinline__ unsigned long long token_mass(float x, float max, flo
   return weight > 0.0f ? (unsigned long long)(weight * 1099511627776.0f) : 0ull;
 }
 
-/// A candidate and the mass of all before it.
+/// A candidate, the mass of all before it, and its own.
 struct Found {
   int token;
   unsigned long long before, mass;
@@ -68,7 +68,7 @@ struct LocateScratch {
   int bin;
 };
 
-/// Warp 0: the highest bin such that `before` and all bins from the top down to it exceed `target`.
+/// Warp 0: finds the highest bin such that `before` plus all bins from the top down to it exceed `target`.
 __device__ __forceinline__ void find_bin(LocateScratch& s, int bins, unsigned long long before,
                                          unsigned long long target) {
   if (threadIdx.x >= 32) return;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void find_bin(LocateScratch& s, int bins, unsigned lo
 
 /// The first candidate of the whole vocabulary with more than `target` of mass up to and including it. Three scans of
 /// the row find its logit, digit by digit, a fourth its id. Rare, so it is one block's work.
-/// PRECOND: all threads; `target` is below the total mass; nobody uses the scratch.
+/// PRECOND: all threads; `target` is below the total mass; the scratch is unused.
 __device__ __forceinline__ Found locate(LocateScratch& s, const float* logits, int vocab, float max, float temperature,
                                         unsigned long long target) {
   unsigned long long before = 0;
@@ -131,7 +131,7 @@ __device__ __forceinline__ Found locate(LocateScratch& s, const float* logits, i
     }
     return {token, before, mass};
   }
-  return {0, before, mass};  // not reached: the target is below the total
+  return {0, before, mass};  // unreachable: the target is below the total
 }
 
 /// Warp 0: cumulative mass of a list's first `count` entries; later ones repeat the last.
@@ -155,7 +155,7 @@ __device__ __forceinline__ void accumulate_list(unsigned long long* cumulative, 
   for (int i = 0; i < EACH; ++i) cumulative[threadIdx.x * EACH + i] = through - sum + mass[i];
 }
 
-/// Places of the list whose cumulative mass does not exceed `target`. PRECOND: all threads, at least TOP of them.
+/// Number of list entries whose cumulative mass does not exceed `target`. PRECOND: all threads, at least TOP of them.
 __device__ __forceinline__ int places_up_to(const unsigned long long* cumulative, unsigned long long target) {
   return __syncthreads_count(threadIdx.x < TOP && cumulative[threadIdx.x < TOP ? threadIdx.x : 0] <= target);
 }
@@ -171,7 +171,7 @@ __device__ __forceinline__ int draw_token(const Sampler& sampler, const unsigned
   const unsigned long long in_list = cumulative[TOP - 1];
   unsigned long long kept = whole ? total : in_list;
   if (kept == 0) return list[0] ? key_id(list[0]) : 0;
-  if (sampler.top_p < 1.0f) {  // up to the first candidate with which the sum reaches top_p of the total
+  if (sampler.top_p < 1.0f) {  // up to the first candidate at which the sum reaches top_p of the total
     const double wanted = ceil((double)fmaxf(sampler.top_p, 0.0f) * (double)kept);
     const unsigned long long reach = wanted < 1.0 ? 0ull : (unsigned long long)wanted - 1;
     const int place = places_up_to(cumulative, reach);

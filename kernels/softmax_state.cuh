@@ -1,13 +1,13 @@
-// The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. This is the
-// one place in the kernels where both are defined. With scores s over positions t:
+// The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. Both are
+// defined only here. With scores s over positions t:
 //   m = max s,            Z  = sum e^{s-m}
 //   m' = max s over w > 0, Z' = sum w e^{s-m'},  S' = sum w e^{s-m'} (s - m' + ln w)
-// m' is a maximum of its own: a strong first-token sink would underflow the rest.
+// m' is a separate maximum: a strong first-token sink would underflow the rest.
 #pragma once
 #include "common.cuh"
 
-/// gamma of the reweighting, nearest position first: w_{T-1-i} = gamma_i, 1 from C on; and its natural logarithm. The last is that of
-/// all positions further away.
+/// gamma of the reweighting, nearest position first: w_{T-1-i} = gamma_i, 1 from C on; and its natural logarithm. The last entry
+/// holds for all positions further away.
 constexpr int MAX_NEAREST = 18;
 struct Gamma {
   float weights[MAX_NEAREST + 1], logs[MAX_NEAREST + 1];
@@ -30,18 +30,18 @@ __device__ __forceinline__ Span attended(int row, int window) {
   return {window > 0 && row + 1 > window ? row + 1 - window : 0, row + 1};
 }
 
-/// The place of position t in GAMMA.
+/// The index of position t in GAMMA.
 __device__ __forceinline__ int nearness(int row, int t) { return min(row - t - 1, MAX_NEAREST); }
 
 /// w_t of row T: 0 for the first position and for the row's own, gamma for the nearest before it, 1 elsewhere.
 __device__ __forceinline__ float reweighting(int row, int t) { return t > 0 && t < row ? GAMMA.weights[nearness(row, t)] : 0.f; }
 
-/// w_t > 0, in fewer registers than by the weight itself.
+/// w_t > 0, in fewer registers than computing the weight.
 __device__ __forceinline__ bool has_weight(int row, int t) {
   return t > 0 && t < row && (int)(GAMMA.hidden << nearness(row, t)) >= 0;
 }
 
-/// Takes the entropy's part out of a state: of a row that is not traced.
+/// Clears the entropy part of the state of an untraced row.
 __device__ __forceinline__ void clear_entropy(HeadState& state) {
   state.mw = -infinity();
   state.zw = state.sw = 0.f;
@@ -49,8 +49,8 @@ __device__ __forceinline__ void clear_entropy(HeadState& state) {
 
 __device__ __forceinline__ HeadState empty_state() { return {-infinity(), 0.f, -infinity(), 0.f, 0.f}; }
 
-/// e^x of x <= 0 in two instructions, where expf takes eight: to 2^-22 of itself, and |x| 2^-23 more as the product is rounded; 0 below
-/// 2^-126, and 1 of 0. So a weight is as right as expf makes it next to the largest one, which is what sums of weights are relative to.
+/// e^x for x <= 0 in two instructions, where expf takes eight: to 2^-22 of itself, plus |x| 2^-23 from rounding the product; 0 below
+/// 2^-126, and 1 for 0. Relative to the largest weight, which scales sums of weights, it is as accurate as expf.
 __device__ __forceinline__ float weight_of(float x) {
   const float log2 = __fmul_rn(x, 1.44269504f);
 #ifdef CUDA_HOST_SHIM
@@ -62,10 +62,10 @@ __device__ __forceinline__ float weight_of(float x) {
 #endif
 }
 
-// Kernels have several loops over these functions, one for tiles that need less: no product is left to the compiler to fuse with
-// a sum in one of them and not in another.
+// Kernels have several loops over these functions, including one for tiles that need less work: no product is left for the compiler
+// to fuse with a sum in one of them but not in another.
 
-/// Brings a state to maxima that are no smaller than its own: Z by e^{-d}, and, d being how much m' grows,
+/// Rescales a state to maxima no smaller than its own: Z by e^{-d}, and, d being the increase of m',
 /// S' <- e^{-d} (S' - d Z'), Z' <- e^{-d} Z'. Returns the factor of Z (0 for an empty state).
 template <bool ENTROPY>
 __device__ __forceinline__ float raise(HeadState& state, float m, float mw) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ float raise(HeadState& state, float m, float mw) {
   return factor;
 }
 
-/// Whether all of positions begin .. end have weight 1 in row `row`, whatever the gamma.
+/// Whether all positions begin .. end have weight 1 in row `row`, whatever gamma is.
 __device__ __forceinline__ bool unweighted(int row, int begin, int end) { return begin > 0 && row - end >= MAX_NEAREST; }
 
 /// Adds position t of row `row` with score `s` to a state whose maxima cover it; returns e^{s-m}. UNWEIGHTED: w_t is known
@@ -115,7 +115,7 @@ __device__ __forceinline__ void add_sums(HeadState& state, const HeadState& othe
   state.sw += other.sw;
 }
 
-/// The result of a state: the part f of one that the normalized weights add up to, and their entropy in nats.
+/// The result of a state: the sum f <= 1 of the normalized weights, and their entropy in nats.
 struct Finished {
   double f, entropy;
 };

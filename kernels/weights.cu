@@ -1,14 +1,14 @@
-// Weights as the other kernels take them.
+// Conversion of weights to the forms that the other kernels take.
 //
 //   narrow_weights    (w, scales, k)   bf16 -> f16 with a power of two for each row, in place
 //   pack_q8_{type}    (w, lines, k)    f32, f16 or bf16 -> 8 bits (q8.cuh), as src/backend/q8.rs rounds them, to the bit
 //
-//   w       [outs, k] bf16, which becomes f16: old = scales[row] * new, exactly down to 2^-31 of the row's largest number,
-//           and to 2^-39 of that below (dense.cuh)
+//   w       [outs, k] bf16, which becomes f16: old = scales[row] * new, exact down to 2^-31 of the row's largest value,
+//           and to 2^-39 of that below (rounded.cuh)
 //   scales  [outs] f32
 //   lines   [outs, ceil(k / 128)]
 //
-// PRECOND: grid outs, block 256, dynamic shared memory NAME_shared_bytes; k a multiple of 8, of q8 of 16; w, lines aligned to 16 bytes.
+// PRECOND: grid outs, block 256, dynamic shared memory NAME_shared_bytes; k a multiple of 8, for q8 of 16; w, lines aligned to 16 bytes.
 #include "dense.cuh"
 #include "q8.cuh"
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void pack_q8(const T* w, Q8Line* lines, int k) {
 #pragma unroll
     for (int i = 0; i < BLOCK; ++i) max = fmaxf(max, fabsf(x[i]));
     __nv_bfloat16 scale = from_f32<__nv_bfloat16>(__fdiv_rn(max, 127.0f));
-    // upwards: scales are not negative
+    // round up: scales are not negative
     if (__fmul_rn(to_f32(scale), 127.0f) < max) scale = __ushort_as_bfloat16(__bfloat16_as_ushort(scale) + 1);
     const float inverse = max > 0.0f ? __fdiv_rn(1.0f, to_f32(scale)) : 0.0f;
     unsigned words[BLOCK / 4] = {};

@@ -1,5 +1,5 @@
-// Checks the rivals of gemv.cu against float64 sums and against the kernel in use: same inputs, same jobs. Prints a line
-// a version that run.py reads:
+// Checks the rivals of gemv.cu against float64 sums and against the kernel in use: same inputs, same jobs. Prints one line
+// per version, which run.py parses:
 //
 //   lab VERSION max_error_of_bound MAX max_error ERR in_use ERR bits_equal 0|1 shared BYTES
 //
@@ -7,7 +7,7 @@
 // this version and of the one in use on the same inputs.
 //
 // Bound: that of tests/cuda_kernels/dense_gemv.cpp. A chain has at most k / 256 additions of partial sums in a lane (per
-// term: 2 a step of 512), 8 of the warps, 1 of the terms, 32 products inside the tensor core, and 2 for bias and
+// term: 2 per step of 512), 8 over the warps, 1 over the terms, 32 products inside the tensor core, and 2 for bias and
 // residual; the terms leave 2^-22 of x, 4 u.
 #include "dense_support.h"
 
@@ -56,7 +56,7 @@ static unsigned shared_bytes(const std::string& version) {
 
 using Outputs = std::vector<std::vector<float>>;
 
-/// Runs a version on a case. A version that takes fragments gets x as such.
+/// Runs a version on a case. A version that takes fragments receives x in that form.
 static Outputs run(const std::string& version, Case& c) {
   const bool fragments = version != "gemv_f16_r8";
   Device<float> x(c.x);
@@ -82,7 +82,7 @@ static Outputs run(const std::string& version, Case& c) {
   return result;
 }
 
-/// What all cases have shown of a version.
+/// A version's results over all cases.
 struct Shown {
   double of_bound = 0, error = 0, in_use = 0;
   bool bits_equal = true;
@@ -111,7 +111,7 @@ static void compare(const std::string& version, Case& c, const Outputs& got, con
   }
 }
 
-/// Every shape that fits, under a fair schedule and adversaries.
+/// Checks every shape that fits, under fair and adversarial schedules.
 static void check_version(const std::string& version, int max_rows) {
   Shown shown;
   const auto on = [&](int k, int rows, std::vector<int> outs, bool accumulate, int adversaries) {
@@ -128,7 +128,7 @@ static void check_version(const std::string& version, int max_rows) {
          shown.of_bound, shown.error, shown.in_use, shown.bits_equal, shared_bytes(version));
 }
 
-/// A row has the same bits alone, in every batch and at every place.
+/// A row has the same bits alone, in every batch and at every position.
 static void check_batches() {
   const int k = 1096, outs = 24;
   Case all(k, 8, {outs}, false);
@@ -148,7 +148,7 @@ static void check_batches() {
   }
 }
 
-/// A row that is not finite leaves the others alone.
+/// A non-finite row does not affect the others.
 static void check_not_finite() {
   Case c(96, 3, {7}, false);
   c.x[96 + 5] = INFINITY;

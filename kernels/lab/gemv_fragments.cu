@@ -1,13 +1,13 @@
 // A rival of gemv_f16_r8: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]) for 1..=8 rows and f16
 // weights, with the same jobs, the same tail and the same arithmetic in float32 (activations as two f16 terms, exact
-// products, at most 32 elements of k summed inside the tensor core), in fewer of its instructions a byte of weights.
+// products, at most 32 elements of k summed inside the tensor core), in fewer instructions per byte of weights.
 //
 // What differs from gemv.cu:
 // - x is split once, by `lab_fragments_f16`, not again in every block: that is half of gemv.cu's loop. Its terms are
 //   stored in the order in which lanes hold them as mma's A operand: one 16-byte load is an operand.
 // - Both terms of all rows are stacked in the 16 M rows of A: 8 rows are one mma, where gemv.cu issues two.
 // - The weights are mma's B operand: the 16 bytes that a lane has copied are two B fragments as they are, and no lane
-//   reads what another one has copied. (With x split by each warp this does not pay: it has to be put into A's order.)
+//   reads what another one has copied. (If each warp splits x, this does not pay: it has to be put into A's order.)
 // - The ring's slots are constants of an unrolled loop.
 // In the engine, the kernel that produces x would write the fragments in its epilogue; the lab times them apart.
 //
@@ -18,8 +18,8 @@
 // A chunk is both terms of two rows: row r belongs to chunk r / 2 and there to lanes 4 (r % 2) + t. Its term 0 stands in
 // M row r, its term 1 in M row r + 8 of A. An element is
 //   {even(0), odd(0), even(2), odd(2)}, even(i) = elements i, i + 1 of the row's term 0, odd(i) of its term 1,
-// counted from the group's first for lane t: 64 step + 32 (group / 2) + 8t + 4 (group % 2). Zeros beyond k and in rows
-// that are not there. A chunk's group is a line of 128 bytes, and a lane's four groups lie a constant apart.
+// counted from the group's first for lane t: 64 step + 32 (group / 2) + 8t + 4 (group % 2). Zeros beyond k and for
+// missing rows. A chunk's group is a line of 128 bytes, and a lane's four groups lie a constant apart.
 //
 //   lab_fragments_f16 (x, fragments, k, rows)                             x [rows, k] f32
 //   lab_gemv_f16_r8   (fragments, jobs, k, rows, accumulate)              jobs as in gemv.cu
@@ -33,11 +33,11 @@ namespace lab_gemv {
 
 using gemv::TILE;
 using gemv::WARPS;
-constexpr int STEP = 64;              // elements of k that a warp takes at once: 16 a lane
-constexpr int SPAN = WARPS * STEP;    // what the block takes at once
+constexpr int STEP = 64;              // elements of k that a warp takes at a time: 16 per lane
+constexpr int SPAN = WARPS * STEP;    // what the block takes at a time
 constexpr int MMAS = STEP / 16;       // groups of 16 elements of k in a step
 constexpr int DEPTH = 4;              // slots of the ring
-constexpr int LOADS = 4;              // 16-byte loads of weights a step: two rows, two lines' halves
+constexpr int LOADS = 4;              // 16-byte loads of weights per step: two rows, two lines' halves
 constexpr int WARP_BYTES = DEPTH * LOADS * 32 * 16;
 
 /// Pairs of rows.
@@ -46,8 +46,8 @@ __host__ __device__ __forceinline__ int fragment_chunks(int rows) { return (rows
 /// The activations of one step as A operands.
 struct Operands {
   unsigned a[MMAS][4];
-  /// `from` is the lane's place in the step. A lane whose row is not there reads some other lane's: what comes of it is
-  /// never looked at, and nothing has to be checked.
+  /// `from` is the lane's place in the step. A lane whose row does not exist reads some other lane's: the result is
+  /// never used, so nothing has to be checked.
   __device__ __forceinline__ void load(const uint4* from) {
 #pragma unroll
     for (int group = 0; group < MMAS; ++group) {
@@ -101,26 +101,26 @@ __device__ __forceinline__ void multiply(Sums& sums, const uint4* __restrict__ f
   };
 #pragma unroll
   for (int step = 0; step < DEPTH - 1; ++step) fetch(step < steps, step);
-  Operands in[2];  // of this step and of the next: the place is a constant of the unrolled loop
+  Operands in[2];  // for this step and the next: the index is a constant of the unrolled loop
   if (begin < k) in[0].load(x);
 #pragma unroll 1
   for (int left = steps; left > 0; left -= DEPTH) {
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) {
       if (left <= slot) break;
-      const int ahead = left > slot + 1 || (steps * SPAN + begin < k) ? x_stride : 0;  // the last one reads its own again
+      const int ahead = left > slot + 1 || (steps * SPAN + begin < k) ? x_stride : 0;  // the last step reads its own again
       x += ahead;
       in[(slot + 1) % 2].load(x);
       cp_wait<DEPTH - 2>();
       uint4 weights[LOADS];
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) weights[i] = ring[(slot * LOADS + i) * 32];
-      fetch(left > slot + DEPTH - 1, (slot + DEPTH - 1) % DEPTH);  // into the slot that the step before has read
+      fetch(left > slot + DEPTH - 1, (slot + DEPTH - 1) % DEPTH);  // into the slot that the previous step has read
       multiply_step(sums, in[slot % 2], weights);
     }
   }
 
-  const int left = k - begin - steps * SPAN;  // of a last, partial step; one warp at most has one
+  const int left = k - begin - steps * SPAN;  // of a last, partial step; at most one warp has one
   if (left > 0) {
     const __half* const rows[2] = {w[0] + k - left, w[1] + k - left};
     uint4 weights[LOADS];
@@ -138,7 +138,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const uint4* __restrict__ f
   }
 }
 
-/// The warps' sums in shared memory, each in the place of its own ring: [16 M rows][PITCH]. A warp's lanes have all read
+/// The warps' sums in shared memory, each in place of its own ring: [16 M rows][PITCH]. A warp's lanes have all read
 /// their last weights: the mma that takes them is an exchange between all lanes.
 struct Merge {
   static constexpr int PITCH = TILE + 2, WARP = WARP_BYTES / 4;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks, counts and times the versions of a kernel beside each other, and prints one table.
+"""Checks, counts and times the versions of a kernel side by side, and prints one table.
 
   run.py [options] [JOB..]     JOB: see JOBS; default: all
 
@@ -7,7 +7,7 @@
             whether the bits are those of the version in use
   counted   in the machine code that nvcc makes: instructions of the hot loop for each KiB of weights that it fetches,
             registers, spilled bytes, shared memory, and the warps a multiprocessor holds
-  timed     on a CUDA device, where there is one: the median, and weight bytes over time. Else "no device": nothing here
+  timed     on a CUDA device, if there is one: the median, and weight bytes over time. Otherwise "no device": nothing here
             is ever estimated.
 
 Needs Python 3 and g++; nvcc and nvdisasm come from PyPI (--no-count does without). Exits with 1 if a version fails its
@@ -184,7 +184,7 @@ class Device:
         return functions
 
     def seconds(self, launches, functions, repeats=20):
-        """The median time of each launch. The weights are read in turn with the other launches': big ones miss L2."""
+        """The median time of each launch. The weights are read in turn with the other launches': large ones miss L2."""
         for kernel, _, shared, _ in launches:
             self.call("cuFuncSetAttribute", functions[kernel], 8, shared)
         events = [ctypes.c_void_p() for _ in range(len(launches) + 1)]
@@ -202,13 +202,13 @@ class Device:
             elapsed = ctypes.c_float()
             for i in range(len(launches)):
                 self.call("cuEventElapsedTime", ctypes.byref(elapsed), events[i], events[i + 1])
-                if repeat >= 3:  # the first ones warm up
+                if repeat >= 3:  # the first three are warm-up
                     times[i].append(elapsed.value / 1e3)
         return [statistics.median(each) for each in times]
 
 
 def device():
-    """The first device, or None, and why."""
+    """The first device and its name, or None and the reason."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

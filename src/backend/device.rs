@@ -1,4 +1,4 @@
-//! Options of the device and of the weights in memory.
+//! Options for the device and for weights in memory.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 /// `auto`, `cpu`, `cuda`, `cuda:N` or `reference`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// CUDA where there is a device that can run the model, else the CPU.
+    /// CUDA if there is a device that can run the model, else the CPU.
     Auto,
     #[default]
     Cpu,
-    /// A CUDA device, as the driver counts them.
+    /// A CUDA device, by the driver's ordinal.
     Cuda(usize),
-    /// The scalar forward pass of [`super::reference`]: slow, for checking. `Auto` never takes it.
+    /// The scalar forward pass of [`super::reference`]: slow, for checking. `Auto` never selects it.
     Reference,
 }
 
@@ -47,14 +47,14 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Storage of weights of matrix products.
+/// Storage format of the weights of matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
     /// In their stored dtype.
     #[default]
     File,
-    /// In 8 bits with a scale for every sixteen: faster to read, and not quite the same model.
+    /// 8 bits with one scale per sixteen weights: faster to read, but not quite the same model.
     Q8,
 }
 

@@ -1,33 +1,33 @@
-//! A wide trace's record of a prediction's whole distribution: numbers over the full vocabulary that cannot be had from
-//! its entropy and its alternatives.
+//! A wide trace's record of a prediction's whole distribution: statistics over the full vocabulary that cannot be
+//! derived from its entropy and its alternatives.
 
 use super::TokenLogprob;
 
-/// Tokens whose log-probabilities [`Distribution::top_logprob`] averages, as DeepConf.
+/// Tokens whose log-probabilities [`Distribution::top_logprob`] averages, as in DeepConf.
 pub const TOP_LOGPROBS: usize = 20;
 
-/// Most probable tokens among which dominant ones are looked for; also in `head.cu`.
+/// Number of most probable tokens searched for dominant ones; also in `head.cu`.
 pub const DOMINANT_AMONG: usize = 128;
 
-/// A drop of probability ends the dominant tokens if it is above this, and above `DOMINANT_SHARE` of what it drops from.
+/// A drop in probability ends the dominant tokens if it exceeds this and `DOMINANT_SHARE` of the value it drops from.
 pub const DOMINANT_DROP: f64 = 0.005;
 
 /// See [`DOMINANT_DROP`].
 const DOMINANT_SHARE: f64 = 0.3;
 
-/// Of one prediction p over V tokens.
+/// Statistics of one prediction p over V tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distribution {
-    /// Mean ln p of the [`TOP_LOGPROBS`] most probable tokens (of all where there are fewer).
+    /// Mean ln p of the [`TOP_LOGPROBS`] most probable tokens (of all if there are fewer).
     pub top_logprob: f64,
-    /// KL(U ‖ p) = −ln V − mean ln p in nats, U uniform; infinite where a token has p = 0.
+    /// KL(U ‖ p) = −ln V − mean ln p in nats, U uniform; infinite if a token has p = 0.
     pub uniform_kl: f64,
     /// ln Σ √(q/V) ≤ 0, the log Bhattacharyya coefficient of U and of q, the softmax at temperature 2.
     pub log_affinity: f64,
-    /// Probability of all dominant tokens together: of those up to the last place i in falling order with
-    /// p_i − p_{i+1} > max(0.005, 0.3 p_i) (Dinh and Niehues 2025, section 4). 0 where there is no such place.
+    /// Total probability of the dominant tokens: those up to the last position i, in descending order, with
+    /// p_i − p_{i+1} > max(0.005, 0.3 p_i) (Dinh and Niehues 2025, section 4). 0 if there is no such position.
     pub dominant: f64,
-    /// ln p of the least probable dominant token; infinite where there is none.
+    /// ln p of the least probable dominant token; infinite if there is none.
     pub dominant_logprob: f64,
 }
 
@@ -43,7 +43,7 @@ pub struct LogitSums {
 }
 
 impl Distribution {
-    /// Of `logits` `[vocab_size]`, whose tokens are all in `top`, best first.
+    /// From `logits` `[vocab_size]`; `top` holds all of their tokens, best first.
     pub fn by_definition(logits: &[f64], top: &[TokenLogprob]) -> Distribution {
         let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum = |f: fn(f64) -> f64| logits.iter().map(|x| f(x - max)).sum();
@@ -53,8 +53,8 @@ impl Distribution {
         Distribution::new(&top, top[0], &sums, logits.len())
     }
 
-    /// `top`: the most probable tokens' ln p, falling, [`TOP_LOGPROBS`] of them, and as many as have p >
-    /// [`DOMINANT_DROP`] and one more, at most [`DOMINANT_AMONG`]; fewer only where the vocabulary has no more.
+    /// `top`: ln p of the most probable tokens, descending: [`TOP_LOGPROBS`] of them, and as many as have
+    /// p > [`DOMINANT_DROP`] plus one, at most [`DOMINANT_AMONG`]; fewer only if the vocabulary has no more.
     /// `max_logprob`: ln p of the largest logit.
     pub fn new(top: &[f64], max_logprob: f64, sums: &LogitSums, vocabulary: usize) -> Distribution {
         let v = vocabulary as f64;
@@ -103,7 +103,7 @@ mod tests {
             assert!((found.0 - mass).abs() < 1e-12 && (found.1 - last).abs() < 1e-12, "{p:?}: {found:?}");
         };
         close(&[0.9, 0.05, 0.03], 0.95, 0.05);
-        close(&[0.3, 0.25, 0.2, 0.17, 0.08], 0.92, 0.17); // the first drops are below 0.3 of what they drop from
+        close(&[0.3, 0.25, 0.2, 0.17, 0.08], 0.92, 0.17); // the first drops are below 0.3 of the value they drop from
         close(&[0.7, 0.009, 0.0045], 0.7, 0.7); // 0.0045 is below 0.005
         assert_eq!(dominants(&[0.25; 4]), (0.0, f64::INFINITY));
         assert_eq!(dominants(&[0.004, 0.001]), (0.0, f64::INFINITY));

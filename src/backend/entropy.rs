@@ -1,5 +1,5 @@
-//! The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. This is
-//! the one place where both are defined; every chunk of the KV cache makes a state, and states are merged.
+//! The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. Both are defined
+//! only here; every chunk of the KV cache produces a state, and states are merged.
 
 /// γ of the reweighting, nearest position first: w_{T-1-i} = γ_i.
 pub const GAMMA: [f64; 10] = [
@@ -7,7 +7,7 @@ pub const GAMMA: [f64; 10] = [
     0.93925344,
 ];
 
-/// The γ of a run: the published one, or one that was fitted to a model.
+/// The γ of a run: the published one, or one fitted to a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gamma {
     weights: [f32; Gamma::MAX_NEAREST],
@@ -35,7 +35,7 @@ impl Gamma {
         Gamma { weights, nearest: GAMMA.len() }
     };
 
-    /// γ nearest first, of C positions; `None` of more than [`MAX_NEAREST`](Self::MAX_NEAREST) or of one that is not in [0, 1].
+    /// γ for C positions, nearest first; `None` for more than [`MAX_NEAREST`](Self::MAX_NEAREST) or for a value outside [0, 1].
     pub fn new(gamma: &[f64]) -> Option<Gamma> {
         let valid = gamma.len() <= Gamma::MAX_NEAREST && gamma.iter().all(|gamma| (0.0..=1.0).contains(gamma));
         let mut weights = [1.0; Gamma::MAX_NEAREST];
@@ -48,7 +48,7 @@ impl Gamma {
         &self.weights[..self.nearest]
     }
 
-    /// w_t of row T: 0 for the first position and for the row's own, γ for the C before it, 1 elsewhere.
+    /// w_t of row T: 0 at the first position and at the row's own, γ at the C positions before it, 1 elsewhere.
     pub fn weight(&self, row: usize, t: usize) -> f32 {
         match row.checked_sub(t) {
             None | Some(0) => 0.0,
@@ -66,8 +66,8 @@ pub struct SoftmaxState {
     pub sum: f32,
 }
 
-/// The reweighted attention of a row: with m' the maximum over positions with w > 0 (its own: a strong first-token
-/// sink would underflow the rest), Z' = Σ w e^{s-m'} and S' = Σ w e^{s-m'} (s - m' + ln w).
+/// The reweighted attention of a row: with m' the maximum over positions with w > 0 (separate, since a strong first-token sink
+/// would underflow the rest), Z' = Σ w e^{s-m'} and S' = Σ w e^{s-m'} (s - m' + ln w).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EntropyState {
     /// m'
@@ -88,7 +88,7 @@ pub enum EntropyRule {
     Regularized,
 }
 
-/// e^x; of two states that are merged, one has x = 0.
+/// e^x; when two states are merged, x = 0 for one of them.
 fn exp(x: f32) -> f32 {
     if x == 0.0 { 1.0 } else { x.exp() }
 }
@@ -96,7 +96,7 @@ fn exp(x: f32) -> f32 {
 impl SoftmaxState {
     pub const EMPTY: SoftmaxState = SoftmaxState { max: f32::NEG_INFINITY, sum: 0.0 };
 
-    /// The factors that bring the two states' sums (and outputs) to their common maximum.
+    /// The factors that rescale the two states' sums (and outputs) to their common maximum.
     pub fn scales(&self, other: &SoftmaxState) -> (f32, f32) {
         if self.sum == 0.0 {
             (0.0, 1.0)
@@ -108,7 +108,7 @@ impl SoftmaxState {
         }
     }
 
-    /// The state of both rows' positions together.
+    /// The state over the positions of both.
     pub fn merge(&self, other: &SoftmaxState) -> SoftmaxState {
         let (a, b) = self.scales(other);
         SoftmaxState { max: self.max.max(other.max), sum: self.sum * a + other.sum * b }
@@ -118,13 +118,13 @@ impl SoftmaxState {
 impl EntropyState {
     pub const EMPTY: EntropyState = EntropyState { max: f32::NEG_INFINITY, sum: 0.0, weighted: 0.0 };
 
-    /// The same sums relative to a maximum that is larger by `d ≥ 0`: S' ← e^{-d}(S' - d Z'), Z' ← e^{-d} Z'.
+    /// The same sums relative to a maximum larger by `d ≥ 0`: S' ← e^{-d}(S' - d Z'), Z' ← e^{-d} Z'.
     fn raised(&self, d: f32) -> EntropyState {
         let e = exp(-d);
         EntropyState { max: self.max + d, sum: e * self.sum, weighted: e * (self.weighted - d * self.sum) }
     }
 
-    /// The state of both rows' positions together.
+    /// The state over the positions of both.
     pub fn merge(&self, other: &EntropyState) -> EntropyState {
         if self.sum == 0.0 {
             return *other;
@@ -137,7 +137,7 @@ impl EntropyState {
         EntropyState { max, sum: a.sum + b.sum, weighted: a.weighted + b.weighted }
     }
 
-    /// H of the reweighted attention in nats; `None` where every weight is 0 (T < 2): such a row has no attention.
+    /// H of the reweighted attention in nats; `None` if every weight is 0 (T < 2): such a row has no attention.
     pub fn entropy(&self) -> Option<f64> {
         (self.sum > 0.0).then(|| {
             let z = f64::from(self.sum);
@@ -145,7 +145,7 @@ impl EntropyState {
         })
     }
 
-    /// The part f of one that the normalized weights add up to, and their entropy, under `rule`.
+    /// The sum f of the normalized weights, and their entropy, under `rule`.
     ///
     /// [`EntropyRule::Regularized`]: with σ = Σ w α the authors' weights are α' · f, f = σ / (σ + 1e-12), and
     /// H = -Σ fα' ln(fα') = f (H_exact - ln f); their 1e-12 inside the logarithm is below the precision of f32.

@@ -9,13 +9,13 @@ pub fn forward<B: Backend + ?Sized>(backend: &mut B, pass: &Pass) -> Result<(), 
     run(backend)
 }
 
-/// The operations of the pass that has begun.
+/// Runs the operations of a pass that has begun.
 pub fn run<O: Operations + ?Sized>(pass: &mut O) -> Result<(), BackendError> {
     run_observed(pass, |_, _| Ok(()))
 }
 
-/// The mean over all layers and heads of the softmax weights α_t of a row, t = 0..=T, without γ: the row enters its sequence, and
-/// then each layer's attention is read.
+/// The mean over all layers and heads of a row's softmax weights α_t, t = 0..=T, without γ. Runs the row in its sequence and
+/// reads each layer's attention on the way.
 pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, BackendError> {
     backend.begin(&Pass::all(&[row], false))?;
     let mut mean = vec![0.0; row.position + 1];
@@ -28,7 +28,7 @@ pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, B
     Ok(mean)
 }
 
-/// [`run`], with a call of `attended` after the attention of each layer that has it.
+/// [`run`], calling `attended` after the attention of each layer that has it.
 fn run_observed<O: Operations + ?Sized>(
     pass: &mut O,
     mut attended: impl FnMut(&mut O, usize) -> Result<(), BackendError>,
@@ -47,7 +47,7 @@ fn run_observed<O: Operations + ?Sized>(
 }
 
 /// Runs `tokens` at positions `start ..` of one sequence, a chunk at a time; `after` is called after each chunk with the
-/// positions it covered, while their `wanted` rows (positions) can be read.
+/// positions it covered, while the `wanted` ones can be read.
 pub fn extend<E: From<BackendError>>(
     backend: &mut dyn Backend,
     sequence: SequenceId,
@@ -69,7 +69,7 @@ pub fn extend<E: From<BackendError>>(
     Ok(())
 }
 
-/// Runs `tokens` at positions `start ..` of one sequence, of which nothing but keys and values is needed.
+/// Runs `tokens` at positions `start ..` of one sequence for their keys and values only.
 pub fn enter(
     backend: &mut dyn Backend,
     sequence: SequenceId,
@@ -79,7 +79,7 @@ pub fn enter(
     extend(backend, sequence, start, tokens, false, |_| false, |_, _| Ok(()))
 }
 
-/// A pass and the predictions of all its rows: what [`Backend::step`] does where the backend has no faster way.
+/// A pass and the predictions of all its rows: [`Backend::step`] for backends without a faster one.
 pub fn step<B: Backend + ?Sized>(
     backend: &mut B,
     rows: &[DecodeRow],
@@ -91,11 +91,10 @@ pub fn step<B: Backend + ?Sized>(
         |(row, r): (usize, &DecodeRow)| Prediction { row, next: Next::Choose(r.choice(vocabulary)), detail: r.detail };
     let requests: Vec<Prediction> = rows.iter().enumerate().map(request).collect();
     let chosen = backend.predict(&requests)?.into_iter();
-    Ok(chosen.map(|(step, token)| (step, token.unwrap_or_default())).collect()) // `Next::Choose` always has a token
+    Ok(chosen.map(|(step, token)| (step, token.unwrap_or_default())).collect()) // `Next::Choose` always yields a token
 }
 
-/// Decode steps one by one, a row for each sequence: what [`Backend::decode`] does where the backend
-/// has no faster way.
+/// Decode steps one at a time, one row per sequence: [`Backend::decode`] for backends without a faster one.
 pub fn decode<B: Backend + ?Sized>(
     backend: &mut B,
     rows: &[DecodeRow],

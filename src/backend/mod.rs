@@ -1,8 +1,8 @@
-//! The few fused operations of a transformer pass, in the order a token meets them, and what they output.
+//! The few fused operations of a transformer pass, in the order a token passes through them, and their outputs.
 //!
-//! [`Operations`] are the steps of one pass, which [`forward`] runs layer by layer; [`Backend`] adds the sequences that
-//! passes extend, and what is read from them. An operation has the same name here and in every backend.
-//! [`mod@reference`] is the one to read, and what the others are checked against.
+//! [`Operations`] are the steps of one pass, which [`forward`] runs layer by layer; [`Backend`] adds the sequences that passes
+//! extend, and the results read from them. An operation has the same name here and in every backend. [`mod@reference`] is the one
+//! to read; the others are checked against it.
 
 pub mod cpu;
 pub mod cuda;
@@ -33,7 +33,7 @@ use std::ops::{ControlFlow, Range};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SequenceId(pub usize);
 
-/// One row of a pass: `token` enters at `position` of its sequence.
+/// One row of a pass: `token` is the input at `position` of its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub sequence: SequenceId,
@@ -44,32 +44,32 @@ pub struct Row {
 /// A sequence of a decode run: where it begins, how its tokens are chosen, and what its steps output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeRow {
-    /// Enters first.
+    /// The first input.
     pub row: Row,
     pub sampling: Sampling,
-    /// Numbers the sequence for the sampler.
+    /// Identifies the sequence to the sampler.
     pub stream: u64,
     /// As [`Prediction::detail`].
     pub detail: bool,
 }
 
 impl DecodeRow {
-    /// The choice of what follows the row, of the first `vocabulary` tokens.
+    /// The choice of the token after this row, among the first `vocabulary` tokens.
     pub fn choice(&self, vocabulary: usize) -> Choice {
         Choice { sampling: self.sampling, stream: self.stream, position: self.row.position + 1, vocabulary }
     }
 }
 
-/// The parts of the trace of each row.
+/// Contents of each row's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeadSelection {
-    /// K: the heads of lowest entropy that are kept.
+    /// K: the number of lowest-entropy heads kept.
     pub heads: usize,
     /// Normalization of that entropy.
     pub entropy: EntropyRule,
     /// Whether [`Step::distribution`] is recorded.
     pub wide: bool,
-    /// Whether [`HeadAttention`] is recorded of every head.
+    /// Whether [`HeadAttention`] is recorded for every head.
     pub head_attention: bool,
     /// Whether [`Backend::layer_means`] are kept.
     pub layer_means: bool,
@@ -84,14 +84,14 @@ pub struct TraceOptions {
 }
 
 impl TraceOptions {
-    /// The heads of lowest entropy, and nothing more.
+    /// Lowest-entropy heads only.
     pub const fn new(first_row: usize, heads: usize, entropy: EntropyRule) -> TraceOptions {
         let parts = HeadSelection { heads, entropy, wide: false, head_attention: false, layer_means: false };
         TraceOptions { first_row, parts }
     }
 }
 
-/// Tokens from one kept copy of delta nets' states to the next: the max that runs again where a sequence continues differently.
+/// Tokens between kept copies of the delta nets' states: the max recomputed when a sequence continues differently.
 pub const STATE_INTERVAL: usize = 256;
 
 /// Min alternatives of a step: the max of OpenAI's `top_logprobs`.
@@ -113,9 +113,10 @@ pub struct Step {
     pub entropy: f64,
     /// The most probable tokens, best first (ties: lower id): every one with p > 0.01, and at least [`MIN_TOP`].
     pub top: Vec<TokenLogprob>,
-    /// Of a sequence with a wide trace, with detail.
+    /// Only with detail, in a sequence with a wide trace.
     pub distribution: Option<Distribution>,
-    /// With [`HeadSelection::head_attention`], once the response is whole: where the row's heads attend, `[layers][heads]`.
+    /// With [`HeadSelection::head_attention`], once the response is complete: attention targets of the row's heads,
+    /// `[layers][heads]`.
     pub heads: Vec<Vec<HeadAttention>>,
 }
 
@@ -138,11 +139,11 @@ pub struct HeadAttention {
 /// The selected heads of a traced row, lowest entropy first (ties: lower id).
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct HeadRecord {
-    /// l·H + h, where l is the layer's place among those with attention.
+    /// l·H + h, where l is the layer's index among those with attention.
     pub heads: Vec<u32>,
     /// In nats, aligned with `heads`.
     pub entropies: Vec<f32>,
-    /// Distance from the last selected entropy to the best one that was not selected.
+    /// Distance from the last selected entropy to the best unselected one.
     pub gap: f32,
 }
 
@@ -151,7 +152,7 @@ pub struct HeadRecord {
 pub enum Next {
     /// The next token is known, or nothing follows.
     Given(Option<u32>),
-    /// The next token is chosen here.
+    /// The backend chooses the next token.
     Choose(Choice),
 }
 
@@ -160,21 +161,21 @@ pub enum Next {
 pub struct Prediction {
     pub row: usize,
     pub next: Next,
-    /// Whether to compute the step's entropy and alternatives; without, the entropy is 0 and `top` is empty.
+    /// Whether to compute the step's entropy and alternatives; if not, the entropy is 0 and `top` is empty.
     pub detail: bool,
 }
 
-/// Bytes, besides the weights'.
+/// Memory in bytes, excluding weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedMemory {
     pub cache: usize,
-    /// Of one position.
+    /// Per position.
     pub cache_row: usize,
-    /// Of the states of delta nets, copies included.
+    /// Delta-net states, copies included.
     pub states: usize,
     pub trace: usize,
     pub trace_row: usize,
-    /// Scratch memory of passes of any size, where it is allocated beforehand.
+    /// Scratch memory for passes of any size, if allocated in advance.
     pub working: usize,
 }
 
@@ -217,14 +218,14 @@ impl BackendError {
     }
 }
 
-/// The rows of one pass, and what will be read of them afterwards.
+/// The rows of one pass, and which of them will be read afterwards.
 #[derive(Clone, Copy)]
 pub struct Pass<'a> {
     pub rows: &'a [Row],
     /// Whether the rows are recorded in their sequences' traces.
     pub record: bool,
-    /// Rows (indices into `rows`) whose final hidden state is read, by [`Backend::predict`] or [`Backend::hidden`]. Of
-    /// the others only keys, values and the trace are needed: a backend may leave them out after the last keys and values.
+    /// Rows (indices into `rows`) whose final hidden state is read, by [`Backend::predict`] or [`Backend::hidden`]. The rest are
+    /// needed only for keys, values and the trace: a backend may drop them after the last keys and values.
     pub wanted: &'a dyn Fn(usize) -> bool,
 }
 
@@ -235,35 +236,34 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The operations of the pass that [`Backend::begin`] has begun, in the order in which [`forward::run`] calls them. Widths
-/// in [`ModelSpec`]'s terms.
+/// The operations of the pass started by [`Backend::begin`], in the order [`forward::run`] calls them. Dimensions are named as in
+/// [`ModelSpec`].
 pub trait Operations {
     fn spec(&self) -> &ModelSpec;
 
     /// x = E\[token\] (· embedding scale): the residual stream, `[rows, hidden_size]`.
     fn embed(&mut self) -> Result<(), BackendError>;
 
-    /// q, k, v = W · norm(x) (+ bias, normed per head), rotated; k and v go to the cache. In a delta net: convolved, not rotated.
+    /// q, k, v = W · norm(x) (+ bias, normed per head), rotated; k and v are cached. In a delta net: convolved, not rotated.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// Streaming attention over the cache; the heads of lowest entropy are kept for recorded rows. In a delta net: the delta rule.
+    /// Streaming attention over the cache; for recorded rows, the lowest-entropy heads are kept. In a delta net: the delta rule.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError>;
 
     /// x += (norm of) W_o · attention.
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)); then, where layers have inputs, the layer's own.
+    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)); then, if layers have inputs, the layer's own.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// Ends the pass: the final norm, and the recorded rows' entries in the trace. A hidden state that is not finite is an
-    /// error, here or, on a device that computes asynchronously, at the latest in [`Backend::predict`].
+    /// Ends the pass: the final norm, and the recorded rows' trace entries. A non-finite hidden state is an error, reported here
+    /// or, on a device that computes asynchronously, in [`Backend::predict`] at the latest.
     fn final_norm(&mut self) -> Result<(), BackendError>;
 }
 
-/// A device that runs the model, with the sequences whose KV caches it holds. A pass is [`begin`](Backend::begin), its
-/// [`Operations`] and, for rows that are wanted, [`predict`](Backend::predict): see [`forward`]. Every row's bits are
-/// independent of the other rows of its pass (a device may round wide passes and those of up to
-/// [`decode_rows`](Backend::decode_rows) rows differently).
+/// A device that runs the model and holds the KV caches of its sequences. A pass is [`begin`](Backend::begin), its [`Operations`]
+/// and, for wanted rows, [`predict`](Backend::predict): see [`forward`]. Every row's bits are independent of the other rows in its
+/// pass (a device may round wide passes differently from those of up to [`decode_rows`](Backend::decode_rows) rows).
 pub trait Backend: Operations {
     /// The device, for display.
     fn device(&self) -> String;
@@ -273,18 +273,18 @@ pub trait Backend: Operations {
         &[]
     }
 
-    /// The types that keys and values are cached in.
+    /// The types of cached keys and values.
     fn cache_types(&self) -> (DType, ValueType);
 
-    /// Bytes of a matrix as it is held.
+    /// Bytes of a matrix as held in memory.
     fn weight_bytes(&self, weight: &Weight) -> usize {
         weight.byte_len()
     }
 
-    /// Rows that one pass may have.
+    /// Max rows of one pass.
     fn max_rows(&self) -> usize;
 
-    /// Rows up to which a pass is rounded as decode steps are.
+    /// Max rows of a pass that is rounded like a decode step.
     fn decode_rows(&self) -> usize {
         self.max_rows()
     }
@@ -292,13 +292,13 @@ pub trait Backend: Operations {
     /// A new, empty sequence; with a trace if `trace` is given.
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError>;
 
-    /// Announces that the sequence is expected to reach `positions` positions, for which memory may be set aside.
+    /// Hints that the sequence is expected to reach `positions` positions, so that memory can be reserved.
     fn reserve(&mut self, _sequence: SequenceId, _positions: usize) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// A new sequence, with a trace of its own if `trace` is given, whose first `positions` keys and values are a copy of
-    /// another's. As with rows that overwrite earlier ones, [`resumes_at`](Backend::resumes_at) has the possible positions.
+    /// A new sequence, with its own trace if `trace` is given, whose first `positions` keys and values are copied from another. As
+    /// when overwriting rows, [`resumes_at`](Backend::resumes_at) returns the possible positions.
     fn fork(
         &mut self,
         sequence: SequenceId,
@@ -306,47 +306,47 @@ pub trait Backend: Operations {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError>;
 
-    /// The largest number of the sequence's tokens, up to `positions`, after which it can be forked or its rows overwritten: with
-    /// delta nets, after which their states are held. To go on at `positions`, enter the tokens from there on again.
+    /// The largest token count, up to `positions`, at which the sequence can be forked or its rows overwritten: with delta nets,
+    /// one whose states are held. To continue at `positions`, rerun the tokens from the returned count on.
     fn resumes_at(&self, _sequence: SequenceId, positions: usize) -> usize {
         positions
     }
 
-    /// Announces that the sequence, which has not reached `positions` tokens yet, is expected to be forked there.
+    /// Hints that the sequence, which has not reached `positions` tokens yet, is expected to be forked there.
     fn expect_fork(&mut self, _sequence: SequenceId, _positions: usize) {}
 
-    /// Whether a row gets the same bits in a pass of any width: how much of a prompt is taken from another sequence's cache then
-    /// changes nothing, and guessed tokens may widen every pass.
+    /// Whether a row gets the same bits in a pass of any width: the length of a prompt's prefix taken from another sequence's cache
+    /// then changes nothing, and guessed tokens may widen every pass.
     fn is_bit_equal_at_any_width(&self) -> bool {
         false
     }
 
-    /// Whether a [`fork`](Backend::fork) costs little and a pass of any width may mix sequences: rows of several short
-    /// sequences then go through the weights together.
+    /// Whether a [`fork`](Backend::fork) is cheap and a pass of any width may mix sequences: rows of several short sequences then
+    /// share one read of the weights.
     fn mixes_sequences(&self) -> bool {
         false
     }
 
-    /// Whether [`truncate`](Backend::truncate) works: not where layers keep a state of the sequence instead of its keys.
+    /// Whether [`truncate`](Backend::truncate) works: it does not if layers keep a state of the sequence instead of its keys.
     fn rewinds(&self) -> bool {
         self.spec().delta_net.is_none()
     }
 
-    /// Drops what rows from `positions` on left in a sequence's cache and trace (but for
-    /// [`layer_means`](Backend::layer_means)): it is as if they had not been run.
+    /// Drops rows from `positions` on from a sequence's cache and trace (except [`layer_means`](Backend::layer_means)), as if they
+    /// had not been run.
     fn truncate(&mut self, sequence: SequenceId, positions: usize);
 
     /// Frees a sequence's cache and trace.
     fn close(&mut self, sequence: SequenceId);
 
-    /// Begins a pass of at most [`max_rows`](Backend::max_rows) rows. A row may overwrite an earlier position of its
-    /// sequence; what was cached after it is then stale. With delta nets, a sequence's rows stand together, at consecutive positions.
+    /// Begins a pass of at most [`max_rows`](Backend::max_rows) rows. A row may overwrite an earlier position of its sequence;
+    /// anything cached after it is then stale. With delta nets, a sequence's rows are adjacent, at consecutive positions.
     ///
     /// # Errors
-    /// A token id beyond the vocabulary, a sequence that is not open, or memory that the device does not have.
+    /// A token id beyond the vocabulary, a sequence that is not open, or insufficient device memory.
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError>;
 
-    /// An error where a token of a pass to begin cannot be read.
+    /// Fails if a token of a pass about to begin is out of range.
     fn check_tokens(&self, rows: &[Row]) -> Result<(), BackendError> {
         let vocab_size = self.spec().readable_tokens();
         match rows.iter().find(|row| row.token as usize >= vocab_size) {
@@ -355,20 +355,20 @@ pub trait Backend: Operations {
         }
     }
 
-    /// Predictions of rows of the pass that has just ended: one [`Step`] per request, its `logprob` that of the given or chosen
+    /// Predictions for rows of the pass that has just ended: per request one [`Step`], with the `logprob` of the given or chosen
     /// token, and that token. A row that was not `wanted` is an error.
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
 
-    /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice, whose step and token
-    /// are returned. Rows of one sequence stand at consecutive positions.
+    /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice; returns their steps
+    /// and tokens. Rows of one sequence are at consecutive positions.
     fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>, BackendError> {
         forward::step(self, rows, vocabulary)
     }
 
-    /// Decode steps of several sequences: in each step every sequence's row enters, is recorded, and the next token is
-    /// chosen, which is the next row; `vocabulary` as [`Choice::vocabulary`]. `on_step` is called with (index in `rows`, the
-    /// step's output, the token), steps in order and rows in order within a step; its result: whether the sequence goes on.
-    /// Returns when none does. A sequence's tokens are the same whatever else runs.
+    /// Decode steps of several sequences: each step runs and records every sequence's row, and chooses the next token, which
+    /// becomes the next row; `vocabulary` as in [`Choice::vocabulary`]. `on_step` receives (index in `rows`, the step's output, the
+    /// token), in order of steps, then of rows, and returns whether the sequence continues. Returns when none does. A sequence's
+    /// tokens do not depend on what else runs.
     fn decode(
         &mut self,
         rows: &[DecodeRow],
@@ -388,16 +388,16 @@ pub trait Backend: Operations {
     /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`HeadSelection::head_attention`].
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
 
-    /// With [`HeadSelection::layer_means`], the mean over the sequence's traced rows but the last, which predicts nothing of it, of the
-    /// embedding, the residual stream after each layer but the last, and the final hidden state: `[L + 1, hidden_size]`, the places
-    /// of Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
+    /// With [`HeadSelection::layer_means`], the mean over the sequence's traced rows except the last (whose prediction is not part
+    /// of the sequence) of the embedding, the residual stream after each layer but the last, and the final hidden state:
+    /// `[L + 1, hidden_size]`, as in Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
     fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError>;
 
-    /// α* of traced rows (absolute): row T gives T + 1 weights. A row that was not traced gives zeros.
+    /// α* of traced rows (absolute): row T yields T + 1 weights; an untraced row yields zeros.
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError>;
 
-    /// α' of a traced row (absolute), one by one of its K heads in the order of its record: T + 1 weights each. For
-    /// measurements; a device need not have it.
+    /// α' of a traced row (absolute) for each of its K heads, in the order of its record: T + 1 weights each. For measurements;
+    /// optional for a device.
     fn head_rows(&mut self, _sequence: SequenceId, _row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
         Err(BackendError::Unsupported { what: "attention by head", device: self.device() })
     }
@@ -406,10 +406,10 @@ pub trait Backend: Operations {
     /// [`Operations::attend`] of that layer: see [`forward::mean_attention`].
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError>;
 
-    /// Final hidden states (after the norm) of traced positions, `[positions, hidden_size]`; zeros of one that was not traced.
+    /// Final hidden states (after the norm) of traced positions, `[positions, hidden_size]`; zeros for untraced ones.
     fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError>;
 
-    /// Bytes that one sequence of this many positions will take, all of them traced.
+    /// Expected bytes of one sequence of this many positions, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let spec = self.spec();
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
@@ -422,12 +422,12 @@ pub trait Backend: Operations {
         ExpectedMemory { cache, cache_row, states: self.state_memory(positions), trace, trace_row: row, working }
     }
 
-    /// Bytes that the states of a sequence of this many positions will take, copies included.
+    /// Bytes taken by the states of a sequence of this many positions, copies included.
     fn state_memory(&self, _positions: usize) -> usize {
         0
     }
 
-    /// Bytes that are held for passes of any size.
+    /// Bytes held for passes of any size.
     fn working_memory(&self) -> usize {
         0
     }

@@ -1,10 +1,10 @@
-//! The forward pass to read: a transformer of the Llama, Qwen and Gemma families together with the trace that UQAC needs,
-//! one row, one head and one number at a time. No tiles, no threads, no vector instructions: every formula is written
-//! once, in the order in which a token meets it. The other backends compute the same, fast. [`Operations`] is the way of a
-//! token through the layers, from its embedding to its final hidden state; the formulas are the functions of `Model` and
-//! those after it; [`Backend`] documents predictions and the trace. Activations are f32, sums f64.
-//! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T: what is computed with the token at position T as
-//! the input. A **name** is that of the part of the method which a function implements.
+//! The reference forward pass, written to be read: a transformer of the Llama, Qwen and Gemma families together with the
+//! trace that UQAC needs, one row, one head and one value at a time. No tiles, no threads, no vector instructions: every
+//! formula is written once, in the order a token meets it. The other backends compute the same, fast. [`Operations`] is a
+//! token's path through the layers, from its embedding to its final hidden state; the formulas are the methods of `Model`
+//! and the functions after it; [`Backend`] has predictions and the trace. Activations are f32, sums f64. In shapes, H is
+//! `num_attention_heads` and G `num_key_value_heads`. Row T is computed with the token at position T as input. A **name**
+//! in bold is the part of the method that a function implements.
 
 pub(crate) mod delta_net;
 
@@ -30,10 +30,10 @@ pub struct ReferenceBackend {
     pub(super) pass: Vec<PassRow>,
 }
 
-/// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`, of the layers that have their own.
+/// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`, for layers that have their own.
 type Cache = HashMap<(usize, usize), Vec<f32>>;
 
-/// A sequence's KV cache, what its delta nets have read and (by layer) remember of it, and its trace by position.
+/// A sequence's KV cache, its delta nets' inputs and (by layer) states, and its trace by position.
 #[derive(Clone, Default)]
 pub(super) struct Sequence {
     pub(super) keys: Cache,
@@ -44,7 +44,7 @@ pub(super) struct Sequence {
     trace: HashMap<usize, TracedRow>,
 }
 
-/// **Memory.** What is kept of a traced row is O(1): the K selected heads with their queries, and one hidden state.
+/// **Memory.** A traced row keeps O(1) data: the K selected heads with their queries, and one hidden state.
 #[derive(Clone)]
 struct TracedRow {
     selected: HeadRecord,
@@ -57,25 +57,25 @@ struct TracedRow {
     layers: Vec<Vec<f32>>,
 }
 
-/// One row on its way through the layers. What is visible outside is what other backends are compared with.
+/// One row on its way through the layers. Visible fields are compared with other backends.
 pub(super) struct PassRow {
     pub(super) row: Row,
     wanted: bool,
     options: Option<TraceOptions>,
-    /// Residual stream, in the end the final hidden state: `[hidden_size]`
+    /// Residual stream; at the end, the final hidden state: `[hidden_size]`
     pub(super) x: Vec<f32>,
-    /// Of the layers, where they have inputs: `[L, hidden_size_per_layer_input]`
+    /// The layers' inputs, if they have any: `[L, hidden_size_per_layer_input]`
     inputs: Vec<f32>,
     /// Normed and rotated: `[H, head_dim]`
     pub(super) queries: Vec<f32>,
-    /// Output of the heads: `[H, head_dim]`; in a delta net the output of its memory.
+    /// Output of the heads: `[H, head_dim]`; in a delta net, of its memory.
     pub(super) attended: Vec<f32>,
-    /// In layers with an output gate, as long as `attended`.
+    /// In layers with an output gate; as long as `attended`.
     pub(super) gate: Vec<f32>,
-    /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
+    /// For a traced row, per head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
     pub(super) heads: Vec<(f32, (u32, Vec<f32>))>,
     attention: Vec<HeadAttention>,
-    /// If that is recorded, x before every layer and after the last one's norm: `[≤ L + 1][hidden_size]`
+    /// If recorded, x before every layer and after the final norm: `[≤ L + 1][hidden_size]`
     layers: Vec<Vec<f32>>,
 }
 
@@ -84,7 +84,7 @@ impl Operations for ReferenceBackend {
         &self.model.spec
     }
 
-    /// x = E\[token\], in Gemma times √hidden_size.
+    /// x = E\[token\], times √hidden_size in Gemma.
     fn embed(&mut self) -> Result<(), BackendError> {
         let (embedding, n) = (self.model.weights.embedding.elements(), self.model.spec.hidden_size);
         let scale = self.model.spec.embedding_scale.unwrap_or(1.0);
@@ -95,8 +95,8 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache. A layer that attends to another's keys and values
-    /// has q alone, and v may be k before its norm. A delta net's inputs are all kept.
+    /// q, k, v = W norm(x) + b; q and k are rotated; k and v are cached. A layer that attends to another's keys and
+    /// values has only q, and v may be k before its norm. All inputs of a delta net are kept.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { row, x, queries, gate, options, layers, .. } in &mut self.pass {
@@ -122,7 +122,7 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// Every head takes the softmax-weighted mean of the values; of a traced row, its reweighted entropy is noted too.
+    /// Every head takes the softmax-weighted mean of the values; for a traced row, its reweighted entropy is recorded.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         let model = &self.model;
         for PassRow { row, queries, attended, options, heads, attention, .. } in &mut self.pass {
@@ -148,7 +148,7 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + W_o · attention, gated where there is a gate.
+    /// x ← x + W_o · attention, gated if there is a gate.
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { x, attended, gate, .. } in &mut self.pass {
@@ -161,9 +161,9 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + Σ_e g_e expert_e(norm(x)), in a dense layer of one expert with g = 1; the g of a shared expert is a gate's sigmoid. In
-    /// Gemma 4 a dense network may stand beside the experts, the layer's input e follows, x ← x + norm(W_p (act(W_g x) ⊙ e)), and a
-    /// factor on x.
+    /// x ← x + Σ_e g_e expert_e(norm(x)); a dense layer is one expert with g = 1; a shared expert's g is its gate's sigmoid.
+    /// In Gemma 4 a dense network may run next to the experts, followed by the layer's input e,
+    /// x ← x + norm(W_p (act(W_g x) ⊙ e)), and a factor on x.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
@@ -191,14 +191,14 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← norm(x), the hidden state. **Head selection**: per row, the K heads of all L·H with the lowest H (ties: lower
+    /// x ← norm(x), the hidden state. **Head selection**: per row, the K of all L·H heads with the lowest H (ties: lower
     /// l·H + h).
     fn final_norm(&mut self) -> Result<(), BackendError> {
         for PassRow { row, x, options, heads, attention, layers, .. } in &mut self.pass {
             *x = self.model.norm_or_copy(x, Some(&self.model.weights.final_norm));
             self.model.check_finite(x, row.position)?;
             let Some(options) = options else { continue };
-            heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: of equals the lower id stays first
+            heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: ties keep the lower id first
             let others = heads.split_off(options.parts.heads.min(heads.len()));
             let rejected = others.first().map_or(f32::INFINITY, |head| head.0);
             let gap = rejected - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
@@ -230,8 +230,8 @@ impl Model {
         (0..w.rows).map(|out| row(out) + bias.map_or(0.0, |b| b[out])).collect()
     }
 
-    /// Every layer's input of a token, (√d E\[token\] + norm(W x / √hidden_size)) / √2, of d = `hidden_size_per_layer_input`
-    /// numbers; x is the token's embedding.
+    /// A token's input to every layer, (√d E\[token\] + norm(W x / √hidden_size)) / √2, of
+    /// d = `hidden_size_per_layer_input` values each; x is the token's embedding.
     fn layer_inputs(&self, token: u32, x: &[f32]) -> Vec<f32> {
         let (Some(w), Some(spec)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Vec::new() };
         let (d, width, elements) = (spec.hidden_size, w.embedding.in_features, w.embedding.elements());
@@ -262,7 +262,7 @@ impl Model {
         sum
     }
 
-    /// A row's experts with their shares g: of a router's probabilities, the highest.
+    /// A row's experts with their shares g: those with the router's highest probabilities.
     fn chosen(&self, router: Option<&Weight>, h: &[f32]) -> Vec<(usize, f32)> {
         let of_logits = |(router, spec)| choose_experts(&self.linear(router, None, h), spec);
         router.zip(self.spec.experts.as_ref()).map_or_else(|| vec![(0, 1.0)], of_logits)
@@ -279,20 +279,21 @@ impl Model {
         weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight, self.spec.family.norm_weight_offset))
     }
 
-    /// x ← x + m h, both [hidden_size]; m is 1 but in Granite. Some families norm h before it joins the residual stream.
+    /// x ← x + m h, both [hidden_size]; m is 1 except in Granite. Some families norm h before adding it.
     fn add_residual(&self, x: &mut [f32], h: Vec<f32>, post_norm: Option<&[f32]>) {
         let h = self.norm_or_copy(&h, post_norm);
         x.iter_mut().zip(h).for_each(|(x, h)| *x += self.spec.residual_multiplier * h);
     }
 
-    /// Norms each head of x [heads, head_dim], or all together: what has as many components as `norm`, if there is one.
+    /// Norms x [heads, head_dim] in parts as long as `norm`, a head or all heads together; no-op without one.
     fn norm_heads(&self, x: &mut [f32], norm: Option<&[f32]>) {
         let Some(norm) = norm else { return };
         x.chunks_exact_mut(norm.len()).for_each(|part| part.copy_from_slice(&self.norm_or_copy(part, Some(norm))));
     }
 
-    /// Rotary position of queries or keys [heads, head_dim]: in every head, components i and i + head_dim / 2 turn by the
-    /// angle position · frequency_i. Where there is a `norm`, each head is normed first (Qwen3, Gemma 3), or all together (OLMo 2).
+    /// Rotary position embedding of queries or keys [heads, head_dim]: in every head, components i and i + head_dim / 2
+    /// rotate by the angle position · frequency_i. With a `norm`, each head is normed first (Qwen3, Gemma 3), or all
+    /// together (OLMo 2).
     fn rotate(&self, layer: usize, position: usize, mut x: Vec<f32>, norm: Option<&[f32]>) -> Vec<f32> {
         let LayerSpec { head_dim, rope, .. } = self.spec.layers[layer];
         self.norm_heads(&mut x, norm);
@@ -307,7 +308,7 @@ impl Model {
         x
     }
 
-    /// The cached key or value [head_dim] that query head h meets at position t: H / G query heads share one.
+    /// The cached key or value [head_dim] at position t for query head h: H / G query heads share one.
     fn cached<'a>(&self, cache: &'a Cache, layer: usize, t: usize, h: usize) -> &'a [f32] {
         let LayerSpec { head_dim, num_key_value_heads, kv_layer, .. } = self.spec.layers[layer];
         let start = h / (self.spec.num_attention_heads / num_key_value_heads) * head_dim;
@@ -332,7 +333,7 @@ impl Model {
             .collect()
     }
 
-    /// W_head · x, in Granite divided, in Gemma 2 softcapped: `x` is [hidden_size], the result [vocab_size].
+    /// W_head · x, divided in Granite, softcapped in Gemma 2: `x` is [hidden_size], the result [vocab_size].
     fn logits(&self, x: &[f32]) -> Vec<f32> {
         let logits = self.linear(&self.weights.head, None, x).into_iter().map(|x| x / self.spec.logits_scaling);
         logits.map(|x| softcap(x.into(), self.spec.final_logit_softcapping) as f32).collect()
@@ -348,7 +349,7 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
-/// ln Σ e^x, relative to the maximum so that nothing overflows; -∞ where every x is.
+/// ln Σ e^x, relative to the maximum so that nothing overflows; -∞ if every x is.
 pub(crate) fn log_sum_exp(x: &[f64]) -> f64 {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let relative = |x: &f64| if max.is_finite() { (x - max).exp() } else { 0.0 };
@@ -361,8 +362,8 @@ pub(crate) fn softmax(x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| (x - z).exp()).collect()
 }
 
-/// The `num_experts_per_tok` experts of the highest probabilities (softmax of `logits` [num_experts]; of equals the lower ids), with
-/// these as their shares, ascending by id.
+/// The `num_experts_per_tok` experts of the highest probabilities (softmax of `logits` [num_experts]; ties: lower ids),
+/// with these as their shares (normalized to 1 with `norm_topk_prob`), ascending by id.
 pub(crate) fn choose_experts(logits: &[f32], spec: &ExpertSpec) -> Vec<(usize, f32)> {
     let probabilities = softmax(&logits.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
     let mut chosen: Vec<(usize, f64)> = probabilities.into_iter().enumerate().collect();
@@ -390,7 +391,8 @@ pub(crate) fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (V
     (alpha.iter().map(|a| *a as f32).collect(), entropy as f32)
 }
 
-/// A head's attention targets: α_t = e^{s_t} / Σ e^s on some places, of `scores` [T + 1]; the prompt ends with `last_of_prompt`.
+/// A head's attention targets: α_t = e^{s_t} / Σ e^s at certain positions, from `scores` [T + 1]; the prompt ends at
+/// `last_of_prompt`.
 pub(crate) fn places(scores: &[f64], entropy: f32, last_of_prompt: usize) -> HeadAttention {
     let alpha = softmax(scores);
     let before = |distance: usize| alpha.iter().rev().nth(distance).map_or(0.0, |a| *a as f32);
@@ -420,7 +422,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn max_rows(&self) -> usize {
-        64 // rows are computed one after the other: a bound for memory alone
+        64 // rows are computed one at a time: this only bounds memory
     }
 
     fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
@@ -508,7 +510,7 @@ impl Backend for ReferenceBackend {
         Ok((!rows.is_empty()).then(|| (0..=self.model.spec.layers.len()).map(means).collect()))
     }
 
-    /// **Memory.** α' is exact from the KV cache: K·T dot products.
+    /// **Memory.** α' is exact, computed from the KV cache: K·T dot products.
     fn head_rows(&mut self, id: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
         let (Sequence { keys, trace, options, .. }, heads) = (&self.sequences[id.0], self.spec().num_attention_heads);
         let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
@@ -558,7 +560,7 @@ impl Backend for ReferenceBackend {
 }
 
 impl ReferenceBackend {
-    /// Keys and values are rounded to their `cache_types` when they enter the cache.
+    /// Keys and values are rounded to their `cache_types` when cached.
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (DType, ValueType), gamma: Gamma) -> Self {
         let rotations = spec.rotations();
         let model = Model { spec, weights, rotations };

@@ -1,5 +1,4 @@
-//! Choosing the next token. Every choice depends on (seed, stream, position) alone, so it is the same whatever the
-//! batch a sequence runs in.
+//! Choosing the next token. Every choice depends only on (seed, stream, position), so it is the same in any batch.
 
 use super::cpu::norm::argmax;
 use super::cpu::simd::Isa;
@@ -46,8 +45,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The token for these logits `[vocab_size]` (softcapped). Greedy: the largest, the lowest id of equals. A NaN is never
-    /// chosen.
+    /// The token for these logits `[vocab_size]` (softcapped). Greedy: the largest (ties: lowest id). NaN is never chosen.
     pub fn token(&self, logits: &[f32]) -> u32 {
         let logits = &logits[..self.vocabulary.min(logits.len())];
         if self.sampling.temperature <= 0.0 {
@@ -71,7 +69,7 @@ impl Choice {
     fn candidates(&self, logits: &[f32]) -> (Candidates, f64) {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let temperature = f64::from(self.sampling.temperature);
-        // a vocabulary of weights below e^-50 is beyond the precision of the sum
+        // even a whole vocabulary of weights below e^-50 is beyond the precision of the sum
         let lowest = -50.0 * temperature;
         let all = (0u32..).zip(logits).filter(|(_, x)| f64::from(*x - max) > lowest);
         let weight = |x: f32| (f64::from(x - max) / temperature).exp();
@@ -103,8 +101,8 @@ struct Candidate {
     weight: f64,
 }
 
-/// Tokens by weight, largest first, equal ones by id; sorted only as far as they are read, since almost every draw
-/// falls on one of a few tokens of the whole vocabulary.
+/// Tokens by weight, largest first (ties: lower id); sorted only as far as they are read, since almost every draw falls on
+/// one of the first few.
 struct Candidates {
     all: Vec<Candidate>,
     /// Number of sorted entries.
@@ -119,7 +117,7 @@ impl Candidates {
         self.all[rank]
     }
 
-    /// Puts the first `count` in their places.
+    /// Sorts the first `count` entries into place.
     fn sort(&mut self, count: usize) {
         let order = |a: &Candidate, b: &Candidate| b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token));
         let count = count.min(self.all.len());
@@ -133,7 +131,7 @@ impl Candidates {
     }
 }
 
-/// FNV-1a: a stream's number from whatever names it.
+/// FNV-1a: derives a stream number from the values that identify it.
 pub fn stream_of(name: impl IntoIterator<Item = u64>) -> u64 {
     name.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -9,8 +9,7 @@ use std::str::FromStr;
 #[serde(into = "&'static str", try_from = "String")]
 pub enum ValueType {
     Float(DType),
-    /// 8-bit integers, with an f32 scale for every position and key/value head: max |x| / 127. An element is off by at most half
-    /// of it.
+    /// 8-bit integers, with one f32 scale per position and key/value head: max |x| / 127. The error is at most half of it.
     Q8,
 }
 
@@ -19,7 +18,7 @@ impl ValueType {
     pub const F16: ValueType = ValueType::Float(DType::F16);
     pub const BF16: ValueType = ValueType::Float(DType::Bf16);
 
-    /// As on the command line and in results.
+    /// The name on the command line and in results.
     pub fn name(self) -> &'static str {
         self.float().map_or("q8", DType::name)
     }
@@ -29,7 +28,7 @@ impl ValueType {
         self.float().map_or(head_dim + size_of::<f32>(), |dtype| dtype.size() * head_dim)
     }
 
-    /// The numbers of one position and head as they are read back from a cache.
+    /// Rounds the values of one position and head to what is read back from a cache.
     pub fn round(self, head: &mut [f32]) {
         match self {
             ValueType::Float(dtype) => head.iter_mut().for_each(|x| *x = dtype.round(*x)),
@@ -40,7 +39,7 @@ impl ValueType {
         }
     }
 
-    /// `None` where elements have scales.
+    /// `None` if elements have scales.
     pub fn float(self) -> Option<DType> {
         match self {
             ValueType::Float(dtype) => Some(dtype),
@@ -49,7 +48,7 @@ impl ValueType {
     }
 }
 
-/// The scale of [`ValueType::Q8`] for the numbers of one position and head, and its inverse; zeros have neither.
+/// The scale of [`ValueType::Q8`] for the values of one position and head, and its inverse; both 0 if all values are.
 pub fn q8_scale(head: &[f32]) -> (f32, f32) {
     let scale = head.iter().fold(0.0f32, |max, x| max.max(x.abs())) / 127.0;
     (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })

@@ -1,7 +1,7 @@
-//! Fused attention over the KV cache: one streaming pass gives a row's output, its softmax state and the state of its
+//! Fused attention over the KV cache: one streaming pass produces a row's output, its softmax state and the state of its
 //! reweighted entropy, per head. Query heads that share a key/value head are computed together, and so are a few
-//! consecutive rows of a sequence, so that each cached byte is read once for all of them. Scores exist for one chunk at
-//! a time.
+//! consecutive rows of a sequence, so that each cached byte is read once for all of them. Scores exist for one chunk at a
+//! time.
 
 mod panel;
 mod scores;
@@ -16,13 +16,13 @@ use scores::{Entropy, Reweighting, Scores, Softmax, Values};
 use std::ops::Range;
 pub use trace_row::{RowHead, accumulate_row, add_row};
 
-/// Query rows (of all heads) that meet a chunk together: their scores and the chunk's keys stay in the first-level cache.
+/// Query rows (of all heads) processed together per chunk: their scores and the chunk's keys stay in the L1 cache.
 const QUERIES: usize = 24;
 
 /// A layer's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
-    /// Whose keys and values the cache has.
+    /// The layer whose cached keys and values are read.
     pub layer: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -105,7 +105,7 @@ pub fn attend(
             unsafe { task.finish(&total, &out, &states) };
         });
     }
-    // few rows: the chunks are shared out too, and merged in the same order
+    // few rows: the chunks are distributed too, and merged in the same order
     let work: Vec<(usize, usize)> = (0..items).flat_map(|i| task(i).chunks().map(move |c| (i, c))).collect();
     let parts = pool.map(work.len(), |index| {
         let (item, chunk) = work[index];
@@ -126,8 +126,8 @@ pub fn attend(
     }
 }
 
-/// Cuts a pass into runs of consecutive positions of one sequence that end in the same chunk, so that all rows of a run
-/// attend to its last chunk, and of the others to all from some point on.
+/// Splits a pass into runs of consecutive positions of one sequence that end in the same chunk, so that every row of a
+/// run attends to the last chunk and to all others from some point on.
 fn blocks(shape: &AttentionShape, rows: &[AttentionRow]) -> Vec<Range<usize>> {
     let most = (QUERIES / shape.group()).max(1);
     let mut blocks: Vec<Range<usize>> = Vec::new();
@@ -156,13 +156,13 @@ fn chunks(shape: &AttentionShape, row: usize) -> Range<usize> {
 struct Task<'a> {
     shape: &'a AttentionShape,
     rows: &'a [AttentionRow<'a>],
-    /// Of the first of them in the pass.
+    /// Index of their first row in the pass.
     first: usize,
     kv_head: usize,
 }
 
 impl Task<'_> {
-    /// Chunks that any row attends to: those of the first, since all end in the same one.
+    /// Chunks that any row attends to: those of the first row, since all end in the same one.
     fn chunks(&self) -> Range<usize> {
         chunks(self.shape, self.rows[0].position)
     }
@@ -181,7 +181,7 @@ impl Task<'_> {
     /// Writes outputs and states of the task's rows and heads.
     ///
     /// # Safety
-    /// Nobody else writes these.
+    /// No other thread writes these.
     unsafe fn finish(&self, total: &Partial, out: &Disjoint<f32>, states: &Disjoint<HeadState>) {
         let (group, head_dim) = (self.shape.group(), self.shape.head_dim);
         let stride = value_stride(head_dim);
@@ -209,7 +209,7 @@ struct Partial {
     out: Vec<f32>,
     /// `[rows, group, CHUNK]`, scratch
     scores: Vec<f32>,
-    /// Query rows that this is the attention of: the first `len`.
+    /// Query rows covered: the first `len`.
     len: usize,
 }
 
@@ -225,7 +225,7 @@ impl Partial {
         }
     }
 
-    /// The attention to one chunk, of the rows that attend to it at all.
+    /// The attention to one chunk, for the rows that attend to it at all.
     fn compute(&mut self, isa: Isa, task: &Task, chunk_index: usize, queries: &[f32]) {
         let (shape, start) = (task.shape, chunk_index * CHUNK);
         let (group, head_dim, stride) = (shape.group(), shape.head_dim, value_stride(shape.head_dim));
@@ -282,8 +282,7 @@ impl Partial {
     }
 }
 
-/// [`HeadState::places`] of the chunk from position `start`: `weights` are its e^{s-m}, of which row `row` attends to
-/// `valid`.
+/// [`HeadState::places`] for the chunk from position `start`. `weights`: its e^{s-m}; `valid`: what row `row` attends to.
 fn places(weights: &[f32], start: usize, valid: &Range<usize>, row: usize, prompt: usize) -> [f32; 4] {
     let at = |t: Option<usize>| t?.checked_sub(start).filter(|i| valid.contains(i)).map(|i| weights[i]);
     let of_prompt = valid.start..prompt.saturating_sub(start).clamp(valid.start, valid.end);

@@ -1,5 +1,5 @@
-//! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows. A copy of a prefix
-//! shares its chunks; a write to a shared chunk copies it first.
+//! The KV cache of one sequence: chunks of [`CHUNK`] positions, added as the sequence grows. A copy of a prefix shares its chunks;
+//! a write to a shared chunk copies it first.
 
 use crate::backend::cpu::simd::LANES;
 use crate::backend::value_type::q8_scale;
@@ -7,8 +7,8 @@ use crate::backend::{DType, ValueType};
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Positions of a chunk. A row's attention is one state per chunk, merged in order, so that the bits do not depend on
-/// how rows and chunks are shared between threads.
+/// Positions per chunk. A row's attention is one state per chunk, merged in order, so that the bits do not depend on how rows and
+/// chunks are distributed over threads.
 pub const CHUNK: usize = 128;
 
 /// One chunk's keys or values, in one of the cache types.
@@ -17,7 +17,7 @@ pub enum Block {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
-    /// Of values, times a scale for every head and position.
+    /// For values only; scaled per head and position.
     Q8(Vec<i8>),
 }
 
@@ -53,7 +53,7 @@ impl Block {
             Block::F32(data) => write(&mut data[start..], stride, values, |x| x),
             Block::F16(data) => write(&mut data[start..], stride, values, f16::from_f32),
             Block::Bf16(data) => write(&mut data[start..], stride, values, bf16::from_f32),
-            // they have been divided by their scale
+            // already divided by their scale
             Block::Q8(data) => write(&mut data[start..], stride, values, |x| x.round_ties_even() as i8),
         }
     }
@@ -62,17 +62,17 @@ impl Block {
 /// Keys and values of [`CHUNK`] positions of one layer.
 #[derive(Debug, Clone)]
 pub struct Chunk {
-    /// `[kv_heads, CHUNK / LANES, head_dim, LANES]`: transposed, so that sixteen positions' scores are computed at once, from memory
-    /// that lies together (rows of CHUNK numbers would meet in an eighth of the first-level cache's sets).
+    /// `[kv_heads, CHUNK / LANES, head_dim, LANES]`: transposed, so that scores of sixteen positions are computed together, from
+    /// contiguous memory (rows of CHUNK elements would map to an eighth of the L1 cache's sets).
     pub keys: Block,
     /// `[kv_heads, CHUNK, value_stride]`
     pub values: Block,
-    /// Of [`ValueType::Q8`] `[kv_heads, CHUNK]`, else empty.
+    /// For [`ValueType::Q8`] `[kv_heads, CHUNK]`, else empty.
     scales: Vec<f32>,
 }
 
 impl Chunk {
-    /// Writes a head's value of one position; `place` is their number.
+    /// Writes a head's value at one position; `place` is their index.
     fn write_value(&mut self, place: usize, stride: usize, value: &[f32]) {
         let Some(slot) = self.scales.get_mut(place) else { return self.values.scatter(place * stride, 1, value) };
         let (scale, inverse) = q8_scale(value);
@@ -81,7 +81,7 @@ impl Chunk {
         self.values.scatter(place * stride, 1, &scaled);
     }
 
-    /// Factors of the values of a head's positions; `None`: 1.
+    /// Scales of the values at a head's positions; `None`: 1.
     pub fn value_scales(&self, kv_head: usize) -> Option<&[f32]> {
         self.scales.get(kv_head * CHUNK..(kv_head + 1) * CHUNK)
     }
@@ -97,7 +97,7 @@ pub struct KvCache {
 
 #[derive(Debug, Clone)]
 struct LayerCache {
-    /// 0 in a layer without keys and values of its own.
+    /// 0 in a layer without its own keys and values.
     kv_heads: usize,
     head_dim: usize,
     chunks: Vec<Arc<Chunk>>,
@@ -127,7 +127,7 @@ impl KvCache {
         self.layers.iter_mut().for_each(|layer| layer.chunks.truncate(len.div_ceil(CHUNK)));
     }
 
-    /// Bytes held, those shared with copies included.
+    /// Bytes held, including those shared with copies.
     pub fn bytes(&self) -> usize {
         let position = |l: &LayerCache| self.k_type.size() * l.head_dim + self.v_type.bytes(value_stride(l.head_dim));
         self.layers.iter().map(|layer| layer.chunks.len() * CHUNK * layer.kv_heads * position(layer)).sum()

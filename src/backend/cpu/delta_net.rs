@@ -1,6 +1,6 @@
-//! Gated delta nets: convolutions over the last rows, and the delta rule, whose formulas `reference/delta_net.rs` has. Rows of a
-//! sequence come one after the other, whatever the width of their pass, and a column of a state depends on no other: so heads are
-//! computed in parallel, sixteen columns at a time, which stay in the first-level cache from row to row.
+//! Gated delta nets: convolutions over the last rows, and the delta rule (formulas in `reference/delta_net.rs`). Rows of a
+//! sequence are processed in order, whatever the width of their pass, and the columns of a state are independent: so heads are
+//! computed in parallel, sixteen columns at a time, which stay in the L1 cache from row to row.
 
 use super::cache::value_stride;
 use super::input_rounding::{Output, round_inputs};
@@ -17,18 +17,18 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows of one sequence that follow each other, up to one after which the states are kept.
+/// Consecutive rows of one sequence, at most up to one after which the states are kept.
 struct Segment {
     rows: Range<usize>,
-    /// Of the run of segments that it belongs to.
+    /// First row of the run of segments that it belongs to.
     first: usize,
     keep: bool,
 }
 
-/// A pass's buffers of delta nets; widths in [`DeltaNetSpec`]'s terms.
+/// A pass's delta-net buffers; dimensions are named as in [`DeltaNetSpec`].
 #[derive(Default)]
 pub struct DeltaRows {
-    /// In rounds: those of one round are of different sequences.
+    /// In rounds: the segments of one round belong to different sequences.
     rounds: Vec<Vec<Segment>>,
     /// First row of each row's run.
     firsts: Vec<usize>,
@@ -41,7 +41,7 @@ pub struct DeltaRows {
 }
 
 impl CpuBackend {
-    /// Goes back to the states before each sequence's first row, and notes where states are to be kept.
+    /// Returns to the states before each sequence's first row, and marks where states are kept.
     pub(super) fn begin_delta_nets(&mut self, rows: &[Row], record: bool) -> Result<(), BackendError> {
         let delta = &mut self.pass.delta;
         (delta.rounds, delta.firsts) = Default::default();
@@ -73,7 +73,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    /// Gate, rates, and queries, keys and values after their convolutions, of h.
+    /// Gate, rates, and queries, keys and values after their convolutions, from h.
     pub(super) fn project_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
         let (weights, terms, place) = (self.weights.clone(), self.terms(Output::Values), self.spec.place(layer));
         let l = &weights.layers[layer];
@@ -158,8 +158,8 @@ fn rates(w: &DeltaNetWeights, a: &[f32], b: &[f32]) -> Vec<(f32, f32)> {
     a.iter().zip(b).enumerate().map(rate).collect()
 }
 
-/// out = Σ_t w_t x_t of every component, for the last rows x that w `[conv_kernel_dim, components]` has; `raw` ends with the row's
-/// own, and `before` has those before its first.
+/// out = Σ_t w_t x_t per component, over the last rows x that w `[conv_kernel_dim, components]` covers; `raw` ends with the row's
+/// own, and `before` holds those before its first.
 fn convolve(before: &[f32], raw: &[f32], w: &[f32], out: &mut [f32]) {
     let width = out.len();
     out.fill(0.0);
@@ -210,7 +210,7 @@ impl Kernel for DeltaRule<'_> {
     }
 }
 
-/// Output of [`LANES`] columns of a memory for q, after their correction for k. Four sums, so that none waits for itself.
+/// Output of [`LANES`] columns of a memory for q, after their correction for k. Four sums shorten the dependency chain.
 ///
 /// # Safety
 /// As for [`Simd`].

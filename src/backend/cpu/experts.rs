@@ -1,5 +1,5 @@
 //! The feed-forward network of a layer with experts: rows are grouped by expert, so that each chosen expert's weights are read
-//! once a pass. A row's sum is in the order of its experts' ids, whatever the other rows choose.
+//! once per pass. A row's sum is in the order of its experts' ids, whatever the other rows choose.
 
 use super::CpuBackend;
 use super::input_rounding::{Output, round_inputs};
@@ -12,7 +12,7 @@ use crate::model::weights::{Expert, LayerWeights, Weight};
 /// The rows of a pass that chose one expert.
 struct Group<'a> {
     expert: &'a Expert,
-    /// With the expert's share.
+    /// With the expert's share in each.
     rows: Vec<(usize, f32)>,
     /// Their inputs, `[rows, hidden_size]`
     x: Vec<f32>,
@@ -22,7 +22,7 @@ struct Group<'a> {
 }
 
 impl CpuBackend {
-    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last. With a dense network beside them
+    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last. With a dense network next to them,
     /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))).
     pub(super) fn mix_experts(&mut self, l: &LayerWeights, router: &Weight, spec: &ExpertSpec) {
         let Some(beside) = &l.dense_beside else { return self.mix(l, spec, self.router_logits(router), &[]) };
@@ -48,7 +48,7 @@ impl CpuBackend {
         logits
     }
 
-    /// h ← Σ_e g_e s_e expert_e(h); no scales: 1.
+    /// h ← Σ_e g_e s_e expert_e(h); s_e = 1 without `scales`.
     fn mix(&mut self, l: &LayerWeights, spec: &ExpertSpec, mut logits: Vec<f32>, scales: &[f32]) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let h = std::mem::take(&mut self.pass.h);
@@ -72,7 +72,7 @@ impl CpuBackend {
         for group in &mut groups {
             round_inputs(&mut group.x, hidden, group.expert.gate.elements(), terms);
         }
-        // the products of a single row have one input
+        // the products of a single row share one input
         for groups in groups.chunks_mut(if n == 1 { usize::MAX } else { 1 }) {
             let (x, rows) = (std::mem::take(&mut groups[0].x), groups[0].rows.len());
             let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());

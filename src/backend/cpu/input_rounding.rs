@@ -1,29 +1,29 @@
-//! The rounding of CUDA's tensor-core products, applied here to find out without a GPU what it does to results.
+//! The rounding of CUDA's tensor-core products, emulated here to measure its effect on results without a GPU.
 //!
-//! A tensor core multiplies 16-bit numbers, so a pass of more than 16 rows rounds each f32 input of a product there to one
-//! f16 number, with a power of two for each row. Queries, f32 keys (as the cache has them) and softmax weights are split
-//! into two in every pass. (So are the inputs of products in passes of up to 16 rows: that is left out.) All products are added
-//! up in f32.
+//! A tensor core multiplies 16-bit values, so on CUDA a pass of more than 16 rows rounds each f32 input of a product to one
+//! f16 value, with a power of two per row. Queries, f32 keys (as cached) and softmax weights are split into two in every
+//! pass. (So are the inputs of products in passes of up to 16 rows: omitted here.) All products are accumulated in f32.
 
 use super::matmul::Elements;
 use half::{bf16, f16};
 
-/// Rounding of the inputs of matrix products of many rows, with weights of 16 bits.
+/// Rounding of the inputs of matrix products of many rows, with 16-bit weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputRounding {
-    /// As they are, in f32.
+    /// Not rounded: f32.
     #[default]
     F32,
-    /// In passes of more than 16 rows, rounded to what two terms hold: inputs of products with bf16 weights to 2^-17 of
-    /// their size, with f16 weights to 2^-23. In all, queries and f32 keys of the attention as those of f16, as on CUDA. (Its
-    /// softmax weights are rounded to 2^-23 there, the size of an exponential's own error: that is left out.)
+    /// In passes of more than 16 rows, rounded to two terms: inputs of products with bf16 weights to 2^-17 of their
+    /// magnitude, with f16 weights to 2^-23. In all passes, the attention's queries and f32 keys are rounded as with f16,
+    /// as on CUDA. (Its softmax weights are rounded to 2^-23 there, the size of an exponential's own error: omitted here.)
     TwoTerms,
-    /// As [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a power of two for each row, as on
-    /// CUDA. (There, what gates and attention give has a power of two for every 32 numbers, which loses no more. Its bf16 weights are f16 numbers there with a power of two for each row: exactly over 32 binades, and to 2^-39
-    /// of the row's maximum below: that is left out.)
+    /// Like [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a power of two per row, as on
+    /// CUDA. (There, the outputs of gates and attention have a power of two per 32 values, which loses no more. bf16
+    /// weights are f16 values there with a power of two per row: exact over 32 binades, and to 2^-39 of the row's maximum
+    /// below: omitted here.)
     OneTerm,
-    /// As [`OneTerm`](Self::OneTerm), but two terms where queries and keys are made, on which the choice of heads and of
-    /// the chain depends.
+    /// Like [`OneTerm`](Self::OneTerm), but two terms for computing queries and keys, which determine the choice of heads
+    /// and of the chain.
     OneTermButScores,
 }
 
@@ -32,12 +32,12 @@ pub enum InputRounding {
 pub enum Output {
     /// Queries and keys.
     Scores,
-    /// All else.
+    /// Everything else.
     Values,
 }
 
 impl InputRounding {
-    /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: it stays as it is.
+    /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: not rounded.
     pub fn terms(self, rows: usize, output: Output) -> Option<usize> {
         match self {
             _ if rows <= 16 => None,
@@ -49,7 +49,7 @@ impl InputRounding {
     }
 }
 
-/// Rounds the inputs [rows, k] of a product with these weights; f32 weights are multiplied in f32 there, too.
+/// Rounds the inputs [rows, k] of a product with these weights; f32 weights are multiplied in f32 on CUDA, too.
 pub fn round_inputs(x: &mut [f32], k: usize, weights: Elements, terms: Option<usize>) {
     match (weights, terms) {
         (Elements::F32(_), _) | (_, None) => {}
@@ -59,19 +59,19 @@ pub fn round_inputs(x: &mut [f32], k: usize, weights: Elements, terms: Option<us
     }
 }
 
-/// One f16 term with a power of two that brings the row's maximum into 2^14 .. 2^15.
+/// One f16 term, scaled by a power of two that brings the row's maximum into 2^14 .. 2^15.
 fn round_row(row: &mut [f32]) {
     let max = row.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
     if max == 0.0 || !max.is_finite() {
         return;
     }
-    // in f64, where neither factor leaves the range
+    // in f64, where both factors stay in range
     let scale = 2f64.powi(14 - f64::from(max).log2().floor() as i32);
     row.iter_mut().for_each(|x| *x = (f64::from(f16::from_f64(f64::from(*x) * scale)) / scale) as f32);
 }
 
 /// Rounds queries or keys. The kernels scale queries by powers of two first, so that no term is subnormal; here the lower
-/// term may lose a few bits more.
+/// term may lose a few more bits.
 pub fn round_operands(x: &mut [f32]) {
     x.iter_mut().for_each(|x| *x = split(*x, |x| f16::from_f32(x).to_f32()));
 }
@@ -113,7 +113,7 @@ mod tests {
         round_inputs(&mut row, elements, Elements::Bf16(&[]), Some(1));
         let mut largest = 0.0_f32;
         for (x, rounded) in before.iter().zip(&row) {
-            // half a unit in the last place of f16: 2^-11 of a normal number, and below the normal ones half of 2^-24, 2^-39 of
+            // half a unit in the last place of f16: 2^-11 of a normal number, and for subnormals half of 2^-24, 2^-39 of
             // the scaled maximum
             let bound = (x / 2048.0).max(max * 2f32.powi(-39));
             assert!((x - rounded).abs() <= bound, "{x} {rounded}");

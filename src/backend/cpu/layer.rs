@@ -35,7 +35,7 @@ impl CpuBackend {
         self.pass.h = h;
     }
 
-    /// Norm of each head, or of all together, by what the weights are of; `x` is `[rows, width]`.
+    /// Norm of each head or of all together, depending on the length of `weight`; `x` is `[rows, width]`.
     pub(super) fn norm_heads(&self, x: &mut [f32], width: usize, weight: Option<&[f32]>) {
         let Some(weight) = weight else { return };
         each_row(&self.pool, x, width, &|_, x| {
@@ -64,7 +64,7 @@ impl CpuBackend {
         });
     }
 
-    /// The 16-bit terms that inputs of this pass's products are rounded to.
+    /// Number of 16-bit terms that inputs of this pass's products are rounded to.
     pub(super) fn terms(&self, output: Output) -> Option<usize> {
         self.options.input_rounding.terms(self.pass.width, output)
     }
@@ -119,7 +119,7 @@ fn gate_heads(pool: &ThreadPool, isa: Isa, l: &LayerWeights, x: &mut [f32], gate
     });
 }
 
-/// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
+/// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads if there are many.
 pub(super) fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let rows = data.len() / width;
     if rows < 4 {

@@ -1,4 +1,4 @@
-//! Per-layer embeddings: every layer's input of a token, and how a layer adds its own to the residual stream.
+//! Per-layer embeddings: every layer's input for a token, and how a layer adds its own to the residual stream.
 
 use super::CpuBackend;
 use super::input_rounding::{Output, round_inputs};
@@ -9,7 +9,7 @@ use crate::model::weights::{LayerInput, LayerWeights};
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CpuBackend {
-    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 of every layer and row, of d numbers each; x is the token's embedding.
+    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
     pub(super) fn make_layer_inputs(&mut self) {
         let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return };
         let (spec, isa, terms) = (&self.spec, self.options.isa, self.terms(Output::Values));
@@ -30,7 +30,7 @@ impl CpuBackend {
         });
     }
 
-    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, of the layer's input e and factor s.
+    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, with the layer's input e and factor s.
     pub(super) fn add_layer_input(&mut self, l: &LayerWeights, layer: usize) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         if let Some(LayerInput { gate, projection, norm }) = &l.input {

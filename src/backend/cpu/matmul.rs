@@ -1,17 +1,17 @@
-//! Products of activations with weight matrices: y = W x, for one row of activations up to hundreds.
+//! Products of activations with weight matrices: y = W x, for one to hundreds of rows of activations.
 //!
-//! Every element of the output is computed in one way, whatever the number of rows, the threads, the tile that it falls
-//! into and (AVX-512, AVX2) the instruction set: sixteen partial sums, lane j over the k = j mod 16 in order, each step
-//! one fused multiply-add; then the fixed tree of [`Simd::sum`]; then the bias. So a token gets the same bits alone, in
-//! a batch, and in a prefill. The last k mod 16 are a vector padded with zeros. With AMX, bf16 weights have another way
+//! Every output element is computed the same way, regardless of the number of rows, the threads, the tile it falls into and
+//! (AVX-512, AVX2) the instruction set: sixteen partial sums, lane j over the k = j mod 16 in order, each step one fused
+//! multiply-add; then the fixed tree of [`Simd::sum`]; then the bias. So a token gets the same bits alone, in a batch, and in a
+//! prefill. The last k mod 16 elements form a vector padded with zeros. With AMX, bf16 weights are computed differently
 //! (`tiled`).
 //!
 //! *Error.* A lane takes ⌈k/16⌉ roundings and the tree four, and each product passes through at most all of them, so
 //! |y - exact| ≤ γ(⌈k/16⌉ + 4) Σ|w||x| with γ(m) = m·2^-24 / (1 - m·2^-24), that is at most γ(k) for k ≥ 5: the usual
 //! forward bound of a dot product, with fewer roundings because the lanes share them. A bias rounds once more.
 //!
-//! Weights stay in their stored dtype, or in 8 bits ([`Q8Block`]), and are widened in registers (`narrow`, for a few rows, which
-//! memory bounds) or a strip of outputs at a time (`wide`, which arithmetic bounds).
+//! Weights stay in their stored dtype, or in 8 bits ([`Q8Block`]), and are widened in registers (`narrow`, for a few rows,
+//! memory-bound) or a strip of outputs at a time (`wide`, compute-bound).
 
 mod narrow;
 mod q8;
@@ -50,7 +50,7 @@ pub enum Numbers<'a> {
 }
 
 impl Numbers<'_> {
-    /// Weights.
+    /// Number of weights.
     fn len(&self) -> usize {
         match self {
             Numbers::File(elements) => elements.len(),
@@ -77,7 +77,7 @@ pub struct Job<'a> {
     pub w: Matrix<'a>,
     /// [w.rows]
     pub bias: Option<&'a [f32]>,
-    /// [n, w.rows] afterwards, whatever it was before.
+    /// Resized to [n, w.rows], whatever it was before.
     pub y: &'a mut Vec<f32>,
 }
 
@@ -125,10 +125,10 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
     });
 }
 
-/// Tasks of a wide product for every thread, about, so that threads end together.
+/// Approximate number of tasks per thread of a wide product, so that threads finish together.
 const TASKS: usize = 4;
 
-/// Calls `task` with every part of every product, in parallel: `row_block` rows of the n by `panel` outputs.
+/// Calls `task` with every part of every product, in parallel: `row_block` of the n rows by `panel` outputs.
 fn for_panels(
     pool: &ThreadPool,
     products: &[Product],
@@ -151,7 +151,7 @@ fn for_panels(
     });
 }
 
-/// A vector of sixteen numbers, aligned to the cache line: a load that straddles two lines costs two.
+/// A vector of sixteen f32, aligned to the cache line: a load that straddles two lines costs two.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([f32; LANES]);
@@ -194,8 +194,7 @@ impl<'a> Product<'a> {
         Product { w: *w, bias: *bias, y: Disjoint::new(y) }
     }
 
-    /// Writes y[row, out..] from a vector of sums, of those outputs that there are. `add`: what y has there is added first.
-    /// `last`: the bias, too.
+    /// Writes y[row, out..] from a vector of sums, for the outputs that exist. `add`: y is added first. `last`: the bias, too.
     ///
     /// # Safety
     /// `S` as for [`Simd`]; no other thread is writing these elements of y.
@@ -215,7 +214,7 @@ impl<'a> Product<'a> {
             let bias = match self.bias.filter(|_| last) {
                 Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
                 Some(bias) => S::load_part(bias[out..].as_ptr(), outs),
-                None => S::splat(-0.0), // adds nothing, to the sign of a zero
+                None => S::splat(-0.0), // adds nothing, and keeps the sign of a zero
             };
             sums = S::add(sums, bias);
             if outs == LANES {
@@ -234,9 +233,9 @@ fn are_bf16(products: &[Product]) -> bool {
     products.iter().all(|product| matches!(product.w.numbers, Numbers::File(Elements::Bf16(_))))
 }
 
-/// A type that weights are stored in.
+/// An element type of stored weights.
 trait Weight: Stored {
-    /// Weights that one of them holds.
+    /// Weights per element.
     const EACH: usize = 1;
 
     /// Address of weight `offset` of a matrix at `p`; `offset` is a multiple of `EACH`. Nothing is read.

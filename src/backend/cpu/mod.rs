@@ -41,7 +41,7 @@ use trace::{Selection, Trace};
 /// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
 const MAX_ROWS: usize = 512;
 
-/// Rows whose logits exist at once; more gain nothing (NOTES).
+/// Rows whose logits are held at a time; more would gain nothing (NOTES).
 const LOGIT_ROWS: usize = 16;
 
 /// Options of the backend.
@@ -64,7 +64,7 @@ pub struct CpuBackend {
     packed: Packed,
     pool: ThreadPool,
     options: CpuOptions,
-    /// By id; a closed one is empty, and its place is free.
+    /// By id; a closed one is empty, and its slot is free.
     sequences: Vec<Sequence>,
     pass: PassState,
     /// By rope table.
@@ -98,13 +98,13 @@ impl CpuBackend {
         }
     }
 
-    /// Of all delta nets, after one token.
+    /// Bytes of the states of all delta nets after one token.
     fn bytes_of_states(&self) -> usize {
         let layers = self.spec.layers.len() - self.spec.attention_layers().count();
         self.spec.delta_net.map_or(0, |net| States::bytes_of_one(&net, layers))
     }
 
-    /// Whether the prediction is of a sequence with a wide trace.
+    /// Whether the prediction belongs to a sequence with a wide trace.
     fn is_wide(&self, request: &Prediction) -> Result<bool, BackendError> {
         let row = self.pass.rows[self.pass.index(request.row)?];
         let trace = self.sequences[row.sequence.0].trace.as_ref();
@@ -341,7 +341,7 @@ impl Backend for CpuBackend {
     }
 
     fn state_memory(&self, positions: usize) -> usize {
-        // those after the last token, those where the response begins, and one for every interval
+        // those after the last token, those at the start of the response, and one per interval
         self.bytes_of_states() * (2 + positions / STATE_INTERVAL)
     }
 

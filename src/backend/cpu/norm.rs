@@ -1,6 +1,6 @@
 //! Operations on single rows between the products: norms, activations, rotary positions, and the statistics of logits.
 //!
-//! All of it is f32 in and out, in a fixed order that depends on nothing but the row itself.
+//! All of it is f32 in and out, in a fixed order that depends only on the row itself.
 
 mod logits;
 mod tests;
@@ -10,11 +10,11 @@ pub use logits::{LogitStats, argmax, logit_sums, softmax_stats, top_k};
 use super::simd::{Isa, Kernel, LANES, Simd};
 use crate::model::config::Activation;
 
-/// Squares that are added up in f32 before they go to the f64 sum.
+/// Squares summed in f32 before they are added to the f64 sum.
 const BLOCK: usize = 16 * LANES;
 
-/// x = x / √(mean(x²) + eps) · (offset + weight), all `[width]`; `offset` is 1 for Gemma, whose weights are stored less
-/// one, else 0. Returns mean(x²), which is not finite where a value of x is not.
+/// x = x / √(mean(x²) + eps) · (offset + weight), all `[width]`; `offset` is 1 for Gemma, whose weights are stored minus
+/// one, else 0. Returns mean(x²), which is not finite if a value of x is not.
 pub fn rms_norm(isa: Isa, x: &mut [f32], weight: &[f32], offset: f32, eps: f32) -> f32 {
     assert_eq!(x.len(), weight.len());
     let mean = (isa.run(SumOfSquares(x)) / x.len().max(1) as f64) as f32;
@@ -25,7 +25,7 @@ pub fn rms_norm(isa: Isa, x: &mut [f32], weight: &[f32], offset: f32, eps: f32) 
     mean
 }
 
-/// x = scale · x / √(Σ x² + 1e-6), in place: the length of a delta net's queries and keys.
+/// x = scale · x / √(Σ x² + 1e-6), in place: normalizes a delta net's queries and keys.
 pub fn unit(isa: Isa, x: &mut [f32], scale: f32) {
     let scale = scale / (isa.run(SumOfSquares(x)) as f32 + 1e-6).sqrt();
     x.iter_mut().for_each(|x| *x *= scale);
@@ -53,7 +53,7 @@ impl Kernel for SumOfSquares<'_> {
     }
 }
 
-/// The i-th vector of x; what the last one lacks is `padding`.
+/// The i-th vector of x, the last one padded with `padding`.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -71,8 +71,8 @@ unsafe fn vector<S: Simd>(x: &[f32], i: usize, padding: f32) -> S::V {
     }
 }
 
-/// An operation of [`update`] on a vector. A closure would not do: it is compiled without the instruction set of the kernel
-/// that it stands in, and then every operation in it is a call.
+/// The operation of an [`Update`] on a vector. Not a closure: those are compiled without the instruction set of the enclosing
+/// kernel, so that every operation in them is a call.
 trait Elementwise: Copy {
     /// # Safety
     /// As for [`Simd`].
@@ -200,8 +200,8 @@ pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
 
 /// cap·tanh(x / cap) = x · 2q / (2 + m) with y = 2|x| / cap, m = e^y - 1 and q = m / y.
 ///
-/// Below y = 1, where e^y - 1 would lose digits, q is the Taylor series of (e^y - 1)/y: its terms are positive, and what
-/// follows the eleventh is below 2^-28 of it. x stays within ±20 cap (tanh is 1 there), where e^y is finite.
+/// Below y = 1, where e^y - 1 would lose digits, q is the Taylor series of (e^y - 1)/y: its terms are positive, and the
+/// remainder after the eleventh is below 2^-28 of it. x is clamped to ±20 cap (tanh is 1 there), where e^y is finite.
 #[inline(always)]
 unsafe fn capped<S: Simd>(x: S::V, cap: f32) -> S::V {
     // SAFETY: as for `Simd`.
@@ -209,7 +209,7 @@ unsafe fn capped<S: Simd>(x: S::V, cap: f32) -> S::V {
         let one = S::splat(1.0);
         let zero = S::splat(0.0);
         let limit = S::splat(-20.0 * cap);
-        let x = S::sub(zero, S::max(limit, S::sub(zero, S::max(limit, x)))); // NaN stays: `max` keeps its second argument
+        let x = S::sub(zero, S::max(limit, S::sub(zero, S::max(limit, x)))); // NaN is kept: `max` returns its second argument
         let y = S::mul(S::max(x, S::sub(zero, x)), S::splat(2.0 / cap));
         let large = S::div(S::sub(S::exp(y), one), y);
         let mut small = S::splat(1.0 / 479_001_600.0); // 1 / 12!
@@ -224,8 +224,8 @@ unsafe fn capped<S: Simd>(x: S::V, cap: f32) -> S::V {
     }
 }
 
-/// Rotary position of one head x `[head_dim]` = [a, b], the half-split layout of Hugging Face: a' = a·cos - b·sin,
-/// b' = b·cos + a·sin, for cos and sin [head_dim / 2].
+/// Rotary position embedding of one head x `[head_dim]` = [a, b], the half-split layout of Hugging Face:
+/// a' = a·cos - b·sin, b' = b·cos + a·sin, for cos and sin [head_dim / 2].
 pub fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     assert!(x.len() == 2 * cos.len() && cos.len() == sin.len());
     let (a, b) = x.split_at_mut(cos.len());

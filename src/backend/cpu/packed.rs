@@ -1,4 +1,4 @@
-//! Weights in a form of the backend's own.
+//! Weights in the backend's own format.
 
 use super::matmul::{Matrix, Numbers};
 use super::threads::ThreadPool;
@@ -8,7 +8,7 @@ use crate::model::Weights;
 use crate::model::weights::Weight;
 use std::collections::HashMap;
 
-/// The matrices that are held in another format, by name; the others are taken from their files. Rows of the embedding always are.
+/// Matrices held in another format, by name; the rest are read from their files, as rows of the embedding always are.
 #[derive(Default)]
 pub struct Packed {
     q8: HashMap<String, Vec<Q8Block>>,
@@ -39,7 +39,7 @@ impl Packed {
         self.q8.get(&weight.name).map_or(weight.byte_len(), |blocks| size_of_val(&blocks[..]))
     }
 
-    /// Bytes held besides the files.
+    /// Bytes held in addition to the files.
     pub fn bytes(&self) -> usize {
         self.q8.values().map(|blocks| size_of_val(&blocks[..])).sum()
     }

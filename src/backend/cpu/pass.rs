@@ -6,15 +6,15 @@ use super::trace::Selection;
 use crate::backend::{BackendError, Pass, Row};
 use crate::model::ModelSpec;
 
-/// The state of the running pass; widths in [`ModelSpec`]'s terms.
+/// The state of the running pass; dimensions are named as in [`ModelSpec`].
 #[derive(Default)]
 pub struct PassState {
     pub rows: Vec<Row>,
-    /// Rows that it began with.
+    /// Rows at its start.
     pub width: usize,
-    /// The `wanted` or recorded ones (ascending): the only rows after the last keys and values.
+    /// The `wanted` or recorded rows (ascending): the only ones left after the last keys and values.
     kept: Vec<usize>,
-    /// Per row, where it is traced.
+    /// Per row, if it is traced.
     pub selections: Vec<Option<Selection>>,
     /// Residual stream; after the pass the normed hidden state: `[rows, hidden_size]`
     pub x: Vec<f32>,
@@ -23,7 +23,7 @@ pub struct PassState {
     /// `[rows, heads · head_dim]` of the running layer: queries, and the attention's output
     pub q: Vec<f32>,
     pub attended: Vec<f32>,
-    /// As wide as what `attended` gives to a layer's o, which delta nets have widths of their own for.
+    /// As wide as the input of a layer's o, for which delta nets have their own widths.
     pub output_gate: Vec<f32>,
     pub delta: DeltaRows,
     /// `[rows, kv_heads · head_dim]`
@@ -32,7 +32,7 @@ pub struct PassState {
     /// `[rows, intermediate_size]` of the running layer
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
-    /// Of the layers, where they have inputs: `[rows, layers · hidden_size_per_layer_input]`
+    /// The layers' inputs, if they have any: `[rows, layers · hidden_size_per_layer_input]`
     pub inputs: Vec<f32>,
     /// `[rows, heads]`
     pub states: Vec<HeadState>,
@@ -43,7 +43,7 @@ pub struct PassState {
 }
 
 impl PassState {
-    /// Makes everything that has a row a row hold `n` of them.
+    /// Resizes all per-row buffers to `n` rows.
     fn resize(&mut self, spec: &ModelSpec, n: usize) {
         self.x.resize(n * spec.hidden_size, 0.0);
         self.h.resize(n * spec.hidden_size, 0.0);
@@ -59,7 +59,7 @@ impl PassState {
         self.resize(spec, self.width);
     }
 
-    /// Notes x in the traced rows' selections.
+    /// Records x in the traced rows' selections.
     pub fn note_layer(&mut self) {
         for (i, selection) in self.selections.iter_mut().enumerate() {
             let Some(selection) = selection else { continue };
@@ -68,7 +68,7 @@ impl PassState {
         }
     }
 
-    /// Place of a row of the finished pass.
+    /// Index of a row in the finished pass.
     pub fn index(&self, row: usize) -> Result<usize, BackendError> {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
     }

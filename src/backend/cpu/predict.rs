@@ -1,4 +1,4 @@
-//! From one row's logits to what the method keeps of them.
+//! From one row's logits to the values the method keeps of them.
 
 use super::norm::{self, LogitStats};
 use super::simd::Isa;
@@ -8,7 +8,7 @@ use crate::backend::{MIN_TOP, Next, Prediction, Step, TokenLogprob};
 /// Alternatives with a probability above this are reported.
 const MIN_PROBABILITY: f64 = 0.01;
 
-/// The step and the token that one row's logits `[vocab_size]` (softcapped) give; `None` if they are not finite. `wide`:
+/// The step and the token from one row's logits `[vocab_size]` (softcapped); `None` if they are not finite. `wide`:
 /// whether a detailed step has [`Step::distribution`].
 pub fn read_logits(isa: Isa, logits: &[f32], request: &Prediction, wide: bool) -> Option<(Step, Option<u32>)> {
     let token = match request.next {

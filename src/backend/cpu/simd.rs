@@ -1,8 +1,8 @@
-//! Sixteen-lane f32 arithmetic in three instruction sets, chosen at run time; and [`tiles`], which some CPUs have beside them.
+//! Sixteen-lane f32 arithmetic in three instruction sets, chosen at run time; and [`tiles`], on CPUs that have them.
 //!
-//! A kernel is a struct that implements [`Kernel`]: its `run` is generic over [`Simd`] and is compiled once for each
-//! set. Every set computes the same lanes in the same order, so AVX-512 and AVX2 give the same bits; the portable code
-//! does so too where the target has a fused multiply-add, and rounds twice elsewhere. Tiles have an order of their own.
+//! A kernel is a struct that implements [`Kernel`]: its `run` is generic over [`Simd`] and is compiled once per set. Every set
+//! computes the same lanes in the same order, so AVX-512 and AVX2 produce the same bits; so does the portable code if the target
+//! has a fused multiply-add, otherwise it rounds twice. Tiles use an order of their own.
 
 use half::{bf16, f16};
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX-512, and products of bf16 weights by tiles.
+    /// AVX-512, with tiles for products of bf16 weights.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
 }
@@ -29,16 +29,16 @@ impl Default for Isa {
     }
 }
 
-/// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and write loops, not
-/// closures: they cannot be marked, and may be compiled in another codegen unit, without the instruction set.
+/// Code compiled for every [`Isa`]. Mark `run` and everything it calls `#[inline(always)]`, and write loops, not closures: closures
+/// cannot be marked, and may be compiled in another codegen unit, without the instruction set.
 pub trait Kernel {
     type Output;
     fn run<S: Simd>(self) -> Self::Output;
 }
 
 impl Isa {
-    /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|avx2|avx512|amx` chooses another one that the
-    /// CPU has: amx makes prefill, scoring, the ensemble and large batches faster, but decoding of one sequence slower.
+    /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|avx2|avx512|amx` selects another one that the
+    /// CPU has: amx speeds up prefill, scoring, the ensemble and large batches, but slows down decoding of one sequence.
     pub fn detect() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
@@ -48,8 +48,8 @@ impl Isa {
         })
     }
 
-    /// All instruction sets of this machine, the default first. Tiles are requested from Linux, after which it needs larger stacks for
-    /// signals: not done for a process that does not use them.
+    /// All instruction sets of this machine, the default first. Tiles must be requested from Linux, which then needs larger signal
+    /// stacks: not done for a process that does not use them.
     pub fn available() -> Vec<Isa> {
         let sets = Isa::of_vectors();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -59,7 +59,7 @@ impl Isa {
         sets
     }
 
-    /// Those without tiles, best first.
+    /// Sets without tiles, best first.
     fn of_vectors() -> Vec<Isa> {
         let mut sets = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -90,7 +90,7 @@ impl Isa {
         }
     }
 
-    /// Whether products of bf16 weights are to use tiles.
+    /// Whether products of bf16 weights use tiles.
     pub fn has_tiles(self) -> bool {
         self.name() == "amx"
     }
@@ -141,10 +141,10 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// # Safety
 /// Every function may only be called from a [`Kernel`] that [`Isa::run`] has started with this type, and
 /// pointers must be valid for 16 elements (no alignment needed).
-#[allow(clippy::missing_safety_doc)] // said once, above
+#[allow(clippy::missing_safety_doc)] // stated once, above
 pub trait Simd: Copy + 'static {
     type V: Copy;
-    /// Sixteen-lane vectors that the register file holds.
+    /// Sixteen-lane vectors that fit in the register file.
     const REGISTERS: usize;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
@@ -187,15 +187,15 @@ pub trait Simd: Copy + 'static {
         a[0]
     }
 
-    /// [`sum`](Self::sum) of each of four vectors, to the same bits.
+    /// [`sum`](Self::sum) of each of four vectors, bit-exact.
     #[inline(always)]
     unsafe fn sum_four(v: [Self::V; 4]) -> [f32; 4] {
         // SAFETY: as the trait's contract.
         unsafe { [Self::sum(v[0]), Self::sum(v[1]), Self::sum(v[2]), Self::sum(v[3])] }
     }
 
-    /// Turns sixteen rows of sixteen numbers, which are moved as they are: number j of the row at `from + i·from_stride` becomes
-    /// number i of the row at `to + j·to_stride`.
+    /// Transposes sixteen rows of sixteen elements, bits unchanged: element j of the row at `from + i·from_stride` becomes element
+    /// i of the row at `to + j·to_stride`.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         for i in 0..LANES {
@@ -221,7 +221,7 @@ pub trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// The same, in the second-level cache.
+    /// The same, into the L2 cache.
     #[inline(always)]
     unsafe fn prefetch_later(_p: *const u8) {}
 
@@ -257,9 +257,9 @@ pub trait Simd: Copy + 'static {
     unsafe fn zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
 }
 
-/// A number in memory, as weights and the cache have them.
+/// An element as stored in weights and the cache.
 pub trait Stored: Copy + Default {
-    /// Sixteen numbers, widened.
+    /// Sixteen elements, widened.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -282,7 +282,7 @@ stored!(f32: load, bf16: load_bf16, f16: load_f16, i8: load_i8);
 #[derive(Clone, Copy)]
 pub struct Portable;
 
-/// An array of what `$lane` is for each `$i`. A macro, for the reason that [`Kernel`] gives.
+/// An array of `$lane` evaluated for each `$i`. A macro, for the reason given at [`Kernel`].
 macro_rules! each {
     ($i:ident => $lane:expr) => {{
         let mut lanes = [0.0; LANES];
@@ -293,7 +293,7 @@ macro_rules! each {
     }};
 }
 
-/// Functions of [`Simd`] and [`Tiles`](tiles::Tiles), and parts of them, without what each would repeat.
+/// Defines functions of [`Simd`] and [`Tiles`](tiles::Tiles), and their helpers, without the boilerplate.
 macro_rules! inlined {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $value:expr;)+) => {$(
         $(#[$doc])*
@@ -308,7 +308,7 @@ macro_rules! inlined {
 
 impl Simd for Portable {
     type V = [f32; LANES];
-    // NEON has 32 of 4 lanes, SSE2 16
+    // NEON has 32 registers of 4 lanes, SSE2 16
     const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 4 } else { 8 };
     inlined! {
         splat(x: f32) -> Self::V = [x; LANES];
@@ -379,7 +379,7 @@ mod tests {
                 let (e, sum, max, sums) = isa.run(Exp(x));
                 for i in 0..LANES {
                     let exact = if x[i] < -87.0 { 0.0 } else { (x[i] as f64).exp() };
-                    // 2 ulp relative: 2 · 2^-23; one more where the portable code rounds products on their own
+                    // 2 ulp relative: 2 · 2^-23; one more where the portable code rounds products separately
                     let bound = exact * 3.0 / (1u64 << 23) as f64;
                     assert!((e[i] as f64 - exact).abs() <= bound, "{isa:?}: e^{} = {} not {exact}", x[i], e[i]);
                 }

@@ -1,5 +1,5 @@
 //! The states of a sequence's delta nets. A state cannot be rewound, so copies are kept to resume a sequence from an earlier
-//! position. A copy costs memory alone: a state is copied when it is next written to.
+//! position. A copy costs only memory: a state is copied on its next write.
 
 use super::cache::value_stride;
 use crate::backend::STATE_INTERVAL;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The state of one layer.
 #[derive(Clone, Default)]
 pub struct LayerState {
-    /// Of queries, keys and values, the last inputs of their convolutions, oldest first: `[conv_kernel_dim - 1, components]`
+    /// The last inputs to the convolutions of queries, keys and values, oldest first: `[conv_kernel_dim - 1, components]`
     pub inputs: [Vec<f32>; 3],
     /// `[num_value_heads, value_stride / LANES, key_head_dim, LANES]`
     pub memory: Vec<f32>,
@@ -28,13 +28,13 @@ impl LayerState {
 /// The states of all delta nets of one sequence.
 #[derive(Clone)]
 pub struct States {
-    /// By the layer's place among delta nets.
+    /// By the layer's index among delta nets.
     layers: Vec<Arc<LayerState>>,
-    /// Tokens that these have seen; `None` from the beginning of a pass until its last delta net.
+    /// Tokens processed; `None` from the start of a pass until its last delta net.
     len: Option<usize>,
-    /// Copies by the number of tokens; those of a pass that failed have fewer layers.
+    /// Copies by token count; those of a failed pass have fewer layers.
     kept: BTreeMap<usize, Vec<Arc<LayerState>>>,
-    /// Numbers of tokens after which copies are kept besides every [`STATE_INTERVAL`].
+    /// Token counts at which copies are kept, in addition to every [`STATE_INTERVAL`].
     expected: Vec<usize>,
 }
 
@@ -50,19 +50,19 @@ impl States {
         4 * layers * (memory.len() + inputs.iter().map(Vec::len).sum::<usize>())
     }
 
-    /// States held: those after the last token, and the copies of others.
+    /// States held: those after the last token, and the copies.
     pub fn count(&self) -> usize {
-        self.kept.len() // those before the first token are one layer's
+        self.kept.len() // those before the first token share one layer's state
     }
 
-    /// The largest number of tokens up to `positions` after which the states are held.
+    /// The largest token count up to `positions` for which the states are held.
     pub fn resumes_at(&self, positions: usize) -> usize {
         let whole = |(_, states): &(&usize, &Vec<_>)| states.len() == self.layers.len();
         let kept = self.kept.range(..=positions).rev().find(whole).map_or(0, |(tokens, _)| *tokens);
         self.len.filter(|len| *len <= positions).map_or(kept, |len| len.max(kept))
     }
 
-    /// Returns to the states after `positions` tokens and drops later ones; not if these are not held.
+    /// Returns to the states after `positions` tokens and drops later ones; false if they are not held.
     pub fn resume(&mut self, positions: usize) -> bool {
         if self.resumes_at(positions) != positions {
             return false;
@@ -84,18 +84,18 @@ impl States {
         tokens.is_multiple_of(STATE_INTERVAL) || self.expected.contains(&tokens)
     }
 
-    /// The state of the layer at this place.
+    /// The state of the layer at this index.
     pub fn layer(&self, place: usize) -> &LayerState {
         &self.layers[place]
     }
 
-    /// Takes it out, to be written to; the others are then ahead of it or behind.
+    /// Takes a state out for writing; the rest are then ahead of it or behind.
     pub fn take(&mut self, place: usize) -> Arc<LayerState> {
         self.len = None;
         std::mem::take(&mut self.layers[place])
     }
 
-    /// Puts it back as it is after `tokens` tokens.
+    /// Puts the state back, as it is after `tokens` tokens.
     pub fn put(&mut self, place: usize, state: Arc<LayerState>, tokens: usize, keep: bool) {
         if keep {
             self.kept.entry(tokens).or_default().push(state.clone());

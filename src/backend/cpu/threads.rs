@@ -1,9 +1,9 @@
 //! A pool of threads for short parallel regions: a decode step of a small model has over a hundred of them.
 //!
-//! Every thread has a share of a region's tasks, the same part of their order each time, so that what it wrote in one
-//! region it finds in its own caches in the next; a thread that is done with its share helps with the others'. Workers spin
-//! for a moment between regions, so that the next one starts without a system call, and sleep after that. A worker that
-//! comes too late for a region is not waited for.
+//! Every thread has a share of a region's tasks, the same part of their order each time, so that data it wrote in one
+//! region is in its own caches in the next; a thread that has finished its share helps with the others'. Workers spin
+//! briefly between regions, so that the next one starts without a system call, and then sleep. Workers that arrive too late
+//! for a region are not waited for.
 //!
 //! `tests/attack/loom` compiles this file against loom, which tries every interleaving of a few threads.
 
@@ -40,11 +40,11 @@ struct Region {
 unsafe impl Send for Region {}
 
 struct Shared {
-    /// Number of the region in the high half, [`OPEN`], and below it how many workers are inside.
+    /// Region number in the high half, [`OPEN`], and below it the number of workers inside.
     state: AtomicU64,
     /// Set before a region opens, read by workers that have entered it.
     region: Mutex<Option<Region>>,
-    /// Of every thread's share, the next task to hand out.
+    /// The next task to hand out of every thread's share.
     next: Vec<Counter>,
     /// The first panic of the region.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -59,7 +59,7 @@ struct Shared {
     emptied: Condvar,
 }
 
-/// On cache lines of its own: its thread counts without meeting the others.
+/// On its own cache lines, so that threads do not contend for each other's counters.
 #[repr(align(128))]
 struct Counter(AtomicUsize);
 
@@ -88,7 +88,7 @@ impl ThreadPool {
             opened: Condvar::new(),
             emptied: Condvar::new(),
         });
-        // Fewer threads if the system creates no more.
+        // Fewer threads if the system cannot create more.
         let workers = (1..threads)
             .filter_map(|i| {
                 let shared = shared.clone();
@@ -105,15 +105,15 @@ impl ThreadPool {
 
     /// Calls `task(i)` once for every i in `0..tasks`, on all threads, and returns when all calls have returned.
     ///
-    /// When a call panics, calls that have not started are dropped, and the panic goes on in the caller once no thread
-    /// is inside a call. A nested call runs its tasks inline.
+    /// If a call panics, calls that have not started are dropped, and the panic resumes in the caller once no thread is
+    /// inside a call. A nested call runs its tasks inline.
     pub fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
         if tasks <= 1 || self.workers.is_empty() || shared.busy.swap(true, Acquire) {
             return (0..tasks).for_each(task);
         }
         // SAFETY: only the lifetime changes. `close` below is always reached, as `take_part` catches panics, and
-        // returns once no worker is inside and none can enter, so nobody uses the pointer after this call.
+        // returns once no worker is inside and none can enter, so the pointer is not used after this call.
         let task = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
         let region = Region { task, tasks };
         shared.open(region);
@@ -126,7 +126,7 @@ impl ThreadPool {
         }
     }
 
-    /// `task(i)` of every i in `0..tasks`, as [`run`](Self::run) calls it.
+    /// Results of `task(i)` for every i in `0..tasks`, called as by [`run`](Self::run).
     pub fn map<T: Default + Send>(&self, tasks: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let mut results: Vec<T> = std::iter::repeat_with(T::default).take(tasks).collect();
         let slots = Disjoint::new(&mut results);
@@ -156,21 +156,21 @@ impl Shared {
         }
         let number = (self.state.load(Relaxed) >> 32).wrapping_add(1);
         self.state.store(number << 32 | OPEN, Release);
-        // Both sides modify the count of sleepers: the later one sees what the earlier one did before. So either a worker
+        // Both sides modify the count of sleepers: the later one sees the earlier one's prior writes. So either a worker
         // sees the region before it sleeps, or this thread sees the sleeper.
         if self.sleepers.fetch_add(0, AcqRel) > 0 {
-            drop(lock(&self.sleep)); // no sleeper is between its last look and its wait
+            drop(lock(&self.sleep)); // no sleeper is between its last check and its wait
             self.opened.notify_all();
         }
     }
 
-    /// The tasks that a thread begins with.
+    /// The tasks that a thread starts with.
     fn share(&self, tasks: usize, thread: usize) -> Range<usize> {
         let threads = self.next.len();
         tasks * thread / threads..tasks * (thread + 1) / threads
     }
 
-    /// Runs tasks until none is left: those of the thread's own share, then of the shares after it. A panic ends the
+    /// Runs tasks until none is left: those of the thread's own share, then of the shares after it. A panic stops the
     /// hand-out and is kept for the caller.
     fn take_part(&self, region: Region, thread: usize) {
         // SAFETY: the region is open, or was when this worker entered it, and its caller waits for this thread.
@@ -203,7 +203,7 @@ impl Shared {
         self.caller_sleeps.store(false, Relaxed);
     }
 
-    /// A worker's life: enter each new region, run tasks, leave, wait for the next.
+    /// A worker's loop: enter each new region, run tasks, leave, wait for the next.
     fn work(&self, thread: usize) {
         let mut last = 0;
         let news = |last| self.stop.load(Acquire) || is_new(self.state.load(Acquire), last);
@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Checks a worker out of the region; the last one wakes a caller that sleeps.
+    /// Checks a worker out of the region; the last one wakes a sleeping caller.
     fn leave(&self) {
         let before = self.state.fetch_sub(1, AcqRel);
         if before & (OPEN | INSIDE) == 1 && self.caller_sleeps.load(Relaxed) {
@@ -241,7 +241,7 @@ impl Shared {
     }
 }
 
-/// Whether `state` is of an open region other than region `last`.
+/// Whether `state` belongs to an open region other than region `last`.
 fn is_new(state: u64, last: u64) -> bool {
     state & OPEN != 0 && state >> 32 != last
 }
@@ -267,7 +267,7 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Time stands still here: one look is a spin.
+/// No time passes here: a single check is the whole spin.
 #[cfg(loom)]
 fn spin_until(done: impl Fn() -> bool) -> bool {
     done()
@@ -280,7 +280,7 @@ pub struct Disjoint<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it gives out `&mut T`, in parts that do not overlap (contract of `slice`): sound where T may change threads.
+// SAFETY: hands out `&mut T` in parts that do not overlap (contract of `slice`): sound if T may move between threads.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 // SAFETY: as for `&mut [T]`.
 unsafe impl<T: Send> Send for Disjoint<'_, T> {}
@@ -293,7 +293,7 @@ impl<'a, T> Disjoint<'a, T> {
     /// The part `range` (checked against the length).
     ///
     /// # Safety
-    /// No two parts that are alive at the same time overlap.
+    /// No two live parts overlap.
     #[allow(clippy::mut_from_ref)] // the point of this type
     pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
@@ -301,20 +301,20 @@ impl<'a, T> Disjoint<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
-    /// The start of the part `range` (checked against the length), for vectors to be stored there.
+    /// Pointer to the start of the part `range` (checked against the length), for vector stores.
     #[inline(always)]
     pub fn at(&self, range: Range<usize>) -> *mut T {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
         self.start.wrapping_add(range.start)
     }
 
-    /// Writes element `at` (checked against the length), where a slice would be a call.
+    /// Writes element `at` (checked against the length), for code in which a slice would be a call.
     ///
     /// # Safety
-    /// No part that is alive holds this element, and no other thread uses it.
+    /// No live part holds this element, and no other thread uses it.
     #[inline(always)]
     pub unsafe fn put(&self, at: usize, value: T) {
-        // SAFETY: inside the slice that `self` borrows; nobody else's by the caller's promise.
+        // SAFETY: inside the slice that `self` borrows; used by no other thread, by the caller's promise.
         unsafe { self.at(at..at + 1).write(value) }
     }
 }

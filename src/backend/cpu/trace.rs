@@ -1,10 +1,9 @@
-//! The trace, O(1) a row: the K heads of lowest reweighted entropy (id, query, m', Z') and the final
-//! hidden state.
+//! The trace, O(1) per row: the K heads of lowest reweighted entropy (id, query, m', Z') and the final hidden state.
 
 use super::attention::{HeadState, RowHead};
 use crate::backend::{HeadAttention, HeadRecord, TraceOptions};
 
-/// A head that a row may select.
+/// A row's candidate head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     /// l·H + h
@@ -14,7 +13,7 @@ struct Entry {
     max: f32,
     /// Z' / f
     sum: f32,
-    /// Which of the K query slots is its own.
+    /// Index of its query among the K slots.
     slot: usize,
 }
 
@@ -23,15 +22,15 @@ struct Entry {
 pub struct Selection {
     pub options: TraceOptions,
     entries: Vec<Entry>,
-    /// Of a query: the largest head_dim.
+    /// Of a query slot: the largest head_dim.
     width: usize,
-    /// `[K, width]`; what a smaller head lacks is 0.
+    /// `[K, width]`; smaller heads are padded with 0.
     queries: Vec<f32>,
-    /// Lowest entropy that was not kept.
+    /// Lowest entropy not kept.
     rejected: f32,
-    /// Every head so far, if that is recorded.
+    /// Every head so far, if recorded.
     heads: Vec<HeadAttention>,
-    /// The residual stream so far, if that is recorded: `[≤ L + 1, hidden_size]`
+    /// The residual stream so far, if recorded: `[≤ L + 1, hidden_size]`
     layers: Vec<f32>,
 }
 
@@ -41,15 +40,15 @@ impl Selection {
         Selection { options, entries, width, queries, rejected: f32::INFINITY, heads, layers }
     }
 
-    /// Notes the residual stream `[hidden_size]` before a layer, or the final hidden state.
+    /// Records the residual stream `[hidden_size]` before a layer, or the final hidden state.
     pub fn note_layer(&mut self, x: &[f32]) {
         if self.options.parts.layer_means {
             self.layers.extend_from_slice(x);
         }
     }
 
-    /// Offers head `head` (l·H + h) with its rotated and scaled query `[head_dim]`. Keeps it if fewer than K are kept
-    /// or its entropy is below the highest kept; of equals the earlier, lower id stays.
+    /// Offers head `head` (l·H + h) with its rotated and scaled query `[head_dim]`. Keeps it if fewer than K are kept or its
+    /// entropy is below the highest kept; ties keep the earlier, lower id.
     pub fn offer(&mut self, head: u32, state: &HeadState, query: &[f32]) {
         let (f, entropy) = state.entropy.finish(&state.softmax, self.options.parts.entropy);
         if self.options.parts.head_attention {
@@ -82,7 +81,7 @@ impl Selection {
     }
 }
 
-/// Σ over rows of the residual stream, `[L + 1, hidden_size]`. The last row is kept apart, for it is in no mean.
+/// Σ over rows of the residual stream, `[L + 1, hidden_size]`. The last row is kept separately, since the mean excludes it.
 #[derive(Clone, Debug, Default)]
 struct LayerSums {
     sums: Vec<f64>,
@@ -90,7 +89,7 @@ struct LayerSums {
 }
 
 impl LayerSums {
-    /// The next row, or (`again`) the last one again.
+    /// Adds the next row, or (`again`) replaces the last one.
     fn record(&mut self, row: Vec<f32>, again: bool) {
         if !again {
             self.sums.resize(row.len(), 0.0);
@@ -103,7 +102,7 @@ impl LayerSums {
 /// A finished row.
 #[derive(Clone, Debug)]
 struct TracedRow {
-    /// Its entries lowest entropy first, without the residual stream.
+    /// Entries are sorted by ascending entropy; without the residual stream.
     selection: Selection,
     /// `[hidden_size]`
     hidden: Vec<f32>,
@@ -122,7 +121,7 @@ impl Trace {
         Trace { options, rows: Vec::new(), layers: LayerSums::default() }
     }
 
-    /// Records row `row` (absolute): the next one, or an earlier one again. Others are ignored.
+    /// Records row `row` (absolute): the next one, or an earlier one to replace. Others are ignored.
     pub fn record(&mut self, row: usize, mut selection: Selection, hidden: &[f32]) {
         let count = self.rows.len();
         let Some(index) = row.checked_sub(self.options.first_row).filter(|i| *i <= count) else { return };
@@ -147,8 +146,8 @@ impl Trace {
         self.rows.get(row.checked_sub(self.options.first_row)?)
     }
 
-    /// The selected heads of row `row` (absolute) by l·H + h, lowest entropy first; none if it was not traced. The first `head_dim`
-    /// numbers of a query are the head's.
+    /// The selected heads of row `row` (absolute) by l·H + h, lowest entropy first; none if it was not traced. Only the first
+    /// `head_dim` elements of a query are used.
     pub fn selected(&self, row: usize) -> Vec<RowHead<'_>> {
         let Some(TracedRow { selection: Selection { entries, queries, width, .. }, .. }) = self.row(row) else {
             return Vec::new();
@@ -171,7 +170,7 @@ impl Trace {
         Some(self.row(row)?.selection.heads.clone()).filter(|heads| !heads.is_empty())
     }
 
-    /// The mean of the residual stream over all rows but the last, `[L + 1, hidden_size]`, if it is recorded of two.
+    /// The mean of the residual stream over all rows but the last, `[L + 1, hidden_size]`, if recorded for at least two rows.
     pub fn layer_means(&self) -> Option<Vec<Vec<f64>>> {
         let rows = self.rows.len().checked_sub(1).filter(|rows| *rows > 0)? as f64;
         let mean = |sums: &[f64]| sums.iter().map(|sum| sum / rows).collect();

@@ -1,4 +1,4 @@
-//! The interface of host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
+//! The interface between host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
 //! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
 use super::launch::{Argument, Int, Parameters};
@@ -13,7 +13,7 @@ use half::bf16;
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
 
-/// Declares structs in device memory, some of them a kernel's parameter by value: public fields in C's layout, without
+/// Declares structs in device memory, some of them also passed to kernels by value: public fields in C's layout, without
 /// padding.
 macro_rules! structs {
     ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* })*) => {$(
@@ -27,7 +27,7 @@ macro_rules! structs {
 }
 
 structs! {
-    /// 128 weights in 8 bits (`q8.cuh`): in blocks of sixteen, each number plus 128, and the blocks' scales in bf16.
+    /// 128 8-bit weights (`q8.cuh`): blocks of sixteen, each value plus 128, and the blocks' scales in bf16.
     Q8Line {
         quants: [[u8; q8::BLOCK]; 8],
         scales: [u16; 8],
@@ -38,16 +38,16 @@ structs! {
         slot: i32,
         position: i32,
         token: i32,
-        /// Numbers the sequence for the sampler.
+        /// The sequence's number for the sampler.
         stream: i32,
     }
 
-    /// Work of a block of `attn_prefill`: 64 lines of a run of consecutive rows.
+    /// Work of a block of `attn_prefill`: 64 lines (32 with a head_dim above 256) of a run of consecutive rows.
     PrefillPart {
-        /// The run's first row of the pass, and its rows.
+        /// The run's first row in the pass, and its number of rows.
         first: i32,
         rows: i32,
-        /// The first line, of the run's rows times the query heads of a group.
+        /// The first line, out of the run's rows times the query heads of a group.
         line: i32,
         padding: i32,
     }
@@ -56,7 +56,7 @@ structs! {
     LayersView {
         /// `[places, hidden_size]`
         sums: DevicePtr<f64>,
-        /// The latest rows, which are in no sum: `[places, kept, hidden_size]`, row r at r % kept
+        /// The latest rows, not yet in the sums: `[places, kept, hidden_size]`, row r at r % kept
         rows: DevicePtr<f32>,
         /// `[places, blocks of columns]`
         counts: DevicePtr<i32>,
@@ -64,7 +64,7 @@ structs! {
 
     /// Addresses of a sequence's trace; null: none.
     TraceView {
-        /// In this order, of the kept heads, lowest entropy first: ids `[rows, K]` (i32), entropies, maxima m and sums Z'
+        /// In this order, for the kept heads, lowest entropy first: ids `[rows, K]` (i32), entropies, maxima m and sums Z'
         /// `[rows, K]` each (f32), and queries `[rows, K, largest head_dim]` (f32); hidden states `[rows, hidden_size]` times
         /// `DeviceWeights::hidden_scale` (f16); gaps `[rows]` (f32); `HeadAttention` `[rows, layers, heads]`, null: not recorded.
         arrays: [DevicePtr<u8>; TRACE_ARRAYS],
@@ -80,14 +80,14 @@ structs! {
         capacity: u32,
         first_traced_row: i32,
         trace: TraceView,
-        /// Of its delta nets, and where copies of them go, by tokens.
+        /// States of its delta nets, and destinations of their copies, by number of tokens.
         states: DevicePtr<f32>,
         snapshots: DevicePtr<DevicePtr<f32>>,
     }
 
     /// A layer's attention.
     LayerShape {
-        /// Layers of its size before it in the cache.
+        /// Number of same-sized layers before it in the cache.
         layer: i32,
         kv_heads: i32,
         head_dim: i32,
@@ -113,7 +113,7 @@ structs! {
     RoundedRows {
         /// `[rows, width]`
         values: DevicePtr<u16>,
-        /// `[rows, row_scales(width)]`, one for every [`SHARING`] numbers
+        /// `[rows, row_scales(width)]`, one for every [`SHARING`] values
         scales: DevicePtr<f32>,
     }
 
@@ -131,7 +131,7 @@ structs! {
         rounded: RoundedRows,
     }
 
-    /// The matrices of an expert, and powers of two of their rows (null: 1).
+    /// The matrices of an expert, and their rows' power-of-two scales (null: 1).
     ExpertView {
         gate: DevicePtr<Stored>,
         gate_scales: DevicePtr<f32>,
@@ -141,7 +141,7 @@ structs! {
         down_scales: DevicePtr<f32>,
     }
 
-    /// The choices of each expert, numbers row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
+    /// The choices of each expert, numbered row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
     ChoiceGroups {
         choices: DevicePtr<i32>,
         counts: DevicePtr<i32>,
@@ -178,7 +178,7 @@ structs! {
         v_type: i32,
     }
 
-    /// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Of three: queries, keys and values.
+    /// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Arrays of three: queries, keys and values.
     DeltaNet {
         rows: DevicePtr<RowState>,
         sequences: DevicePtr<SequenceView>,
@@ -192,7 +192,7 @@ structs! {
         /// `[value_heads]`, both
         a_log: DevicePtr<f32>,
         dt_bias: DevicePtr<f32>,
-        /// `[rows, heads, key_stride]`, of values `[rows, value_heads, value_dim]`
+        /// `[rows, heads, key_stride]`, for values `[rows, value_heads, value_dim]`
         mixed: [DevicePtr<f32>; 3],
         /// `[rows, value_heads, 2]`
         rates: DevicePtr<f32>,
@@ -207,7 +207,7 @@ structs! {
     }
 }
 
-/// γ as `softmax_state.cuh` has it: of the nearest positions, and 1 of all others.
+/// γ in the layout of `softmax_state.cuh`: for the nearest positions, and 1 for all others.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct Reweighting {
@@ -218,7 +218,7 @@ pub struct Reweighting {
 }
 
 impl Reweighting {
-    /// The variable of the kernels.
+    /// The kernels' variable.
     pub const NAME: &str = "GAMMA";
 }
 
@@ -239,7 +239,7 @@ pub type HeadState = [f32; 5];
 /// A chunk of logits: the maximum, the sum of e = exp(x - m), and the sum of e (x - m).
 pub type LogitPart = [f32; 3];
 
-/// The same chunk: the sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
+/// For the same chunk: the sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
 pub type WidePart = [f32; 3];
 
 /// A prediction in a wide trace, in the order of [`Distribution`](crate::backend::Distribution)'s fields.
@@ -284,12 +284,12 @@ impl Q8Line {
 pub enum MatrixType {
     F32,
     F16,
-    /// Lines of [`Q8Line`], a row after the other.
+    /// [`Q8Line`]s, row after row.
     Q8,
 }
 
 impl MatrixType {
-    /// Its name in those of kernels.
+    /// Its name in kernel names.
     pub fn name(self) -> &'static str {
         match self {
             MatrixType::F32 => "f32",
@@ -334,8 +334,8 @@ pub fn type_number(dtype: DType) -> i32 {
     }
 }
 
-/// Declares the parameters of kernels: the name, the threads of a block, and every parameter with its type. A launch with
-/// one too many, too few or of another type does not compile. Without a block: parameters that several kernels have.
+/// Declares the parameters of kernels: the name, the threads per block, and every parameter with its type. A launch with
+/// one too many, too few or of another type does not compile. Without a block: parameters shared by several kernels.
 macro_rules! parameters {
     ($($(#[$meta:meta])* $name:ident $(($block:literal))? {
         $($(#[$about:meta])* $parameter:ident: $type:ty),* $(,)?
@@ -378,11 +378,11 @@ parameters! {
         embedding: DevicePtr<Stored>, scales: DevicePtr<f32>, rows: DevicePtr<RowState>, x: DevicePtr<f32>, width: Int,
         vocab: Int, scale: f32,
     }
-    /// `gemv.cu`: `gemv_{w}_{r8,r16,r64,r64s}`
+    /// `gemv.cu`: `gemv_{w}_{r8,r16,r64,r64s}`; `gemv_ring.cu`: `gemv_{w}_ring`
     Gemv(256) { x: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, accumulate: Int }
-    /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`
+    /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`; `gemv_ring.cu`: `gemv_qkv_{w}_ring`
     GemvQkv(256) { x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, to: RopeTarget }
-    /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`
+    /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`; `gemv_ring.cu`: `gemv_gated_{w}_ring`
     GemvGated(256) { x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, activation: Int }
     /// `experts.cu`: `choose_experts`
     ChooseExperts(32) {
@@ -490,7 +490,7 @@ parameters! {
         logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, samplers: DevicePtr<Sampler>,
         masses: DevicePtr<u64>,
     }
-    /// `head.cu`: `head_finish`. Null: nothing that is given, no next rows, nothing wide.
+    /// `head.cu`: `head_finish`. Null: no given tokens, no next rows, no wide trace.
     #[derive(Default)]
     HeadFinish(512) {
         logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,

@@ -1,5 +1,5 @@
 //! The sequences on the device: each one's KV cache and trace, contiguous, with room for `capacity` positions. They grow
-//! in place (`memory.rs`); their contents are spread over the new room. Kernels find them through an array of
+//! in place (`memory.rs`), and their contents are spread over the new room. Kernels find them through an array of
 //! `SequenceView`s, so that a captured decode step stays valid.
 
 use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
@@ -18,28 +18,28 @@ use std::collections::HashSet;
 /// Capacities are multiples of this, as the kernels require.
 const CAPACITY_STEP: usize = 64;
 
-/// Max positions reserved ahead: a long limit is rarely used up. So a cache is spread
+/// Max positions reserved ahead: a long limit is rarely used up. A cache is therefore spread
 /// every few thousand positions, which takes about as long as two decode steps.
 const MAX_AHEAD: usize = 4096;
 
 /// Initial number of slots.
 const FIRST_SLOTS: usize = 16;
 
-/// Inputs of the sizes of caches and traces.
+/// What the sizes of caches and traces depend on.
 struct Shape {
     spec: ModelSpec,
     k: DType,
     v: DType,
     planes: Vec<Planes>,
-    /// Keys, or values, of a position: numbers, of all layers.
+    /// Elements of a position's keys (or values), over all layers.
     numbers: usize,
-    /// Layers of its size in the cache before a layer, or before the one that it shares keys and values with.
+    /// Per layer: same-sized layers before it in the cache, or before the one whose keys and values it shares.
     places: Vec<usize>,
 }
 
-/// Keys, or values, of the layers of one size: `count` planes `[capacity, head_dim]`.
+/// Keys (or values) of the layers of one size: `count` planes `[capacity, head_dim]`.
 struct Planes {
-    /// Numbers of a position before them.
+    /// Elements per position before them.
     first: usize,
     count: usize,
     head_dim: usize,
@@ -49,7 +49,7 @@ impl Shape {
     fn new(spec: &ModelSpec, (k, v): (DType, DType)) -> Shape {
         let size = |layer: &LayerSpec| (layer.num_key_value_heads * layer.head_dim, layer.head_dim);
         let mut sizes: Vec<_> = spec.cached_layers().map(|(_, layer)| size(layer)).collect();
-        // the largest first, which the others mostly divide: there is next to no room between them
+        // largest first: the other sizes mostly divide it, so that almost no space is lost between them
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes.dedup();
         let (mut planes, mut numbers, mut places) = (Vec::new(), 0_usize, vec![0; spec.layers.len()]);
@@ -66,7 +66,7 @@ impl Shape {
         Shape { spec: spec.clone(), k, v, planes, numbers, places }
     }
 
-    /// Bytes of keys or values of `capacity` positions.
+    /// Bytes of the keys or values of `capacity` positions.
     fn bytes(&self, capacity: usize, t: DType) -> usize {
         self.numbers * capacity * t.size()
     }
@@ -89,9 +89,9 @@ struct Sequence {
     /// Expected positions.
     hint: usize,
     room: Option<Room>,
-    /// In models with delta nets.
+    /// Only in models with delta nets.
     states: Option<States>,
-    /// Numbers of tokens after which copies of the states are kept besides every [`STATE_INTERVAL`].
+    /// Token counts after which copies of the states are kept, in addition to every [`STATE_INTERVAL`].
     expected: Vec<usize>,
     /// Traced rows so far.
     traced: usize,
@@ -99,7 +99,7 @@ struct Sequence {
 
 /// The memory of one sequence.
 struct Room {
-    /// [`Planes`] one after the other, both
+    /// [`Planes`] one after the other, in both
     keys: Buffer<u8>,
     values: Buffer<u8>,
     /// All arrays of the trace; empty if there is none.
@@ -149,7 +149,7 @@ impl Sections {
         Sections { starts, widths, rows, bytes }
     }
 
-    /// Moves (from, to, bytes) of the arrays when there are more rows.
+    /// Moves (from, to, bytes) of the arrays when rows are added.
     fn spread(&self, grown: &Sections) -> Vec<(usize, usize, usize)> {
         let moved = |array: usize| (self.starts[array], grown.starts[array], self.rows * self.widths[array]);
         (0..TRACE_ARRAYS).map(moved).collect()
@@ -174,7 +174,7 @@ pub struct Sequences {
     /// `[slots]`; moves when slots are added.
     pub views: Buffer<SequenceView>,
     pub slots: usize,
-    /// Of one sequence.
+    /// Per sequence.
     pub max_positions: usize,
 }
 
@@ -186,7 +186,7 @@ impl Sequences {
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
     }
 
-    /// A new, empty sequence; but for states, memory is allocated with its first row.
+    /// A new, empty sequence; except for states, memory is allocated with its first row.
     pub fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId, CudaError> {
         let new_states = |_| States::new(&self.device, &self.shape.spec, self.max_positions);
         let states = self.shape.spec.delta_net.map(new_states).transpose()?;
@@ -250,7 +250,7 @@ impl Sequences {
             _ => len.max(sequence.capacity + (sequence.capacity / 2).min(MAX_AHEAD)),
         };
         match self.grow(id, wanted.next_multiple_of(CAPACITY_STEP)) {
-            // perhaps it fits without the room ahead
+            // it may fit without the room ahead
             Err(CudaError::OutOfMemory { .. }) if wanted > len => self.grow(id, len.next_multiple_of(CAPACITY_STEP)),
             result => result,
         }
@@ -268,7 +268,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Raises the capacity. Fails without a change.
+    /// Raises the capacity. On failure nothing changes.
     fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<(), CudaError> {
         let Sequences { device, shape, max_positions, sequences, .. } = self;
         let Some(Some(sequence)) = sequences.get_mut(id.0) else { return Ok(()) };
@@ -315,7 +315,7 @@ impl Sequences {
         }
     }
 
-    /// The largest number of tokens up to `positions` after which the sequence can go on in another way.
+    /// The largest number of tokens, up to `positions`, after which the sequence can continue differently.
     pub fn resumes_at(&self, id: SequenceId, positions: usize) -> usize {
         let states = self.get(id).and_then(|sequence| sequence.states.as_ref());
         states.map_or(positions, |states| states.resumes_at(positions))
@@ -325,7 +325,7 @@ impl Sequences {
         self.get_mut(id).into_iter().for_each(|sequence| sequence.expected.push(positions));
     }
 
-    /// Whether the states are held that rows of a pass go on from: those of a sequence follow each other.
+    /// Checks that the states that the rows of a pass continue from are held; the rows of a sequence must be consecutive.
     pub fn check_states(&self, rows: &[Row]) -> Result<(), BackendError> {
         let mut seen = HashSet::new();
         let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
@@ -338,7 +338,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Goes back to the states before the rows of a pass; where those after each are copied to.
+    /// Rewinds to the states before the rows of a pass; returns where the states after each row are copied to.
     pub fn begin_states(&mut self, rows: &[Row], record: bool) -> Result<Vec<DevicePtr<f32>>, CudaError> {
         let mut keeps = Vec::new();
         for (i, Row { sequence, position, .. }) in rows.iter().enumerate() {
@@ -358,7 +358,7 @@ impl Sequences {
         self.get_mut(id)?.states.as_mut()
     }
 
-    /// Copies the first `positions` keys and values of `from` to `to`, which has room for them, and takes over its states there.
+    /// Copies the first `positions` keys and values of `from` to `to`, which has room for them, and its states at that point.
     pub fn copy_prefix(&mut self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
         let both = self.sequences.get_disjoint_mut([from.0, to.0]);
         let Ok([Some(source), Some(target)]) = both else { return Ok(()) };
@@ -379,8 +379,8 @@ impl Sequences {
         Ok(())
     }
 
-    /// Notes that row `row` (absolute) is traced by the pass that has begun: the next one, or an earlier one again. Whether
-    /// it is; others are ignored.
+    /// Records that the current pass traces row `row` (absolute): the next row, or an earlier one again; others are ignored.
+    /// Returns whether it is traced.
     pub fn note_traced(&mut self, id: SequenceId, row: usize) -> bool {
         let Some(sequence) = self.get_mut(id) else { return false };
         let Some(options) = sequence.options else { return false };
@@ -389,7 +389,7 @@ impl Sequences {
         true
     }
 
-    /// Drops traced rows from `row` (absolute) on; keys and values of later positions are overwritten when they come.
+    /// Drops traced rows from `row` (absolute) on; keys and values from there on are overwritten by later rows.
     pub fn truncate(&mut self, id: SequenceId, row: usize) {
         let Some(Sequence { options: Some(options), traced, .. }) = self.get_mut(id) else { return };
         *traced = (*traced).min(row.saturating_sub(options.first_row));
@@ -401,7 +401,7 @@ impl Sequences {
         row.checked_sub(sequence.options?.first_row).filter(|index| *index < sequence.traced)
     }
 
-    /// `count` numbers of a trace's array, of the row with this index.
+    /// Reads `count` values of a trace array, of the row with this index.
     pub fn read_trace<T: bytemuck::Pod>(
         &self,
         id: SequenceId,
@@ -432,7 +432,7 @@ impl Sequences {
         (keys.bytes() + values.bytes() + states, trace.bytes() + sums)
     }
 
-    /// Bytes that a sequence of `positions` positions will take, all traced with these options.
+    /// Bytes that a sequence of `positions` positions will take if all are traced with these options.
     pub fn expected_bytes(&self, positions: usize, options: TraceOptions) -> ExpectedMemory {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity.unwrap_or(1));
@@ -441,7 +441,7 @@ impl Sequences {
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
-            // those after the last token, those where the response begins, and one for every interval
+            // the current ones, a copy where the response begins, and one for every interval
             states: 4 * states::numbers(&shape.spec) * (2 + positions / STATE_INTERVAL),
             trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),

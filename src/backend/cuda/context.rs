@@ -15,13 +15,13 @@ use std::sync::Arc;
 /// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";
 
-/// A call, in errors.
+/// Name of a call, for errors.
 const FREE_MEMORY: &str = "querying free memory";
 
 /// The first driver whose graphs support early starts.
 const EARLY_VERSION: i32 = 12_030;
 
-/// A device with a stream that work runs on, in order.
+/// A device with a stream on which work runs in order.
 #[derive(Clone)]
 pub struct Device {
     pub info: DeviceInfo,
@@ -31,7 +31,7 @@ pub struct Device {
     pub(super) granularity: Option<usize>,
     /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
     pub(super) early: bool,
-    /// With an observer, launches are one at a time.
+    /// With an observer, kernels are launched one at a time.
     pub(super) watch: Option<Rc<Watch>>,
     /// Bytes of all scratch memory.
     pub(super) scratch_bytes: Rc<Cell<usize>>,
@@ -107,7 +107,7 @@ impl Device {
 
     /// The device's UUID and the driver's versions.
     pub fn identity(&self) -> String {
-        // without one of them the identity is only less precise
+        // if one is missing, the identity is merely less precise
         let uuid = self.context.uuid().map(|uuid| uuid.bytes.map(|byte| byte as u8)).unwrap_or_default();
         let version = driver_version();
         let release = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
@@ -130,7 +130,7 @@ impl Device {
         self.stream.synchronize().during("waiting for the device")
     }
 
-    /// Makes the context current, as calls below cudarc's safe layer need.
+    /// Makes the context current, as calls below cudarc's safe layer require.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
         self.context.bind_to_thread().during("using the device")
     }
@@ -145,7 +145,7 @@ impl Device {
         self.stream.join(&other.stream).during("ordering two streams")
     }
 
-    /// The decode step that `launch` puts on this stream (and on others, by events), as a graph.
+    /// Captures the decode step that `launch` enqueues on this stream (and on others, through events) as a graph.
     pub fn capture(&self, launch: impl FnOnce() -> Result<(), BackendError>) -> Result<CudaGraph, BackendError> {
         let call = "capturing a decode step";
         self.stream.begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).during(call)?;
@@ -161,7 +161,7 @@ impl Device {
         self.context.new_event(None).during("creating an event")
     }
 
-    /// The event is the end of the work so far.
+    /// Makes the event mark the end of the work so far.
     pub fn record(&self, event: &CudaEvent) -> Result<(), CudaError> {
         event.record(&self.stream).during("recording an event")
     }
@@ -170,7 +170,7 @@ impl Device {
 /// The newest CUDA version that the driver supports, as 1000 · major + 10 · minor; 0 if unknown.
 fn driver_version() -> i32 {
     let mut version = 0;
-    // SAFETY: a place for an int; the driver is loaded.
+    // SAFETY: `version` is an int; the driver is loaded.
     let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
     version
 }
@@ -183,7 +183,7 @@ pub(super) fn driver_has(name: &CStr) -> bool {
 
 /// Properties of device memory for `cuMemCreate`.
 pub(super) fn allocation_properties(ordinal: usize) -> sys::CUmemAllocationProp {
-    // SAFETY: numbers and null pointers throughout, for which zero is a value.
+    // SAFETY: all fields are integers or pointers, for which zero is valid.
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -199,7 +199,7 @@ fn granularity(context: &CudaContext) -> Option<usize> {
     }
     let (mut granularity, properties) = (0, allocation_properties(context.ordinal()));
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    // SAFETY: both live during the call.
+    // SAFETY: both outlive the call.
     let asked = unsafe { sys::cuMemGetAllocationGranularity(&mut granularity, &properties, minimum) };
     asked.result().ok().map(|()| granularity).filter(|granularity| *granularity > 0)
 }

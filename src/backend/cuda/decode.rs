@@ -1,7 +1,6 @@
-//! Decoding as one CUDA graph: a step is captured once per number of rows and replayed; position, token and sampler live
-//! on the device. Results arrive a few steps late: while the device runs [`DECODE_STEPS`] steps, the host reads the previous
-//! ones. Steps after a stop token are dropped; their rows in cache and trace lie beyond the sequence's
-//! end.
+//! A decode step as one CUDA graph, captured once per shape (number of rows, trace, sampler sums) and replayed; position,
+//! token and sampler live on the device. Results arrive a few steps late: while the device runs [`DECODE_STEPS`] steps, the host
+//! reads the previous ones. Steps after a stop token are dropped; their rows in cache and trace lie beyond the sequence's end.
 
 use super::CudaBackend;
 use super::abi::{HeadFinish, RowState, Sampler};
@@ -18,19 +17,19 @@ use cudarc::driver::{CudaEvent, CudaGraph};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-/// Results per slot: more than are in flight.
+/// Result entries per slot: more than are in flight.
 const RING: usize = 4 * DECODE_STEPS;
 
-/// First size of the buffers for steps with more rows than a narrow pass; then doubled.
+/// Initial size of the buffers for steps with more rows than a narrow pass; doubled from there.
 const FIRST_ROOM: usize = 64;
 
 /// The key of a captured step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     rows: usize,
-    /// Of all traced rows, but for their first.
+    /// Shared by all traced rows, apart from their first row.
     trace: Option<HeadSelection>,
-    /// A row draws from the whole vocabulary.
+    /// Whether a row draws from the whole vocabulary.
     mass: bool,
 }
 
@@ -85,7 +84,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Steps of a batch. With delta nets one, which is waited for: a state cannot be taken back, and none may be beyond its row.
+    /// Steps per batch. With delta nets just one, which is waited for: a state cannot be rewound, and none may run ahead of its row.
     fn steps(&self) -> usize {
         if self.spec.delta_net.is_some() { 1 } else { DECODE_STEPS }
     }
@@ -127,7 +126,7 @@ impl CudaBackend {
         Ok((step, token))
     }
 
-    /// Notes that a row has entered its sequence.
+    /// Records that a row has entered its sequence.
     pub(super) fn entered(&mut self, row: &Row) {
         self.sequences.note_traced(row.sequence, row.position);
         self.sequences.states(row.sequence).into_iter().for_each(|states| states.enter(row.position + 1));
@@ -151,7 +150,7 @@ impl CudaBackend {
         Ok(shape)
     }
 
-    /// Starts batch `batch` of steps, and the copy of its results.
+    /// Launches batch `batch` of steps, and the copy of its results.
     fn start_steps(&mut self, shape: Shape, batch: usize) -> Result<(), BackendError> {
         let reached = |row: &Row| Row { position: row.position + batch * self.steps(), ..*row };
         let reached: Vec<Row> = self.pass.rows.iter().map(reached).collect();
@@ -163,7 +162,7 @@ impl CudaBackend {
         self.device.record(event).map_err(BackendError::from)
     }
 
-    /// Starts steps, which are captured if none was before.
+    /// Launches steps, capturing one first if none of this shape has been captured.
     pub(super) fn replay(&mut self, shape: Shape, steps: usize) -> Result<(), BackendError> {
         if !self.decoder.graphs.contains_key(&shape) {
             let graph = self.device.clone().capture(|| self.launch_step(shape))?;
@@ -207,7 +206,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// One step of the rows of `self.pass`: they enter, and the next ones replace them. Heads are selected in parallel with
+    /// One step of the rows of `self.pass`: they enter, and are replaced by the next ones. Heads are selected in parallel with
     /// the logits.
     fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
         forward::run(self)?;
@@ -226,7 +225,7 @@ impl CudaBackend {
         self.logits(self.scratch.h.ptr(), shape.rows)?;
         self.reduce(&run, shape.rows, shape.mass)?;
         if shape.trace.is_some() {
-            self.device.join(beside)?; // the selection reads the rows that are replaced now
+            self.device.join(beside)?; // the selection reads the rows that are about to be replaced
         }
         Ok(self.device.launch(&self.kernels.head.finish, [shape.rows, 1, 1], &run)?)
     }

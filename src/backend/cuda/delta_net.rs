@@ -21,7 +21,7 @@ impl CudaBackend {
         Some((self.spec.delta_net?, w, self.kernels.delta_net.as_ref()?))
     }
 
-    /// Gate, rates, and queries, keys and values after their convolutions, of norm(x). False: the layer has attention.
+    /// Computes gate, rates, and queries, keys and values after their convolutions, from norm(x). False: the layer has attention.
     pub(super) fn project_delta_net(&self, layer: usize) -> Result<bool, CudaError> {
         let Some((net, w, kernels)) = self.delta_net(layer) else { return Ok(false) };
         let (l, delta, n) = (&self.weights.layers[layer], &self.scratch.delta, self.pass.rows.len());
@@ -32,7 +32,7 @@ impl CudaBackend {
         let products = [Some((&l.q, raw[0])), l.k.as_ref().zip(Some(raw[1])), l.v.as_ref().zip(Some(raw[2])), gate];
         let jobs: Vec<Job> = products.into_iter().flatten().map(job).collect();
         self.qkv(x, norm, &jobs, RopeTarget::default())?;
-        // few outputs: in f32 arithmetic in passes of any width
+        // few outputs: f32 arithmetic in passes of any width
         for rate in [(&w.a, delta.a.ptr()), (&w.b, delta.b.ptr())] {
             self.gemv(x, norm, &[job(rate)], n, Product::Qkv(RopeTarget::default()))?;
         }
@@ -42,7 +42,7 @@ impl CudaBackend {
         Ok(true)
     }
 
-    /// The delta rule over the rows of every sequence, and the norm of each head's output. False: the layer has attention.
+    /// Runs the delta rule over the rows of every sequence, and the norm of each head's output. False: the layer has attention.
     pub(super) fn attend_delta_net(&self, layer: usize) -> Result<bool, CudaError> {
         let Some((net, w, kernels)) = self.delta_net(layer) else { return Ok(false) };
         let (n, heads, dim, out) =

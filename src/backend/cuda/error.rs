@@ -3,7 +3,7 @@
 use crate::units::bytes;
 use cudarc::driver::DriverError;
 
-/// Advice about a device that computes wrongly.
+/// Advice for a device that computes incorrect results.
 pub const PLEASE_REPORT: &str = "please report this with the output of uqac devices --check";
 
 #[derive(Debug, thiserror::Error)]

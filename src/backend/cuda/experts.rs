@@ -21,7 +21,7 @@ impl CudaBackend {
         self.add_shared_expert(layer, h)
     }
 
-    /// x += sigmoid(gate h) · expert(h), every row, of an expert that all rows go through.
+    /// x += sigmoid(gate h) · expert(h), every row, for the shared expert that all rows pass through.
     fn add_shared_expert(&self, layer: usize, h: DevicePtr<f32>) -> Result<(), CudaError> {
         let shared = &self.weights.layers[layer].shared_expert;
         let Some((Expert { gate, up, down }, gate_of_rows)) = shared else { return Ok(()) };
@@ -35,7 +35,7 @@ impl CudaBackend {
         self.matmul(Input::F32(y), job(down, scratch.x.ptr()), true)
     }
 
-    /// x ← factor · (x + norm(norm(dense(norm(x))) + norm(Σ_e g_e s_e expert_e(norm(x))))), every row, each norm with weights of its own.
+    /// x ← factor · (x + norm(norm(dense(norm(x))) + norm(Σ_e g_e s_e expert_e(norm(x))))), every row, each norm with its own weights.
     pub(super) fn mix_beside(
         &self,
         layer: usize,
@@ -48,7 +48,7 @@ impl CudaBackend {
         let gated = self.gated_network(layer, &beside.network)?;
         self.matmul(gated, Job { w: &beside.network.down, bias: w.down_bias.as_ref(), y: sum }, false)?;
         self.norm_rows(sum, self.norm(&beside.post_norm), sum)?;
-        // in place of the gates, which have been multiplied
+        // overwrites the gates, which are no longer needed
         let (normed, mixed) = (scratch.gate(), scratch.gate().add(MAX_ROWS * self.spec.hidden_size));
         self.norm_rows(x, self.norm(&beside.router_norm), normed)?;
         self.choose_experts(router, normed, Some(&beside.expert_scales))?;
@@ -70,8 +70,8 @@ impl CudaBackend {
         self.spec.experts.as_ref().zip(self.kernels.experts.as_ref()).ok_or_else(missing)
     }
 
-    /// Each row's experts of its normed input h, and their shares, times `scales` where there are some. The router is multiplied in
-    /// f32 arithmetic in passes of any width.
+    /// Chooses each row's experts from its normed input h, and their shares, times `scales` if given. The router's product uses f32
+    /// arithmetic in passes of any width.
     fn choose_experts(
         &self,
         router: &Matrix,
@@ -94,7 +94,7 @@ impl CudaBackend {
         self.device.launch(&kernels.choose, [n, 1, 1], &parameters)
     }
 
-    /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`. Many choices are grouped by expert, in the same bits.
+    /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`. Many choices are grouped by expert, with bit-identical results.
     fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<(), CudaError> {
         let ((spec, kernels), n, hidden) = (self.experts()?, self.pass.rows.len(), self.spec.hidden_size);
         let ExpertScratch { ids, shares, choices, counts, inner, products, .. } = &self.scratch.experts;

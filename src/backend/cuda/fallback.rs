@@ -1,4 +1,4 @@
-//! What replaces a kernel that fails its self-test.
+//! Replacements for kernels that fail their self-test.
 
 use super::abi::type_number;
 use super::error::CudaError;
@@ -7,7 +7,7 @@ use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
 
-/// Kernels that have been replaced, and by what.
+/// Replaced kernels, and their replacements.
 type Replaced = Vec<(String, &'static str)>;
 
 /// Which kernels to leave out of a set.
@@ -23,7 +23,7 @@ impl Fallbacks<'_> {
         Fallbacks { files, fails, replaced: Vec::new() }
     }
 
-    /// Leaves out of a set what fails; `cache` has the types of keys and values.
+    /// Removes failing kernels from a set; `cache`: the types of keys and values.
     pub fn apply(mut self, set: &mut KernelSet, cache: (DType, DType)) -> Result<Replaced, CudaError> {
         for (dtype, matmul) in &mut set.matmul {
             let ints = [Int(dtype.number())];
@@ -43,7 +43,7 @@ impl Fallbacks<'_> {
             let Some(WideKernels { gemm: [linear, gated], hopper, .. }) = &mut matmul.wide else { continue };
             linear.iter_mut().try_for_each(|kernel| self.replace(kernel, "plain_gemm", &[]))?;
             gated.iter_mut().try_for_each(|kernel| self.replace(kernel, "plain_gemm_gated", &[]))?;
-            // both or neither: a row's bits are the same in all passes
+            // both or neither: a row's bits must be the same in all passes
             let names = |both: &[Kernel<_>; 2]| both.iter().map(Kernel::full_name).collect();
             self.drop_group(hopper, names, "those of gemm.cu, which are slower");
         }
@@ -59,7 +59,7 @@ impl Fallbacks<'_> {
         Ok(self.replaced)
     }
 
-    /// Puts the plain kernel in the place of one that fails.
+    /// Replaces a failing kernel with the plain one.
     fn replace<P: Parameters>(&mut self, kernel: &mut Kernel<P>, plain: &str, ints: &[Int]) -> Result<(), CudaError> {
         let name = kernel.full_name();
         if name.starts_with("plain") || !(self.fails)(&name) {
@@ -71,7 +71,7 @@ impl Fallbacks<'_> {
         Ok(())
     }
 
-    /// Drops kernels that are used together or not at all, if one of them fails.
+    /// Drops a group of kernels that are only used together if one of them fails.
     fn drop_group<T>(&mut self, group: &mut Option<T>, names: impl Fn(&T) -> Vec<String>, others: &'static str) {
         let failed = group.as_ref().and_then(|group| names(group).into_iter().find(|name| (self.fails)(name)));
         if let Some(name) = failed {

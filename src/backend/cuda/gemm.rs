@@ -1,5 +1,6 @@
-//! Matrix products: `gemv.cu` in narrow passes, for one row `gemv_ring.cu` on compute capability 9.0 and newer, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
-//! compute capability 9.0 and `gemm.cu` on others, with inputs rounded to f16 ([`RoundedRows`]).
+//! Matrix products: `gemv.cu` in narrow passes, `gemv_ring.cu` for one row on compute capability 9.0 and newer, and `gemv_wide.cu`
+//! in large decode steps; in wide passes `gemm_hopper.cu` on compute capability 9.0 and `gemm.cu` on others, with inputs rounded to
+//! f16 ([`RoundedRows`]).
 
 use super::CudaBackend;
 use super::abi::{
@@ -23,7 +24,7 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Up to three jobs in the kernels' layout, from row `first` of their outputs on.
+    /// Up to three jobs in the kernels' layout, with outputs starting at row `first`.
     fn table(jobs: &[Job], first: usize) -> MatrixJobs {
         let mut table = MatrixJobs::default();
         for (entry, Job { w, bias, y }) in table.iter_mut().zip(jobs) {
@@ -34,32 +35,32 @@ impl Job<'_> {
     }
 }
 
-/// Kernels of a wide pass and their input.
+/// The kernels of a wide pass, and their input.
 type WideInput<'a> = (&'a WideKernels, RoundedRows);
 
 /// A product's input `[rows, in_features]`.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
     F32(DevicePtr<f32>),
-    /// Input of these kernels.
+    /// Rounded, for these kernels.
     Rounded(&'a WideKernels, RoundedRows),
 }
 
-/// What a launch makes of its matrices and their input x.
+/// What a launch computes from its matrices and their input x.
 #[derive(Clone, Copy)]
 pub enum Product {
-    /// y, or with `accumulate` the sum of both.
+    /// y = w x, or y += w x with `accumulate`.
     Linear { accumulate: bool },
-    /// y, with a multiprocessor left to the selection of heads, which runs at the same time.
+    /// y = w x, leaving a multiprocessor to the head selection that runs at the same time.
     Logits,
-    /// Queries, keys and values, rotated and cached, or with the default the jobs' y.
+    /// Queries, keys and values, rotated and cached; with the default target, the jobs' y.
     Qkv(RopeTarget),
     /// act(gate x) ⊙ up x
     Gated { activation: Int },
 }
 
 impl Product {
-    /// Whether it is gated, the first job the gate and the second one up; and the mode of kernels for many rows.
+    /// Whether it is gated (the first job is the gate, the second up), and the `mode` of the many-row kernels.
     fn mode(self) -> (bool, Int) {
         match self {
             Product::Linear { accumulate } => (false, accumulate.into()),
@@ -70,7 +71,7 @@ impl Product {
 }
 
 impl GemmHopper {
-    /// With the tensor maps of x `[n, k]` and of each job's matrix.
+    /// Parameters with the tensor maps of x `[n, k]` and of each job's matrix.
     pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper, CudaError> {
         let mut w_maps = [TensorMap::NONE; 3];
         for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
@@ -81,7 +82,7 @@ impl GemmHopper {
     }
 }
 
-/// Number of blocks of `outs` outputs, half of them the gate's and half of them up's if `gated`.
+/// Number of blocks of `outs` outputs; if `gated`, half of the outputs are the gate's and half are up's.
 pub fn blocks(jobs: &MatrixJobs, outs: usize, gated: bool) -> usize {
     let of = |job: &MatrixJob, outs| (job.outs as usize).div_ceil(outs);
     if gated { of(&jobs[0], outs / 2) } else { jobs.iter().map(|job| of(job, outs)).sum() }
@@ -91,7 +92,7 @@ fn all_outs(jobs: &MatrixJobs) -> usize {
     jobs.iter().map(|job| job.outs as usize).sum()
 }
 
-/// Null where there is none.
+/// The buffer's address; null if there is none.
 pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> DevicePtr<f32> {
     buffer.map_or(DevicePtr::NULL, Buffer::ptr)
 }
@@ -101,13 +102,13 @@ impl CudaBackend {
         Norm { weight: weight.ptr(), offset: self.spec.family.norm_weight_offset, eps: self.spec.rms_norm_eps }
     }
 
-    /// The norm of a block's input, or one that leaves it as it is.
+    /// The norm of a block's input, or an identity norm.
     pub(super) fn input_norm(&self, weight: Option<&Buffer<f32>>) -> Norm {
         let none = Norm { weight: self.weights.ones.ptr(), offset: 0.0, eps: -1.0 };
         weight.map_or(none, |weight| self.norm(weight))
     }
 
-    /// y = norm(x), of `rows` rows of `width` numbers.
+    /// y = norm(x), for `rows` rows of `width` values.
     pub(super) fn rms_norm(
         &self,
         x: DevicePtr<f32>,
@@ -154,7 +155,7 @@ impl CudaBackend {
         Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(self.pass.rows.len()).is_none())
     }
 
-    /// Queries, keys and values, or some of them, of norm(x), every row. Destination: `to`, or with its default each y.
+    /// Queries, keys and values, or some of them, of norm(x), every row. They go to `to`, or if that is the default, to each y.
     pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<(), CudaError> {
         let most = MatrixJobs::default().len();
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
@@ -166,7 +167,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// In a wide pass the kernels for w, and norm(x) as their input; `None` as [`Self::wide`] has it.
+    /// In a wide pass, the kernels for w, with norm(x) as their input; `None` in the cases of [`Self::wide`].
     fn normed_input(&self, x: DevicePtr<f32>, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>, CudaError> {
         let Some(wide) = self.wide(w)? else { return Ok(None) };
         let to = self.scratch.rounded();
@@ -175,7 +176,7 @@ impl CudaBackend {
         Ok(Some((wide, to)))
     }
 
-    /// act(gate x) ⊙ up x of norm(x), every row: y of `gate`, or rounded rows if the next product's kernels are given.
+    /// act(gate x) ⊙ up x of norm(x), every row: into y of `gate`, or as rounded rows if the next product's kernels are given.
     pub(super) fn gated<'a>(
         &'a self,
         x: DevicePtr<f32>,
@@ -197,7 +198,7 @@ impl CudaBackend {
         Ok(to)
     }
 
-    /// Products in f32 arithmetic of x `[rows, in_features]`, after a norm unless it is the default, in as few launches as the
+    /// Products of x `[rows, in_features]` in f32 arithmetic, after `norm` unless that is the default, in as few launches as the
     /// kernels allow.
     pub(super) fn gemv(
         &self,
@@ -244,7 +245,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// A product of rounded rows of k numbers in one launch. Queries, keys and values are not rotated.
+    /// A product of rounded rows of k values in one launch. Queries, keys and values are not rotated.
     fn gemm(
         &self,
         wide: &WideKernels,

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 /// scratch memory (about 90 MB for the shape of Llama-3.1-8B).
 pub const MAX_ROWS: usize = 512;
 
-/// Rows of a narrow pass: per-row attention and f32 products cost less than the set-up of a wide pass.
+/// Max rows of a narrow pass: up to here, per-row attention and f32 products cost less than setting up a wide pass.
 pub const NARROW_ROWS: usize = 16;
 
 /// Max sequences of a decode step, which is a narrow pass.
@@ -42,8 +42,8 @@ pub const MAX_SPLITS: usize = 128;
 /// Query heads per block of `attn_decode`.
 pub const DECODE_GROUP: usize = 8;
 
-/// Splits of a row in `attn_decode`: enough blocks in a step of one row for the four that fit on a multiprocessor (by shared
-/// memory, with the usual cache types and a head_dim of 128), where the row has as many chunks.
+/// Splits of a row in `attn_decode`: enough that a step of one row fills every multiprocessor with the four blocks that fit (by shared
+/// memory, with the usual cache types and a head_dim of 128), provided the row has that many chunks.
 pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
     let blocks = spec.num_key_value_heads * spec.group_size().div_ceil(DECODE_GROUP);
     (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
@@ -52,10 +52,10 @@ pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
 /// Positions per block of `attn_sum`.
 pub const SUMMED: usize = 16;
 
-/// Division of the rows of a layer's attention between blocks of `attn_prefill`.
+/// How the rows of a layer's attention are divided between blocks of `attn_prefill`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lines {
-    /// A row's lines for one key/value head: the query heads that share it.
+    /// A row's lines per key/value head: the query heads that share it.
     pub of_row: usize,
     /// Lines, row after row, per block.
     pub of_block: usize,
@@ -66,7 +66,7 @@ impl Lines {
         Lines { of_row: heads / layer.num_key_value_heads, of_block: prefill_lines(layer.head_dim) }
     }
 
-    /// Those of all layers with attention, each once.
+    /// The distinct ones of all layers with attention.
     pub fn of_layers(spec: &ModelSpec) -> Vec<Lines> {
         let of_layer = |layer: usize| Lines::new(spec.num_attention_heads, &spec.layers[layer]);
         let mut all: Vec<Lines> = spec.attention_layers().map(of_layer).collect();
@@ -97,8 +97,8 @@ pub const HOPPER: (i32, i32) = (9, 0);
 /// Blocks of a cluster of `gemm_hopper.cu` (`CLUSTER_X`, `CLUSTER_Y`): of rows, of outputs.
 const HOPPER_CLUSTER: [usize; 2] = [1, 2];
 
-/// The grid of `gemm_hopper.cu` for `blocks` blocks of outputs: as many clusters as there is work for, or as run at once, which then
-/// take turns.
+/// The grid of `gemm_hopper.cu` for `blocks` blocks of outputs: as many clusters as there is work for, but at most as many as run at
+/// once, which then take turns.
 pub fn hopper_grid(rows: usize, blocks: usize, multiprocessors: usize) -> [usize; 3] {
     let [of_rows, of_outputs] = HOPPER_CLUSTER;
     let clusters = rows.div_ceil(HOPPER_ROWS * of_rows) * blocks.div_ceil(of_outputs);
@@ -108,7 +108,7 @@ pub fn hopper_grid(rows: usize, blocks: usize, multiprocessors: usize) -> [usize
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
 pub const WIDE_OUTS: usize = 128;
 
-/// Outputs per block of the products of `experts.cu`, and max experts per token of its choice.
+/// Outputs per block of the products of `experts.cu`, and max experts that it chooses per token.
 pub const EXPERT_OUTS: usize = 8;
 pub const MAX_CHOSEN: usize = 32;
 
@@ -117,7 +117,7 @@ pub const DELTA_HEADS: usize = 4;
 pub const DELTA_COLUMNS: usize = 64;
 pub const MAX_KEY_DIM: usize = 128;
 
-/// The choice between the variants of `gemm.cu` and of `gemv_wide.cu`, which give the same bits.
+/// The choice between the variants of `gemm.cu` and of `gemv_wide.cu`, which are bit-identical.
 impl DeviceInfo {
     /// The faster variant for a product of `rows` rows and `outs` outputs: with large blocks one multiprocessor may get
     /// two blocks and another none.
@@ -129,7 +129,7 @@ impl DeviceInfo {
         usize::from(few as f64 * small >= many as f64)
     }
 
-    /// The same for `gemv_wide.cu`, whose blocks have equally many outputs.
+    /// The same for `gemv_wide.cu`, whose variants have the same number of outputs per block.
     pub(super) fn gemv_wide_variant(&self, rows: usize, outs: usize) -> usize {
         let small = if self.fast_tensor_cores() { 4.0 / 3.0 } else { 1.0 };
         let [few, many] = GEMM_ROWS
@@ -137,16 +137,16 @@ impl DeviceInfo {
         usize::from(few as f64 * small >= many as f64)
     }
 
-    /// Those of data-centre GPUs, whose products are limited by the L2 cache.
+    /// Whether it is a data-centre GPU, whose products are limited by the L2 cache.
     fn fast_tensor_cores(&self) -> bool {
         matches!(self.capability, (8, 0) | (9..12, _))
     }
 }
 
-/// Inputs of the choice of a model's kernels.
+/// The model properties that select its kernels.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Variants {
-    /// Of the layers with attention, ascending.
+    /// Those of the layers with attention, ascending.
     pub head_dims: Vec<usize>,
     pub layers: usize,
     /// Query heads per layer.
@@ -162,11 +162,11 @@ pub struct Variants {
     pub delta_net: bool,
 }
 
-/// Every kernel of the passes of one model.
+/// Every kernel used by one model's passes.
 pub struct KernelSet {
     /// For weights that are bf16 in their file.
     pub narrow_weights: Kernel<NarrowWeights>,
-    /// For weights in 8 bits, by their type in the file ([`type_number`]).
+    /// For 8-bit weights, by their type in the file ([`type_number`]).
     pub pack_q8: Option<[Kernel<PackQ8>; 3]>,
     pub embed: Kernel<Embed>,
     pub matmul: HashMap<MatrixType, MatmulKernels>,
@@ -192,18 +192,18 @@ pub struct AttentionKernels {
     /// Without the entropy, if it is built.
     pub decode_plain: Option<Kernel<AttnDecode>>,
     pub prefill: Kernel<AttnPrefill>,
-    /// The same by `attn_prefill_hopper.cu`, if the device supports it and the variant is built.
+    /// The same from `attn_prefill_hopper.cu`, if the device supports it and the variant is built.
     pub prefill_hopper: Option<Kernel<AttnPrefill>>,
 }
 
-/// `head.cu`, in the order of their launches.
+/// `head.cu`, in launch order.
 pub struct HeadKernels {
     pub partial: Kernel<HeadPartial>,
     pub mass: Kernel<HeadMass>,
     pub finish: Kernel<HeadFinish>,
 }
 
-/// `experts.cu`, in the order of their launches.
+/// `experts.cu`, in launch order.
 pub struct ExpertKernels {
     pub choose: Kernel<ChooseExperts>,
     pub group: Kernel<GroupChoices>,
@@ -212,7 +212,7 @@ pub struct ExpertKernels {
     pub sum: Kernel<ExpertSum>,
 }
 
-/// `delta_net.cu`, in the order of their launches.
+/// `delta_net.cu`, in launch order.
 pub struct DeltaKernels {
     pub mix: Kernel<DeltaMix>,
     pub rule: Kernel<DeltaRule>,
@@ -222,11 +222,11 @@ pub struct DeltaKernels {
 pub struct MatmulKernels {
     /// For few rows, ascending.
     pub narrow: Vec<NarrowKernels>,
-    /// `gemv_ring.cu`, with the same bits, if the device supports it.
+    /// `gemv_ring.cu`, bit-identical, if the device supports it.
     pub ring: Option<NarrowKernels>,
-    /// For decode steps with more rows, with the same bits, if the device supports them.
+    /// For decode steps with more rows, bit-identical, if the device supports them.
     pub many: Option<ManyKernels>,
-    /// For wide passes with weights in f16; others `narrow` multiplies.
+    /// For wide passes with f16 weights; other types use `narrow`.
     pub wide: Option<WideKernels>,
 }
 
@@ -240,15 +240,15 @@ pub struct NarrowVariant {
     /// Outputs per block; gates per block of `gated`.
     pub outs: usize,
     pub gates: usize,
-    /// Of `gemv_ring.cu`: `outs` and `gates` are shared out among at most one block per multiprocessor.
+    /// For `gemv_ring.cu`: `outs` and `gates` are distributed over at most one block per multiprocessor.
     pub ring: Option<RingLimits>,
 }
 
-/// In-features of `gemv_ring.cu`.
+/// Limits on the in-features of `gemv_ring.cu`.
 #[derive(Clone, Copy, Debug)]
 pub struct RingLimits {
     multiple_of: usize,
-    /// With which two stages fit (`MAX_K`).
+    /// The largest with which two stages fit (`MAX_K`).
     max: usize,
 }
 
@@ -257,7 +257,7 @@ impl NarrowVariant {
         [if self.ring.is_some() { blocks.min(multiprocessors.max(1)) } else { blocks }, 1, 1]
     }
 
-    /// Whether it multiplies rows of `k` in-features.
+    /// Whether it supports rows of `k` in-features.
     fn takes(&self, k: usize) -> bool {
         self.ring.is_none_or(|ring| k.is_multiple_of(ring.multiple_of) && k <= ring.max)
     }
@@ -273,7 +273,7 @@ fn ring(dtype: MatrixType) -> Option<NarrowVariant> {
     Some(NarrowVariant { name: "ring", rows: 1, outs: 8, gates: 4, ring: Some(ring) })
 }
 
-/// Ascending in rows; of equal ones, the first that fits the device's shared memory is used.
+/// In ascending order of rows; among equals, the first that fits the device's shared memory is used.
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
     NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16, ring: None },
     NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16, ring: None },
@@ -281,7 +281,7 @@ pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
     NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16, ring: None },
 ];
 
-/// Products of `gemv.cu`, in the same bits by all variants.
+/// Products of `gemv.cu`; all variants are bit-identical.
 pub struct NarrowKernels {
     pub variant: NarrowVariant,
     pub gemv: Kernel<Gemv>,
@@ -289,7 +289,7 @@ pub struct NarrowKernels {
     pub gated: Kernel<GemvGated>,
 }
 
-/// `gemv_wide.cu`, of [`GEMM_ROWS`] rows a block; both variants give the same bits.
+/// `gemv_wide.cu`, with [`GEMM_ROWS`] rows per block; both variants are bit-identical.
 pub struct ManyKernels {
     pub split: Kernel<SplitRows>,
     /// Linear and gated.
@@ -298,11 +298,11 @@ pub struct ManyKernels {
 
 /// Products of wide passes, with inputs in f16 with shared power-of-two scales.
 pub struct WideKernels {
-    /// Linear and gated, of [`GEMM_ROWS`] rows a block.
+    /// Linear and gated, with [`GEMM_ROWS`] rows per block.
     pub gemm: [[Kernel<Gemm>; 2]; 2],
     /// `gemm_hopper.cu`, linear and gated: replaces both if the device supports it.
     pub hopper: Option<[Kernel<GemmHopper>; 2]>,
-    /// Makes such inputs.
+    /// Produces such inputs.
     pub round: Kernel<RoundRows>,
     pub rms_norm: Kernel<RmsNormF16>,
 }
@@ -358,7 +358,7 @@ fn widest(head_dims: &[usize]) -> usize {
     head_dims.iter().copied().max().unwrap_or(0)
 }
 
-/// A kernel for [`HOPPER`]; `None` on other devices, without shared memory for it, and where it is not built.
+/// A kernel for [`HOPPER`]; `None` on other devices, without enough shared memory, or if it is not built.
 fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
     let fits = files.device.info.capability == HOPPER && files.fits(file, name)?;
     fits.then(|| files.get(file, name)).transpose()
@@ -370,7 +370,7 @@ fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3], CudaError> {
     Ok([f32?, f16?, bf16?])
 }
 
-/// With shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
+/// Reserves shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
 fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
@@ -408,7 +408,7 @@ impl MatmulKernels {
         Ok(MatmulKernels { narrow, ring, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
-    /// The kernels for more rows than [`Self::narrow`] takes at once.
+    /// The kernels for more rows than [`Self::narrow`] handles in one launch.
     pub fn many(&self, rows: usize) -> Option<&ManyKernels> {
         let narrow = self.narrow.last().map_or(0, |kernels| kernels.variant.rows);
         self.many.as_ref().filter(|_| rows > narrow)
@@ -464,7 +464,7 @@ impl ManyKernels {
 }
 
 impl ExpertKernels {
-    /// For experts of this type of weights.
+    /// For experts with this weight type.
     pub fn load(files: &KernelFiles, w: MatrixType) -> Result<ExpertKernels, CudaError> {
         Ok(ExpertKernels {
             choose: files.get("experts", "choose_experts")?,

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Shared memory per block without opt-in, in bytes.
 const WITHOUT_OPT_IN: usize = 48 << 10;
 
-/// Parameters of kernels, passed by value: one, or several that follow each other.
+/// Kernel parameters, passed by value: one, or several consecutive ones.
 pub trait Argument: Copy {
     /// Bytes of each parameter.
     fn sizes() -> Vec<usize>;
@@ -32,9 +32,9 @@ impl<T: Pod> Argument for T {
     }
 }
 
-/// All parameters of a kernel, in its order.
+/// All parameters of a kernel, in order.
 pub trait Parameters: Argument {
-    /// Threads of a block.
+    /// Threads per block.
     const BLOCK: u32;
 }
 
@@ -55,7 +55,7 @@ impl From<bool> for Int {
     }
 }
 
-/// A loaded module; unloaded with the last kernel of it.
+/// A loaded module; unloaded with its last kernel.
 pub struct Module {
     device: Device,
     module: sys::CUmodule,
@@ -65,12 +65,12 @@ impl Module {
     /// Loads a fatbin or a cubin, or PTX that ends with a NUL.
     pub fn load(device: &Device, image: &[u8]) -> Result<Module, DriverError> {
         device.context.bind_to_thread()?;
-        // SAFETY: fatbins and cubins know their length, and PTX ends with a NUL.
+        // SAFETY: fatbins and cubins contain their length, and PTX ends with a NUL.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
         Ok(Module { device: device.clone(), module })
     }
 
-    /// The kernel of this name, whose parameters are P's and then the ints of `bound`; `None` if there is none.
+    /// The kernel of this name, whose parameters are P's followed by the ints of `bound`; `None` if there is none.
     pub fn kernel<P: Parameters>(
         self: &Rc<Module>,
         name: &str,
@@ -89,7 +89,7 @@ impl Module {
         Ok(Some(kernel))
     }
 
-    /// The number exported by `SHARED_BYTES(name, ..)`.
+    /// The value exported by `SHARED_BYTES(name, ..)`.
     fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
         let variable = format!("{name}_shared_bytes");
         let missing =
@@ -97,7 +97,7 @@ impl Module {
         Ok(self.exported(&variable)?.ok_or_else(missing)? as usize)
     }
 
-    /// A number exported by the module.
+    /// A value exported by the module.
     pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
         let Some(address) = self.variable::<u32>(variable)? else { return Ok(None) };
         let mut value = [0];
@@ -106,7 +106,7 @@ impl Module {
         Ok(Some(value[0]))
     }
 
-    /// Sets a variable (`SETTABLE`), if the module has it, for kernels that are launched from now on.
+    /// Sets a variable (`SETTABLE`), if the module has it, for later launches.
     pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<(), CudaError> {
         let Some(address) = self.variable::<T>(variable)? else { return Ok(()) };
         // SAFETY: the variable has the size of the value.
@@ -131,7 +131,7 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let bound = self.device.context.bind_to_thread();
-        // SAFETY: loaded once, unloaded once, when no kernel of it can be launched any more.
+        // SAFETY: loaded once, unloaded once, when none of its kernels can be launched any more.
         let unloaded = bound.and_then(|()| unsafe { result::module::unload(self.module) });
         let _ = unloaded;
     }
@@ -146,7 +146,7 @@ pub struct Kernel<P> {
     block: u32,
     /// Dynamic shared memory of a block, in bytes.
     shared: usize,
-    /// Whether it waits for the kernels before it by itself (`STARTS_EARLY` in `kernels/common.cuh`).
+    /// Whether it waits for earlier kernels itself (`STARTS_EARLY` in `kernels/common.cuh`).
     pub starts_early: bool,
     /// Constant arguments after those of P.
     bound: Vec<Int>,
@@ -154,18 +154,18 @@ pub struct Kernel<P> {
 }
 
 impl<P: Parameters> Kernel<P> {
-    /// Its name and constant arguments.
+    /// The name, with constant arguments.
     pub fn full_name(&self) -> String {
         let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
         if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
     }
 
-    /// The same kernel with another block size than its parameters declare.
+    /// The same kernel with a block size other than its parameters declare.
     pub fn with_block(self, block: usize) -> Kernel<P> {
         Kernel { block: block as u32, ..self }
     }
 
-    /// The number exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
+    /// The value exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
     pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
         self.module.shared_bytes(&format!("{}_{part}", self.name))
     }
@@ -204,7 +204,7 @@ impl<P: Parameters> Kernel<P> {
 }
 
 impl Device {
-    /// Launches a kernel. An observed launch may be skipped, and is waited for.
+    /// Launches a kernel. If observed, the launch may be skipped, and is waited for.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         let Some(watch) = &self.watch else { return self.start(kernel, grid, parameters) };
         if !watch(&kernel.full_name())? {
@@ -238,9 +238,9 @@ impl Device {
             attrs: &mut attribute,
             numAttrs: 1,
         };
-        // SAFETY: the parameters live during the call, which copies them; their number and sizes are the kernel's, and
-        // their types those declared in `abi.rs`. Kernels read and write device memory only; one that starts early waits
-        // before it touches the memory of others. The driver has the call (`with_early_starts`).
+        // SAFETY: the parameters outlive the call, which copies them; their number and sizes match the kernel's, and
+        // their types are those declared in `abi.rs`. Kernels access device memory only; one that starts early waits
+        // before it touches other kernels' memory. The driver has the call (`with_early_starts`).
         let launched = unsafe {
             if self.early && kernel.starts_early {
                 sys::cuLaunchKernelEx(&early, kernel.function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()

@@ -1,4 +1,4 @@
-//! Per-layer embeddings: every layer's input of a token, and how a layer adds its own to the residual stream.
+//! Per-layer embeddings: each layer's input for a token, and how a layer adds it to the residual stream.
 
 use super::CudaBackend;
 use super::abi::{AddRmsNorm, Norm};
@@ -8,7 +8,7 @@ use crate::model::weights::LayerInput;
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CudaBackend {
-    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 of every layer and row, of d numbers each; x is the token's embedding.
+    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
     pub(super) fn make_layer_inputs(&self) -> Result<(), CudaError> {
         let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Ok(()) };
         let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), input.hidden_size);
@@ -20,7 +20,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.add_rms_norm, [n * self.spec.layers.len(), 1, 1], &parameters)
     }
 
-    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, of the layer's input e and factor s.
+    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, with the layer's input e and factor s.
     pub(super) fn add_layer_input(&self, layer: usize) -> Result<(), CudaError> {
         let w = &self.weights.layers[layer];
         let Some(LayerInput { gate, projection, norm }) = &w.input else { return Ok(()) };

@@ -10,10 +10,10 @@ use crate::model::ModelSpec;
 /// Columns per block of `layer_sums`.
 pub const COLUMNS: usize = 256;
 
-/// Latest rows, kept apart from the sums: steps beyond a response's end are dropped, and its last row is in no mean.
+/// Latest rows, kept apart from the sums: steps beyond a response's end are dropped, and its last row is left out of the means.
 pub const KEPT: usize = OVERRUN + 1;
 
-/// Sums over the traced rows, O(1) for a sequence.
+/// Sums over the traced rows: O(1) memory per sequence.
 pub struct LayerSums {
     /// From the embedding to the final norm: L + 1.
     places: usize,

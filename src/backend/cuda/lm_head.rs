@@ -33,12 +33,12 @@ const NONE: i32 = -2;
 pub struct LmHead {
     /// `[rows, vocab]`
     pub logits: Buffer<f32>,
-    /// Of chunks of logits: `[rows, chunks]`, lists `[rows, chunks, LIST]`
+    /// Per chunk of logits: `[rows, chunks]`, lists `[rows, chunks, LIST]`
     pub partials: Buffer<LogitPart>,
     wide: Buffer<WidePart>,
     lists: Buffer<u64>,
     masses: Buffer<u64>,
-    /// Inputs of a pass's predictions, samplers also of decode steps: `[rows]` each
+    /// Inputs of a pass's predictions, `samplers` also of decode steps: `[rows]` each
     rows: Buffer<RowState>,
     pub samplers: Buffer<Sampler>,
     given: Buffer<i32>,
@@ -78,7 +78,7 @@ impl Log {
         Ok(Log { words: device.scratch("results", entries * WORDS)?, entries, ring })
     }
 
-    /// A copy of all words, when all work before is done.
+    /// A copy of all words, once all earlier work is done.
     pub fn read(&self, device: &Device) -> Result<Vec<u32>, CudaError> {
         device.read(&self.words, 0, self.entries * WORDS)
     }
@@ -158,7 +158,7 @@ impl CudaBackend {
         self.gemv(hidden, Norm::default(), &[job], rows, Product::Logits)
     }
 
-    /// Parameters of a run of the head, but for its inputs and outputs. `wide`: whether the log's `wide` is written.
+    /// Parameters of a run of the head, except its inputs and outputs. `wide`: whether the log's `wide` is written.
     pub(super) fn head_run(&self, wide: bool) -> HeadFinish {
         let (head, vocab) = (&self.head, self.spec.vocab_size);
         HeadFinish {
@@ -174,7 +174,7 @@ impl CudaBackend {
         }
     }
 
-    /// Partial results of `rows` rows, one per chunk of their logits; a launch of [`HeadFinish`] puts them together. `mass`:
+    /// Partial results of `rows` rows, one per chunk of their logits; a launch of [`HeadFinish`] combines them. `mass`:
     /// sampling needs that of the whole vocabulary.
     pub(super) fn reduce(&self, run: &HeadFinish, rows: usize, mass: bool) -> Result<(), CudaError> {
         let HeadFinish { logits, vocab, blocks, partials, wide, lists, masses, samplers, .. } = *run;
@@ -188,7 +188,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Predictions of at most 16 rows of the pass that has ended.
+    /// Predictions of at most 16 rows of the finished pass.
     pub(super) fn predict_some(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
         let mass = self.write_requests(requests)?;
         let (head, n, hidden) = (&self.head, requests.len(), self.gather(requests)?);
@@ -256,7 +256,7 @@ impl CudaBackend {
         let (n, width) = (self.pass.rows.len(), self.spec.hidden_size);
         let hidden: Vec<f32> = self.device.read(&self.scratch.h, 0, n * width)?;
         let bad = hidden.chunks_exact(width).position(|row| row.iter().any(|x| !x.is_finite()));
-        // none here: it was in an earlier pass
+        // none here: the flag is from an earlier pass
         Ok(self.pass.rows.get(bad.unwrap_or(0)).map_or(0, |row| row.position))
     }
 

@@ -19,13 +19,13 @@ mod table {
 }
 use table::KernelFile;
 
-/// `nvrtc`: compile kernels although they are built in, for a device that cannot load those.
+/// `nvrtc`: compile the kernels even though they are built in, for a device that cannot load the latter.
 const SOURCE_VARIABLE: &str = "UQAC_KERNELS";
 
 /// A toolkit header of the kernels; NVRTC needs it on disk.
 const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
-/// The kernel files, each loaded with its first kernel.
+/// The kernel files, each loaded when its first kernel is requested.
 pub struct KernelFiles {
     pub device: Device,
     /// `None`: built in.
@@ -48,7 +48,7 @@ struct Compiler {
 struct Target {
     /// Value of `--gpu-architecture`.
     architecture: String,
-    /// Machine code; else PTX, compiled by the driver, which must not be older than NVRTC.
+    /// Machine code; otherwise PTX, compiled by the driver, which must not be older than NVRTC.
     cubin: bool,
 }
 
@@ -64,7 +64,7 @@ impl KernelFiles {
         Ok(KernelFiles { device: device.clone(), compiler, modules: RefCell::default() })
     }
 
-    /// Their origin, for display.
+    /// The kernels' origin, for display.
     pub fn origin(&self) -> String {
         match &self.compiler {
             None => format!("kernels built in: {}", table::NVCC.unwrap_or("nvcc")),
@@ -77,8 +77,8 @@ impl KernelFiles {
         self.bound(file, name, &[])?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
     }
 
-    /// A kernel with parameters P and then these ints (in `plain.cu`, the types and sizes in the name of the kernel that it
-    /// replaces); `None` where there is no such kernel.
+    /// A kernel with parameters P followed by these ints (in `plain.cu`, the types and sizes in the name of the kernel it
+    /// replaces); `None` if there is no such kernel.
     pub fn bound<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>, CudaError> {
         let module = self.module(file)?;
         module.map_or(Ok(None), |module| module.kernel(name, ints.to_vec()))
@@ -89,7 +89,7 @@ impl KernelFiles {
         self.modules.borrow().values().try_for_each(|module| module.set(variable, value))
     }
 
-    /// Whether there is such a kernel and the device has the shared memory for it.
+    /// Whether the kernel exists and the device has enough shared memory for it.
     pub fn fits(&self, file: &str, name: &str) -> Result<bool, CudaError> {
         let Some(module) = self.module(file)? else { return Ok(false) };
         let (needed, limit) = (module.exported(&format!("{name}_shared_bytes"))?, self.device.max_shared()?);
@@ -125,12 +125,12 @@ impl KernelFiles {
 }
 
 impl Target {
-    /// Machine code of the device's own architecture; where NVRTC does not know it, PTX of the newest that it does know and
-    /// the device can run. `None` where there is none.
+    /// Machine code of the device's own architecture; if NVRTC does not support it, PTX of the newest architecture that it
+    /// supports and the device can run. `None` if there is none.
     fn new((major, minor): (i32, i32), known: &[i32]) -> Option<Target> {
         let own = 10 * major + minor;
         let best = known.iter().copied().filter(|architecture| (80..=own).contains(architecture)).max()?;
-        // wgmma and its like exist in the architecture's own dialect only, whose code runs nowhere else
+        // wgmma and the like exist only in the architecture-specific dialect, whose code runs nowhere else
         let dialect = if own == 90 { "a" } else { "" };
         Some(match best == own {
             true => Target { architecture: format!("sm_{own}{dialect}"), cubin: true },
@@ -146,7 +146,7 @@ impl Compiler {
             return Err(CudaError::NoKernels { reason: "libnvrtc could not be loaded".to_owned() });
         }
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both are places for an int.
+        // SAFETY: both point to an int.
         let asked = unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) }.result();
         if asked.is_err() || major < 12 {
             return Err(CudaError::NoKernels { reason: format!("libnvrtc is of version {major}.{minor}") });
@@ -157,7 +157,7 @@ impl Compiler {
             let reason = format!("NVRTC {major}.{minor} knows no architecture that {own_major}.{own_minor} can run");
             CudaError::NoKernels { reason }
         })?;
-        // functions that are evaluated by the compiler alone are not marked as the device's
+        // functions evaluated only at compile time are not marked `__device__`
         let mut options = vec!["--std=c++17".to_owned(), "--device-as-default-execution-space".to_owned()];
         options.push(format!("--gpu-architecture={}", target.architecture));
         options.extend(include_folders().into_iter().map(|folder| format!("--include-path={}", folder.display())));
@@ -170,7 +170,7 @@ impl Compiler {
         })
     }
 
-    /// The image of a kernel file, from the cache if it is there; PTX ends with a NUL.
+    /// The image of a kernel file, from the cache if present; PTX ends with a NUL.
     fn image(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
         let suffix = if self.target.cubin { "cubin" } else { "ptx" };
         let name = || format!("{}-{:016x}.{suffix}", file.name, self.key(file));
@@ -190,7 +190,7 @@ impl Compiler {
         let failed = |error: NvrtcError| compile_error(file, format!("{:?}", error.0));
         let (source, name) = (c_string(file.source), c_string(&format!("{}.cu", file.name)));
         let program = Program(calls::create_program(&source, Some(&name)).map_err(failed)?);
-        // SAFETY: the program lives, and the options are NUL-terminated by cudarc.
+        // SAFETY: the program is live, and cudarc NUL-terminates the options.
         if let Err(error) = unsafe { calls::compile_program(program.0, &self.options) } {
             return Err(compile_error(file, program.log().unwrap_or_else(|_| format!("{:?}", error.0))));
         }
@@ -208,7 +208,7 @@ impl Compiler {
 /// Architectures supported by NVRTC, as 90 for 9.0.
 fn known_architectures() -> Result<Vec<c_int>, NvrtcError> {
     let mut count = 0;
-    // SAFETY: room for an int, then for `count` of them.
+    // SAFETY: room for one int, then for `count` of them.
     unsafe {
         nvrtc::nvrtcGetNumSupportedArchs(&mut count).result()?;
         let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
@@ -217,14 +217,14 @@ fn known_architectures() -> Result<Vec<c_int>, NvrtcError> {
     }
 }
 
-/// A program of NVRTC, destroyed with this.
+/// An NVRTC program, destroyed on drop.
 struct Program(nvrtc::nvrtcProgram);
 
 impl Program {
     /// The compiled image.
     fn image(&self, cubin: bool) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
-        // SAFETY: the program lives; the buffer has the size that NVRTC reports.
+        // SAFETY: the program is live; the buffer has the size that NVRTC reports.
         unsafe {
             if !cubin {
                 return calls::get_ptx(self.0).map(as_bytes); // with its NUL
@@ -238,7 +238,7 @@ impl Program {
 
     /// The compiler's log.
     fn log(&self) -> Result<String, NvrtcError> {
-        // SAFETY: the program lives.
+        // SAFETY: the program is live.
         let log = unsafe { calls::get_program_log(self.0) }?;
         Ok(CStr::from_bytes_until_nul(&as_bytes(log)).unwrap_or_default().to_string_lossy().trim().to_owned())
     }
@@ -262,8 +262,8 @@ fn compile_error(file: &KernelFile, log: String) -> CudaError {
     CudaError::Compile { file: file.name, log }
 }
 
-/// Include folders of the toolkit: the first with its headers, and the folder inside it where CUDA 13 keeps their own includes
-/// (`nv/target`).
+/// Include folders of the toolkit: the first one with its headers, and the subfolder where CUDA 13 keeps the headers that those
+/// include (`nv/target`).
 fn include_folders() -> Vec<PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     let folders = named.map(|home| Path::new(&home).join("include"));
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(target((8, 6)), own("sm_86"));
         assert_eq!(target((12, 0)), own("sm_120"));
         assert_eq!(target((8, 9)), other("compute_86"));
-        // the dialect of 9.0 runs on nothing else
+        // code in 9.0's dialect runs on nothing else
         assert_eq!(target((9, 9)), other("compute_90"));
         assert_eq!(target((13, 5)), other("compute_120"));
         assert_eq!(Target::new((8, 0), &[75, 86]), None);

@@ -1,9 +1,9 @@
 //! Owned memory and copies: on the device, with buffers that can grow, and page-locked on the host.
 //! Counts and offsets are in elements.
 //!
-//! A growing buffer reserves addresses for its maximum and maps memory for the first of
-//! them only: growing maps the difference and moves nothing, so the peak is the final size. Where the driver cannot
-//! map memory (some virtual machines), growing is a new buffer and a copy.
+//! A growing buffer reserves addresses for its maximum but maps memory only for the first of
+//! them: growing maps the difference and moves nothing, so the peak is the final size. If the driver cannot
+//! map memory (some virtual machines), growing allocates a new buffer and copies.
 
 use super::context::{Device, allocation_properties};
 use super::error::{Context, CudaError, describe};
@@ -32,7 +32,7 @@ pub struct Buffer<T> {
     address: u64,
     bytes: usize,
     store: Store,
-    /// [`Device::scratch_bytes`], if these are among them.
+    /// [`Device::scratch_bytes`], if this buffer counts towards them.
     counted: Option<Rc<Cell<usize>>>,
     element: PhantomData<fn() -> T>,
 }
@@ -45,14 +45,14 @@ enum Store {
     Mapped { reserved: usize, parts: Vec<Part> },
 }
 
-/// Physical memory, mapped where the parts before it end.
+/// Physical memory, mapped right after the preceding parts.
 struct Part {
     handle: sys::CUmemGenericAllocationHandle,
     bytes: usize,
 }
 
 impl Device {
-    /// Memory for `count` elements, not initialised; `what` is for the error.
+    /// Uninitialised memory for `count` elements; `what` names it in errors.
     pub fn allocate<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
         self.bind()?;
         let bytes = (count * size_of::<T>()).max(16);
@@ -68,7 +68,7 @@ impl Device {
         })
     }
 
-    /// Scratch memory for `count` elements, which [`Device::scratch_bytes`] counts while it lives.
+    /// Scratch memory for `count` elements, counted in [`Device::scratch_bytes`] while it exists.
     pub fn scratch<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
         let mut buffer = self.allocate(&format!("scratch memory ({what})"), count)?;
         self.scratch_bytes.set(self.scratch_bytes.get() + buffer.bytes);
@@ -76,7 +76,7 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Memory with these values.
+    /// Memory initialised with these values.
     pub fn upload<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer<T>, CudaError> {
         let buffer = self.allocate(what, values.len())?;
         self.write(&buffer, 0, values)?;
@@ -96,8 +96,8 @@ impl Device {
         Ok(Buffer { context: self.context.clone(), address, bytes: 0, store, counted: None, element: PhantomData })
     }
 
-    /// Grows a buffer to at least `count` elements and keeps its contents. Its address may change. Fails without a
-    /// change.
+    /// Grows a buffer to at least `count` elements, keeping its contents. Its address may change. On failure nothing
+    /// changes.
     pub fn grow<T>(&self, buffer: &mut Buffer<T>, what: &str, count: usize) -> Result<(), CudaError> {
         let bytes = count * size_of::<T>();
         if bytes <= buffer.bytes {
@@ -118,14 +118,14 @@ impl Device {
             _ => {
                 let new = self.allocate(what, count)?;
                 self.copy((&new, 0), (buffer, 0), buffer.bytes / size_of::<T>())?;
-                *buffer = new; // the old one waits for the copy before it goes
+                *buffer = new; // dropping the old one waits for the copy
                 Ok(())
             }
         }
     }
 
-    /// Frees the parts that [`Device::grow`] has added to a buffer beyond `bytes` bytes.
-    /// Nothing may use it.
+    /// Frees the parts that [`Device::grow`] added to a buffer beyond `bytes` bytes.
+    /// They must not be in use.
     pub fn shrink<T>(&self, buffer: &mut Buffer<T>, bytes: usize) -> Result<(), CudaError> {
         let Store::Mapped { parts, .. } = &mut buffer.store else { return Ok(()) };
         self.bind()?;
@@ -142,7 +142,7 @@ impl Device {
         self.bind()?;
         let properties = allocation_properties(self.context.ordinal());
         let mut handle = 0;
-        // SAFETY: the properties live during the call; the handle is released once.
+        // SAFETY: the properties outlive the call; the handle is released once.
         unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) }
             .result()
             .map_err(|error| self.refused(error, what, bytes))?;
@@ -152,7 +152,7 @@ impl Device {
         };
         // SAFETY: the addresses are the buffer's own, and nothing is mapped there yet.
         let mapped = unsafe { sys::cuMemMap(at, bytes, 0, handle, 0) }.result().and_then(|()| {
-            // SAFETY: what has just been mapped.
+            // SAFETY: the range has just been mapped.
             unsafe { sys::cuMemSetAccess(at, bytes, &access, 1) }.result().inspect_err(|_| {
                 // SAFETY: as above; nothing uses it.
                 let _ = unsafe { sys::cuMemUnmap(at, bytes) };
@@ -174,8 +174,8 @@ impl Device {
         }
     }
 
-    /// Copies values to a buffer, in stream order. They may be changed when this returns; those in [`Pinned`] memory only after
-    /// an event that follows the copy.
+    /// Copies values to a buffer, in stream order. They may be changed once this returns; those in [`Pinned`] memory only after
+    /// an event recorded after the copy.
     pub fn write<T: Pod>(&self, to: &Buffer<T>, offset: usize, values: &[T]) -> Result<(), CudaError> {
         let at = to.range(offset, values.len())?;
         self.bind()?;
@@ -187,21 +187,21 @@ impl Device {
         unsafe { result::memcpy_htod_async(at, values, self.stream.cu_stream()) }.during("copying to the device")
     }
 
-    /// Values of a buffer, when all work before is done.
+    /// Reads values of a buffer once all earlier work is done.
     pub fn read<T: Pod>(&self, from: &Buffer<T>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
         let (at, mut values) = (from.range(offset, count)?, vec![T::zeroed(); count]);
         self.bind()?;
         if count == 0 {
             return Ok(values);
         }
-        // SAFETY: the range is the buffer's, and `values` lives until the stream has been waited for.
+        // SAFETY: the range is the buffer's, and `values` lives until the stream has been synchronized.
         unsafe { result::memcpy_dtoh_async(&mut values, at, self.stream.cu_stream()) }
             .during("copying from the device")?;
         self.synchronize()?;
         Ok(values)
     }
 
-    /// As [`Device::read`], values that are `offset` bytes into a buffer of several arrays.
+    /// As [`Device::read`], but for values at byte `offset` of a buffer of several arrays.
     pub fn read_at<T: Pod>(&self, from: &Buffer<u8>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
         let mut values = vec![T::zeroed(); count];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
@@ -209,7 +209,7 @@ impl Device {
         Ok(values)
     }
 
-    /// The same, numbers of a type.
+    /// The same for elements of a given type, as f32.
     pub fn read_numbers(
         &self,
         from: &Buffer<u8>,
@@ -224,11 +224,11 @@ impl Device {
         })
     }
 
-    /// Starts a copy of a buffer to pinned memory of its size, which holds it after an event that follows.
+    /// Starts a copy of a buffer to pinned memory of its size; it is complete after an event recorded afterwards.
     pub fn read_pinned<T>(&self, to: &mut Pinned, from: &Buffer<T>) -> Result<(), CudaError> {
         let at = from.range(0, to.bytes / size_of::<T>())?;
         self.bind()?;
-        // SAFETY: both ranges are theirs; pinned memory is freed after the stream's work.
+        // SAFETY: both ranges are in bounds; pinned memory is freed after the stream's work.
         unsafe { result::memcpy_dtoh_async(to.bytes_mut(), at, self.stream.cu_stream()) }
             .during("copying from the device")
     }
@@ -245,7 +245,7 @@ impl Device {
             .during("copying on the device")
     }
 
-    /// Copies `rows` rows of `bytes` bytes between buffers, in stream order; each with the distance of its rows.
+    /// Copies `rows` rows of `bytes` bytes between buffers, in stream order; the pitches are the distances between rows.
     pub fn copy_rows(
         &self,
         (to, to_start, to_pitch): (&Buffer<u8>, usize, usize),
@@ -288,13 +288,13 @@ impl Device {
             .during("filling device memory")
     }
 
-    /// Moves ranges of a buffer towards its end, in stream order: (from, to, bytes), in ascending order, apart from each
-    /// other before and after, and none to before where it was.
+    /// Moves ranges of a buffer towards its end, in stream order: (from, to, bytes), in ascending order, disjoint before and
+    /// after, with to >= from.
     pub fn spread(&self, buffer: &Buffer<u8>, ranges: &[(usize, usize, usize)]) -> Result<(), CudaError> {
         for &(from, to, bytes) in ranges.iter().rev() {
             let (distance, mut left) = (to - from, if to == from { 0 } else { bytes });
             while left > 0 {
-                // from the end, and never more than fits between: source and target do not overlap
+                // backwards, never more than the distance at a time: source and target do not overlap
                 let part = left.min(distance);
                 left -= part;
                 self.copy((buffer, to + left), (buffer, from + left), part)?;
@@ -303,23 +303,23 @@ impl Device {
         Ok(())
     }
 
-    /// Host memory that the device copies from and to directly.
+    /// Host memory that the device can copy to and from directly.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, CudaError> {
         self.bind()?;
         // SAFETY: the context is current; the memory is freed once, by `Pinned`.
         let memory = unsafe { result::malloc_host(bytes.max(16), 0) }.during("allocating pinned memory")?;
-        // SAFETY: the driver gave that many writable bytes. Filled, because a slice must be initialised.
+        // SAFETY: the driver returned that many writable bytes. Zeroed, because a slice must be initialised.
         unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
         Ok(Pinned { context: self.context.clone(), memory: memory.cast(), bytes })
     }
 }
 
-/// Unmaps a part and gives its memory back.
+/// Unmaps a part and releases its memory.
 ///
 /// # Safety
 /// The part is mapped at `at`; nothing uses it, and it is not used again.
 unsafe fn unmap(at: u64, part: &Part) -> Result<(), DriverError> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         sys::cuMemUnmap(at, part.bytes).result()?;
         sys::cuMemRelease(part.handle).result()
@@ -329,12 +329,12 @@ unsafe fn unmap(at: u64, part: &Part) -> Result<(), DriverError> {
 impl<T> DevicePtr<T> {
     pub const NULL: DevicePtr<T> = DevicePtr { address: 0, element: PhantomData };
 
-    /// The address `elements` further on.
+    /// The address `elements` elements further on.
     pub fn add(self, elements: usize) -> DevicePtr<T> {
         DevicePtr { address: self.address + (elements * size_of::<T>()) as u64, element: PhantomData }
     }
 
-    /// The same address, of elements of another type.
+    /// The same address, for elements of another type.
     pub fn cast<U>(self) -> DevicePtr<U> {
         DevicePtr { address: self.address, element: PhantomData }
     }
@@ -346,7 +346,7 @@ impl<T> Default for DevicePtr<T> {
     }
 }
 
-// SAFETY: an integer and nothing else; 0 is null.
+// SAFETY: just an integer; 0 is null.
 unsafe impl<T> Zeroable for DevicePtr<T> {}
 // SAFETY: as above; every bit pattern is an integer.
 unsafe impl<T: Copy + 'static> Pod for DevicePtr<T> {}
@@ -360,7 +360,7 @@ impl<T> Buffer<T> {
         DevicePtr { address: self.address, element: PhantomData }
     }
 
-    /// The address of elements `offset .. offset + count`.
+    /// The address of elements `offset .. offset + count`, if they are in bounds.
     fn range(&self, offset: usize, count: usize) -> Result<u64, CudaError> {
         if offset.checked_add(count).is_some_and(|end| end * size_of::<T>() <= self.bytes) {
             return Ok(self.ptr().add(offset).address);
@@ -369,7 +369,7 @@ impl<T> Buffer<T> {
         Err(CudaError::Driver { call, cause: "beyond its end".to_owned() })
     }
 
-    /// Frees the memory; the driver's error, if there is one.
+    /// Frees the memory; returns the driver's error, if any.
     fn free(&self) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
         // work that uses the memory may be in flight

@@ -1,8 +1,8 @@
-//! The CUDA backend: the kernels of `kernels/` behind the driver API, loaded at run time. It builds and starts where no
-//! CUDA is installed.
+//! The CUDA backend: the kernels of `kernels/` behind the driver API, loaded at run time. It builds and starts without
+//! CUDA installed.
 //!
-//! A decode step or a pass of up to 16 rows, and a wider one, round differently (the first as f32 arithmetic does; the inputs
-//! of the second's products are f16 with a power of two for each row), each the same for a row whatever the others are.
+//! Narrow passes (a decode step, or up to 16 rows) and wider ones round differently: the first as f32 arithmetic does; the inputs
+//! of the second's products are f16 with a power of two for each row. In both, a row's result does not depend on the other rows.
 
 mod abi;
 mod cache;
@@ -69,8 +69,8 @@ pub struct CudaOptions {
     pub gamma: Gamma,
 }
 
-/// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change. An f32 key is the
-/// sum of two f16 numbers (`Halves` in `kernels/common.cuh`): 22 bits, which the tensor cores take as they are.
+/// Default types of keys and values. Keys are the sensitive operand: in 16 bits, some chains change. An f32 key is the
+/// sum of two f16 values (`Halves` in `kernels/common.cuh`): 22 bits, which the tensor cores take without conversion.
 const DEFAULT_CACHE: (DType, DType) = (DType::F32, DType::F16);
 
 /// The engine's operations on a CUDA device.
@@ -92,11 +92,11 @@ pub struct CudaBackend {
     queries: Queries,
     /// Cosines and sines of each rope table: `[positions, head_dim / 2]`
     angles: Vec<[Buffer<f32>; 2]>,
-    /// Positions of the angles.
+    /// Number of positions in `angles`.
     angle_positions: usize,
-    /// Of every layer with attention.
+    /// One per layer with attention.
     shapes: Buffer<LayerShape>,
-    /// Splits of a row's positions in a decode step; constant, so that a row's bits are.
+    /// Splits of a row's positions in a decode step; constant, so that a row's bits do not change.
     splits: usize,
     pass: PassState,
 }
@@ -118,7 +118,7 @@ pub fn devices() -> Result<Vec<FoundDevice>, CudaError> {
 }
 
 impl CudaBackend {
-    /// Loads the kernels and copies the weights; `progress` gets the bytes copied so far and those of all
+    /// Loads the kernels and copies the weights; `progress` receives the bytes copied so far and the bytes of all
     /// matrices.
     pub fn new(
         spec: ModelSpec,
@@ -149,7 +149,7 @@ impl CudaBackend {
         Ok(backend)
     }
 
-    /// With kernels that are loaded and tested.
+    /// A backend with kernels that have been loaded and tested.
     fn with(
         spec: ModelSpec,
         weights: Arc<Weights>,
@@ -191,12 +191,12 @@ impl CudaBackend {
         Ok(backend)
     }
 
-    /// Positions of rotary tables that reach position `len - 1`.
+    /// Number of positions in rotary tables that cover position `len - 1`.
     fn angles_for(&self, len: usize) -> usize {
         len.next_multiple_of(ANGLE_STEP).min(self.sequences.max_positions).max(len)
     }
 
-    /// Rotary tables that reach position `len - 1`.
+    /// Extends the rotary tables to cover position `len - 1`.
     fn reserve_angles(&mut self, len: usize) -> Result<(), CudaError> {
         let (first, positions) = (self.angle_positions, self.angles_for(len));
         if len <= first {
@@ -430,7 +430,7 @@ impl Backend for CudaBackend {
         Ok(result)
     }
 
-    /// Of the pass's first row.
+    /// For the pass's first row.
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
         self.queries.reserve(&self.device, count)?;

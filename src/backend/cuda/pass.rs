@@ -1,6 +1,6 @@
 //! One pass on the device: the launches of its [`Operations`]. A narrow pass (a decode step, or up to 16 rows) multiplies with
-//! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may be of several
-//! sequences. A captured decode step is the same operations, recorded by their stream.
+//! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may belong to several
+//! sequences. A captured decode step consists of the same operations, recorded by their stream.
 
 use super::CudaBackend;
 use super::abi::{
@@ -31,7 +31,7 @@ pub struct PassState {
     pub trace: Option<HeadSelection>,
     /// Entries of `Scratch::parts` for the layers with these lines; none in a narrow pass.
     pub parts: Vec<(Lines, Range<usize>)>,
-    /// A decode step: narrow, whatever its rows. Its heads are selected later, in parallel with the logits.
+    /// A decode step: narrow, whatever its number of rows. Its heads are selected later, in parallel with the logits.
     pub captured: bool,
 }
 
@@ -41,13 +41,13 @@ impl PassState {
         self.rows.get(row).ok_or(BackendError::RowNotWanted { row })
     }
 
-    /// Whether each row attends by itself, and products are in f32 arithmetic.
+    /// Whether each row attends separately and products use f32 arithmetic.
     pub fn narrow(&self) -> bool {
         self.captured || self.rows.len() <= NARROW_ROWS
     }
 }
 
-/// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, a block's lines at a time.
+/// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, split into blocks of lines.
 pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<PrefillPart> {
     let (mut parts, mut first) = (Vec::new(), 0);
     let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
@@ -116,7 +116,7 @@ impl Operations for CudaBackend {
         Ok(self.rotate_and_cache(layer, q, to)?)
     }
 
-    /// In a wide pass the layer's heads enter the traced rows' selections here, the last layer's when the
+    /// In a wide pass, the layer's heads enter the traced rows' selections here; the last layer's enter when the
     /// pass ends, with the hidden states.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         if self.attend_delta_net(layer)? {
@@ -196,7 +196,7 @@ impl CudaBackend {
         self.spec.widest(|layer| layer.head_dim)
     }
 
-    /// The gate's activation, as kernels have it.
+    /// The gate's activation, in the kernels' encoding.
     pub(super) fn activation(&self) -> Int {
         (self.spec.activation == Activation::GeluTanh).into()
     }
@@ -235,7 +235,7 @@ impl CudaBackend {
         self.gated(scratch.x.ptr(), norm, [gate, up], self.activation(), rounded)
     }
 
-    /// A layer's attention, as kernels have it.
+    /// A layer's attention, in the kernels' layout.
     pub(super) fn layer_heads(&self, layer: usize) -> LayerHeads {
         let shape = self.sequences.layer_shape(layer);
         LayerHeads {
@@ -248,7 +248,7 @@ impl CudaBackend {
         }
     }
 
-    /// A layer's place in the cache, and its rotation; without keys and values of its own, that of its queries alone.
+    /// A layer's place in the cache, and its rotation; if it has no keys and values of its own, the rotation of its queries only.
     fn rope_target(&self, layer: usize) -> RopeTarget {
         let (s, scratch, shape) = (&self.spec, &self.scratch, self.sequences.layer_shape(layer));
         let [cos, sin] = &self.angles[s.layers[layer].rope];
@@ -285,7 +285,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
     }
 
-    /// Attention's output, the input of `o`: rounded in a wide pass if kernel and product support that.
+    /// Attention's output, the input of `o`: rounded in a wide pass if the kernel and the product support it.
     pub(super) fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
         let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING) && w.output_gate.is_none();
@@ -295,7 +295,7 @@ impl CudaBackend {
         })
     }
 
-    /// attended ← attended ⊙ sigmoid(gate), in a delta net attended ⊙ silu(gate), where there is a gate.
+    /// attended ← attended ⊙ sigmoid(gate), or in a delta net attended ⊙ silu(gate), if there is a gate.
     fn gate_heads(&self, layer: usize) -> Result<(), CudaError> {
         let (w, attended) = (&self.weights.layers[layer], self.scratch.attended());
         if w.output_gate.is_none() {
@@ -306,7 +306,7 @@ impl CudaBackend {
         self.gate_rows((gate, width, 1), (attended, width), width, activation, attended)
     }
 
-    /// y = act(gate) ⊙ x, every row, of numbers of rows: x, numbers from row to row; the gate, the same, and from number to number.
+    /// y = act(gate) ⊙ x, every row. Strides are in elements from row to row; `gate_step` is from one gate to the next within a row.
     pub(super) fn gate_rows(
         &self,
         (gate, gate_stride, gate_step): (DevicePtr<f32>, usize, usize),
@@ -342,7 +342,7 @@ impl CudaBackend {
         self.device.launch(kernel, [parts.len(), s.layers[layer].num_key_value_heads, 1], &parameters)
     }
 
-    /// Attention of a narrow pass: each row by itself.
+    /// Attention of a narrow pass: each row separately.
     fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let kernels = self.attention_kernels(layer)?;
@@ -407,8 +407,8 @@ impl CudaBackend {
         self.select_heads(device, first..layers, self.scratch.h.ptr())
     }
 
-    /// Adds the layers with attention at these places to the selections of the traced rows. Hidden states, if not null, are
-    /// recorded, too.
+    /// Adds the layers at these places among those with attention to the selections of the traced rows. Hidden states, if not
+    /// null, are recorded too.
     fn select_heads(&self, device: &Device, places: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
@@ -433,7 +433,7 @@ impl CudaBackend {
         device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }
 
-    /// x += W · input (+ bias); or, where there is a norm, x ← factor · (x + norm(W · input)).
+    /// x += W · input (+ bias); or, if there is a norm, x ← factor · (x + norm(W · input)).
     pub(super) fn add_residual(
         &self,
         input: Input,
@@ -467,7 +467,7 @@ mod tests {
     use super::*;
     use crate::backend::SequenceId;
 
-    /// Runs end where a sequence or the order of positions does; every line of every run is in one part.
+    /// A run ends where the sequence changes or positions stop being consecutive; every line of every run is in exactly one part.
     #[test]
     fn parts_cover_every_run() {
         let row = |sequence, position| Row { sequence: SequenceId(sequence), position, token: 0 };
@@ -477,7 +477,7 @@ mod tests {
         let parts: Vec<[i32; 3]> =
             prefill_parts(&rows, lines(3, 64)).iter().map(|p| [p.first, p.rows, p.line]).collect();
         assert_eq!(parts, [[0, 33, 0], [0, 33, 64], [33, 1, 0], [34, 2, 0]]);
-        // the maximum: every row is a run of its own
+        // the maximum: every row is its own run
         let apart: Vec<Row> = (0..MAX_ROWS).map(|i| row(i, 0)).collect();
         for group in [1, 64, 65, 200] {
             assert_eq!(prefill_parts(&apart, lines(group, 32)).len(), MAX_ROWS * group.div_ceil(32));

@@ -1,4 +1,4 @@
-//! Scratch memory: of passes, allocated with the model and again for decode steps of more than 16 rows; and of the readings of
+//! Scratch memory: for passes, allocated with the model and again for decode steps of more than 16 rows; and for reading back
 //! a traced response.
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
@@ -21,7 +21,7 @@ pub struct Scratch {
     /// A block's output before its norm, and after the pass the normed hidden state: `[N, hidden_size]`
     pub h: Buffer<f32>,
     pub heads: HeadScratch,
-    /// Shared by buffers that live inside one transformer block: see [`Scratch::attended`] and the others.
+    /// Shared by buffers that live inside one transformer block: see [`Scratch::attended`] and its siblings.
     pub inner: Buffer<f32>,
     q_width: usize,
     kv_width: usize,
@@ -29,9 +29,9 @@ pub struct Scratch {
     /// and norm factors
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
-    /// Of the layers, where they have inputs: `[N, layers, hidden_size_per_layer_input]`
+    /// Per-layer inputs, if the model has them: `[N, layers, hidden_size_per_layer_input]`
     pub inputs: Buffer<f32>,
-    /// As wide as what it is multiplied by, the input of o: `[N, width]`; empty without gates
+    /// As wide as the input of o, which it multiplies: `[N, width]`; empty without gates
     pub output_gate: Buffer<f32>,
     pub delta: DeltaScratch,
     pub experts: ExpertScratch,
@@ -73,7 +73,7 @@ impl Scratch {
         })
     }
 
-    /// `[N, intermediate_size]`: in place of the three below, which feed-forward no longer needs; and room for 2 `[N, hidden_size]`.
+    /// `[N, intermediate_size]`: overlays the three below, which feed-forward no longer needs; has room for 2 `[N, hidden_size]`.
     pub fn gate(&self) -> DevicePtr<f32> {
         self.inner.ptr()
     }
@@ -83,7 +83,7 @@ impl Scratch {
         self.inner.ptr()
     }
 
-    /// Gate or attention output of this width, rounded, in place of its f32 values.
+    /// Gate or attention output of this width, rounded, overlaying its f32 values.
     pub fn inner_rounded(&self, width: usize) -> RoundedRows {
         RoundedRows { values: self.inner.ptr().cast(), scales: self.inner.ptr().add(MAX_ROWS * width / 2) }
     }
@@ -103,7 +103,7 @@ impl Scratch {
     }
 }
 
-/// Buffers of a mixture of experts, empty without; N = [`MAX_ROWS`].
+/// Buffers of a mixture of experts, empty if there is none; N = [`MAX_ROWS`].
 pub struct ExpertScratch {
     /// `[N, num_experts]`
     pub logits: Buffer<f32>,
@@ -113,9 +113,9 @@ pub struct ExpertScratch {
     /// Choices of each expert: `[num_experts, N]`, and `[num_experts]`
     pub choices: Buffer<i32>,
     pub counts: Buffer<i32>,
-    /// act(gate) ⊙ up of every choice: `[N, num_experts_per_tok, moe_intermediate_size]`
+    /// act(gate) ⊙ up for every choice: `[N, num_experts_per_tok, moe_intermediate_size]`
     pub inner: Buffer<f32>,
-    /// Its expert's output: `[N, num_experts_per_tok, hidden_size]`
+    /// The expert's output for every choice: `[N, num_experts_per_tok, hidden_size]`
     pub products: Buffer<f32>,
 }
 
@@ -135,7 +135,7 @@ impl ExpertScratch {
     }
 }
 
-/// Buffers of gated delta nets, empty without; N = [`MAX_ROWS`].
+/// Buffers of gated delta nets, empty if there are none; N = [`MAX_ROWS`].
 pub struct DeltaScratch {
     /// Queries, keys and values before and after their convolutions: `[N, components]` each
     raw: Buffer<f32>,
@@ -145,7 +145,7 @@ pub struct DeltaScratch {
     pub b: Buffer<f32>,
     /// `[N, num_value_heads, 2]`
     pub rates: Buffer<f32>,
-    /// Places of copies of the states after a row: `[N]`
+    /// Destinations for copies of the states after a row: `[N]`
     pub keeps: Buffer<DevicePtr<f32>>,
 }
 
@@ -169,13 +169,13 @@ impl DeltaScratch {
         [0, key, 2 * key].map(|before| self.raw.ptr().add(before))
     }
 
-    /// The same after them.
+    /// The same after their convolutions.
     pub fn mixed(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
         let key = MAX_ROWS * net.num_key_heads * key_stride(net);
         [0, key, 2 * key].map(|before| self.mixed.ptr().add(before))
     }
 
-    /// Numbers before the values in `mixed`.
+    /// Offset of the values in `mixed`.
     pub fn values(&self, spec: &ModelSpec) -> usize {
         spec.delta_net.map_or(0, |net| 2 * MAX_ROWS * net.num_key_heads * key_stride(&net))
     }
@@ -185,8 +185,8 @@ impl DeltaScratch {
 pub struct HeadScratch {
     /// Rows of a narrow pass: [`NARROW_ROWS`], or those of a decode step.
     pub rows: usize,
-    /// Queries `[rows, heads, head_dim]` of a layer; in a narrow pass of all, each in the room of the widest: the trace takes them at
-    /// the end.
+    /// Queries `[rows, heads, head_dim]` of a layer; in a narrow pass of all layers, each with room for the widest, because the trace
+    /// reads them at the end.
     pub q: Buffer<f32>,
     /// As `q`, without the last axis.
     pub states: Buffer<HeadState>,
@@ -214,13 +214,13 @@ impl HeadScratch {
     }
 }
 
-/// In errors; not counted, as it depends on what is asked.
+/// Name in errors; not counted, as the size depends on the request.
 const QUERIES: &str = "scratch memory (queries)";
 
 /// Rows of α* per launch.
 pub const QUERY_ROWS: usize = 64;
 
-/// Buffers of readings, reused.
+/// Buffers for reading back traces, reused.
 pub struct Queries {
     /// Positions.
     pub rows: Buffer<i32>,

@@ -10,12 +10,12 @@ use crate::model::config::DeltaNetSpec;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Numbers that a key takes in a state, its components and zeros.
+/// Elements that a key occupies in a state: its components, padded with zeros.
 pub fn key_stride(net: &DeltaNetSpec) -> usize {
     net.key_head_dim.next_multiple_of(16)
 }
 
-/// Numbers of all delta nets' states after one token, as `kernels/delta_net.cu` has them.
+/// Elements of all delta nets' states after one token, in the layout of `kernels/delta_net.cu`.
 pub fn numbers(spec: &ModelSpec) -> usize {
     let layers = spec.layers.len() - spec.attention_layers().count();
     spec.delta_net.map_or(0, |net| {
@@ -30,18 +30,18 @@ pub struct States {
     numbers: usize,
     /// After the last token that has entered.
     current: Buffer<f32>,
-    /// Tokens that this has seen; `None` from the beginning of a pass until its end.
+    /// Tokens that `current` has seen; `None` from the beginning of a pass until its end.
     len: Option<usize>,
     /// Copies by the number of tokens.
     kept: BTreeMap<usize, Rc<Buffer<f32>>>,
-    /// Copies that the pass in flight or the coming decode steps write.
+    /// Copies that the pass in flight or upcoming decode steps will write.
     coming: BTreeMap<usize, Rc<Buffer<f32>>>,
     /// Decode steps find `coming` here, by tokens / [`STATE_INTERVAL`].
     snapshots: Buffer<DevicePtr<f32>>,
 }
 
 impl States {
-    /// Of a sequence of at most `max` positions, before its first token.
+    /// States of a sequence of at most `max` positions, before its first token.
     pub fn new(device: &Device, spec: &ModelSpec, max: usize) -> Result<States, CudaError> {
         let numbers = numbers(spec);
         Ok(States {
@@ -55,7 +55,7 @@ impl States {
         })
     }
 
-    /// Addresses for kernels: the states, and places of copies.
+    /// Addresses for kernels: the states, and the destinations of copies.
     pub fn view(&self) -> (DevicePtr<f32>, DevicePtr<DevicePtr<f32>>) {
         (self.current.ptr(), self.snapshots.ptr())
     }
@@ -66,7 +66,7 @@ impl States {
         self.len.filter(|len| *len <= positions).map_or(kept, |len| len.max(kept))
     }
 
-    /// Goes back to the states after `positions` tokens, which are held, and forgets later ones.
+    /// Rewinds to the states after `positions` tokens, which must be held, and drops later ones.
     pub fn resume(&mut self, positions: usize) -> Result<(), CudaError> {
         if self.len != Some(positions) {
             match self.kept.get(&positions) {
@@ -80,7 +80,7 @@ impl States {
         Ok(())
     }
 
-    /// Goes on from another sequence's states after `positions` tokens, which are held.
+    /// Continues from another sequence's states after `positions` tokens, which must be held.
     pub fn copy(&mut self, from: &States, positions: usize) -> Result<(), CudaError> {
         self.kept = from.kept.range(..=positions).map(|(tokens, kept)| (*tokens, kept.clone())).collect();
         if from.len == Some(positions) {
@@ -90,7 +90,7 @@ impl States {
         Ok(())
     }
 
-    /// The place of the copy of the states after `tokens` tokens in the pass in flight.
+    /// Where the pass in flight copies the states after `tokens` tokens.
     pub fn keep(&mut self, tokens: usize) -> Result<DevicePtr<f32>, CudaError> {
         if !self.coming.contains_key(&tokens) {
             let copy = self.device.allocate("a copy of the states of delta nets", self.numbers)?;
@@ -99,7 +99,7 @@ impl States {
         Ok(self.coming[&tokens].ptr())
     }
 
-    /// Makes room for copies of decode steps up to `tokens` tokens, from `first` on.
+    /// Makes room for the copies that decode steps write from `first` to `tokens` tokens.
     pub fn prepare(&mut self, first: usize, tokens: usize) -> Result<(), CudaError> {
         for number in first.div_ceil(STATE_INTERVAL)..=tokens / STATE_INTERVAL {
             if !self.coming.contains_key(&(number * STATE_INTERVAL)) {
@@ -110,13 +110,13 @@ impl States {
         Ok(())
     }
 
-    /// A row of the sequence has entered, its `tokens`-th.
+    /// Records that the sequence's `tokens`-th row has entered.
     pub fn enter(&mut self, tokens: usize) {
         self.kept.extend(self.coming.remove_entry(&tokens));
         self.len = Some(tokens);
     }
 
-    /// Size in bytes, those shared with forks included.
+    /// Size in bytes, including copies shared with forks.
     pub fn bytes(&self) -> usize {
         self.current.bytes() + self.snapshots.bytes() + self.kept.values().map(|kept| kept.bytes()).sum::<usize>()
     }

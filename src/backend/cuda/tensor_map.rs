@@ -1,4 +1,4 @@
-//! Descriptors for copies of whole tiles (TMA), the `TensorMap` of `kernels/hopper.cuh`.
+//! Descriptors for copies of whole tiles (TMA): the `TensorMap` of `kernels/hopper.cuh`.
 
 use super::context::driver_has;
 use super::error::{Context, CudaError};
@@ -9,32 +9,32 @@ use cudarc::driver::sys::{self, CUtensorMap};
 /// Rows and elements of k per tile: a row is 128 bytes, in chunks of 16 permuted by the row's number.
 const TILE: [u32; 2] = [64, 64];
 
-/// A matrix of f16 in tiles; opaque.
+/// An f16 matrix in tiles; opaque.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct TensorMap(CUtensorMap);
 
-// SAFETY: numbers and nothing else; zeros are a map of no matrix.
+// SAFETY: only integers; zeros describe no matrix.
 unsafe impl Zeroable for TensorMap {}
-// SAFETY: as above; the driver alone reads them, and 16 of 8 bytes leave no padding.
+// SAFETY: as above; only the driver reads them, and 16 words of 8 bytes leave no padding.
 unsafe impl Pod for TensorMap {}
 
 impl TensorMap {
-    /// Of no matrix, for unused parameters.
+    /// Describes no matrix, for unused parameters.
     pub const NONE: TensorMap = TensorMap(CUtensorMap { opaque: [0; 16] });
 
-    /// Whether the driver supports them: 12.0 and newer.
+    /// Whether the driver supports tensor maps: 12.0 and newer.
     pub fn supported() -> bool {
         driver_has(c"cuTensorMapEncodeTiled")
     }
 
-    /// Of an f16 matrix `[rows, width]`, aligned to 16 bytes as its rows are; elements of a tile beyond it are zeros.
+    /// Describes an f16 matrix `[rows, width]`, itself and its rows aligned to 16 bytes; a tile's elements beyond it are zeros.
     pub fn new(matrix: DevicePtr<u16>, rows: usize, width: usize) -> Result<TensorMap, CudaError> {
         let mut map = TensorMap::NONE;
         let sizes = [width as u64, rows as u64];
         let (stride, one) = ([2 * width as u64], [1, 1]);
-        // SAFETY: the driver has the call (`supported`); it reads two sizes, one stride, and two numbers of a tile and of
-        // steps, writes the map, and does not look at the matrix.
+        // SAFETY: the driver has the call (`supported`); it reads two sizes, one stride, two tile extents and two element
+        // strides, writes the map, and does not access the matrix.
         let made = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map.0,

@@ -1,6 +1,6 @@
 //! The weights on the device, copied from the memory map through pinned buffers: f32 and f16 matrices as they are, bf16
-//! ones in f16 with a power of two for each row, which is exact ([`narrow_weights`](super::abi::NarrowWeights)) and lets
-//! the tensor cores multiply them with f16 activations; or those of products in 8 bits, the CPU's numbers
+//! ones as f16 with a power of two for each row, which is exact ([`narrow_weights`](super::abi::NarrowWeights)) and lets
+//! the tensor cores multiply them with f16 activations; or matrices of products in 8 bits, with the CPU's values
 //! ([`pack_q8`](super::abi::PackQ8)); norm weights and biases in f32.
 
 use super::abi::{ExpertView, MatrixType, NarrowWeights, PackQ8, Q8Line, Stored, type_number};
@@ -26,16 +26,16 @@ const STAGE: usize = 16 << 20;
 /// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
     data: Rc<Buffer<u8>>,
-    /// `[out_features]` row scales, powers of two but where the model scales the product; `None`: 1.
+    /// `[out_features]` row scales, powers of two except where the model scales the product; `None`: 1.
     scales: Option<Buffer<f32>>,
     pub out_features: usize,
     pub in_features: usize,
     pub dtype: MatrixType,
 }
 
-/// Types of a model's matrices on the device. The embedding has that of its file, and so has another head in 8 bits.
+/// Types of a model's matrices on the device. The embedding keeps its file's type; with 8-bit weights it therefore has a separate head.
 pub struct MatrixTypes {
-    /// Names of those in 8 bits.
+    /// Names of the 8-bit ones.
     packed: HashSet<String>,
 }
 
@@ -45,12 +45,12 @@ impl MatrixTypes {
         MatrixTypes { packed: packed.map(|weight| weight.name.clone()).collect() }
     }
 
-    /// Of a product's matrix.
+    /// The type of a product's matrix.
     pub fn of(&self, weight: &Weight) -> MatrixType {
         if self.packed.contains(&weight.name) { MatrixType::Q8 } else { weight.dtype.into() }
     }
 
-    /// All that there are, each once.
+    /// The distinct types.
     pub fn all(&self, weights: &Weights) -> Vec<MatrixType> {
         let of_files = weights.matrices().into_iter().map(|weight| MatrixType::from(weight.dtype));
         let all: BTreeSet<_> = of_files.chain((!self.packed.is_empty()).then_some(MatrixType::Q8)).collect();
@@ -73,7 +73,7 @@ impl Matrix {
         self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
 
-    /// Its numbers, row by row.
+    /// Its values, row by row.
     pub fn read(&self, device: &Device) -> Result<Vec<f32>, CudaError> {
         let count = self.out_features * self.in_features;
         let numbers = match self.dtype {
@@ -107,11 +107,11 @@ pub type DeviceLayer = LayerWeights<Matrix, Buffer<f32>>;
 /// All weights of a model on the device.
 pub struct DeviceWeights {
     pub embedding: Matrix,
-    /// The projection over √hidden_size, its norm over √2 and with what is added to norms.
+    /// With the projection divided by √hidden_size; its norm includes the weight offset and is divided by √2.
     pub layer_inputs: Option<LayerInputs<Matrix, Buffer<f32>>>,
     pub layers: Vec<DeviceLayer>,
     pub types: MatrixTypes,
-    /// The experts of each layer, as kernels have them.
+    /// The experts of each layer, in the kernels' layout.
     pub experts: Vec<Buffer<ExpertView>>,
     pub final_norm: Buffer<f32>,
     /// A power of two that scales final hidden states into the range of f16: no element of a normed row exceeds
@@ -119,13 +119,13 @@ pub struct DeviceWeights {
     pub hidden_scale: f32,
     /// `None`: the embedding.
     head: Option<Matrix>,
-    /// `[hidden_size]` ones, the weights of a norm that leaves its input as it is.
+    /// `[hidden_size]` ones, the weights of an identity norm.
     pub ones: Buffer<f32>,
 }
 
 impl DeviceWeights {
-    /// Copies everything, in 8 bits if there are kernels that pack it; `progress` gets the bytes copied so far and the bytes of all
-    /// matrices.
+    /// Copies everything, in 8 bits if the kernels that pack it are loaded; `progress` receives the bytes copied so far and the bytes of
+    /// all matrices.
     pub fn upload(
         device: &Device,
         weights: &Weights,
@@ -137,12 +137,12 @@ impl DeviceWeights {
         let types = MatrixTypes::new(weights, format);
         let (embedding, head) = (&weights.embedding, &weights.head);
         let is_embedding = head.name == embedding.name;
-        // in 8 bits the head is copied beside the embedding
+        // in 8 bits, the head is copied in addition to the embedding
         let (tied, again) = (is_embedding && types.of(head) != MatrixType::Q8, is_embedding.then_some(head));
         let again = again.filter(|_| !tied);
         let others = weights.matrices().into_iter().filter(|weight| weight.name != embedding.name).chain(again);
         let held: usize = others.map(|weight| types.bytes(weight)).sum();
-        // while it is packed, a matrix lies beside what becomes of it
+        // while a matrix is being packed, both of its forms are in memory
         let packed = weights.products().filter(|weight| types.of(weight) == MatrixType::Q8);
         let wanted = embedding.byte_len() + held + packed.map(Weight::byte_len).max().unwrap_or(0);
         let total = weights.byte_len() + again.map_or(0, Weight::byte_len);
@@ -176,7 +176,7 @@ impl DeviceWeights {
     }
 }
 
-/// The experts of a layer, for the kernels; none of a layer that has no choice.
+/// The experts of a layer, for the kernels; none for a layer without a router.
 fn expert_views(device: &Device, layer: &DeviceLayer) -> Result<Buffer<ExpertView>, CudaError> {
     let view = |Expert { gate, up, down }: &Expert<Matrix>| ExpertView {
         gate: gate.ptr(),
@@ -203,7 +203,7 @@ pub fn expert_type(weights: &Weights) -> Option<MatrixType> {
     mixed.experts.first().map(|expert| expert.gate.dtype.into())
 }
 
-/// The kernels' requirements on a model's shape: the first that is not met.
+/// Checks the kernels' requirements on a model's shape; reports the first one not met.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) -> Result<(), CudaError> {
     let experts = spec.experts.as_ref();
     let packed_experts = experts.filter(|_| !format.is_file());
@@ -229,7 +229,7 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) ->
     let vocab = vocab.map(|size| format!("vocab_size is {size}: expected at most 2^20"));
     let delta_net = spec.delta_net.as_ref().and_then(|net| {
         let (keys, key, values, value) = (net.num_key_heads, net.key_head_dim, net.num_value_heads, net.value_head_dim);
-        // products of wide passes with 16-bit weights have two outputs at a time
+        // products of wide passes with 16-bit weights compute two outputs at a time
         let in_pairs = weights.layers.iter().any(|layer| on_device(&layer.q) == MatrixType::F16);
         let odd = in_pairs && net.widths()[0] % 2 != 0;
         let unfit = key > MAX_KEY_DIM || odd || value % 4 != 0 || net.widths()[2] % 8 != 0;
@@ -386,7 +386,7 @@ impl Uploader<'_> {
         })
     }
 
-    /// A matrix in its file's type, bf16 in f16.
+    /// A matrix in its file's type, bf16 as f16.
     fn stored(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
         let data = self.bytes(weight)?;
         let (out_features, in_features) = (weight.rows, weight.in_features);

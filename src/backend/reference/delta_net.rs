@@ -1,27 +1,28 @@
-//! The gated delta net to read: what takes attention's place in most layers of Qwen 3.5. A value head's memory is a matrix S `[d_k,
-//! d_v]` that maps keys to values. Row T decays it, corrects its value for the row's key, and reads it with the row's query:
+//! The gated delta net, reference version: it replaces attention in most layers of Qwen 3.5. A value head's memory is a matrix S
+//! `[d_k, d_v]` that maps keys to values. Row T decays it, corrects its value for the row's key, and reads it with the row's
+//! query:
 //!
 //! ```text
 //! S ← α S      S ← S + k (β (v − Sᵀ k))ᵀ      out = Sᵀ q / √d_k      α = e^(−e^A_log · softplus(a + dt_bias))      β = sigmoid(b)
 //! ```
 //!
-//! where q, k and v come from causal convolutions over the last rows, one for every component, and q and k have length 1. The
-//! sums are f64, and S is one.
+//! where q, k and v come from causal convolutions over the last rows, one per component, and q and k have length 1. Sums are f64,
+//! S included.
 
 use super::{Model, activate};
 use crate::model::config::Activation;
 use crate::model::weights::DeltaNetWeights;
 use std::collections::HashMap;
 
-/// By (layer, position), as the KV cache: all states follow from them.
+/// By (layer, position), like the KV cache: all states can be recomputed from them.
 pub(super) type Inputs = HashMap<(usize, usize), Input>;
 
-/// A row's inputs of a delta net.
+/// A row's inputs to a delta net.
 #[derive(Clone)]
 pub(super) struct Input {
-    /// Of the three convolutions: `[3][components]`
+    /// To the three convolutions: `[3][components]`
     pub(super) qkv: [Vec<f32>; 3],
-    /// α and β of every value head.
+    /// α and β per value head.
     rates: Vec<(f64, f64)>,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct State {
 }
 
 impl Model {
-    /// Of a row's normed input `[hidden_size]`; `None` where the layer has attention.
+    /// From a row's normed input `[hidden_size]`; `None` if the layer has attention.
     pub(super) fn delta_input(&self, layer: usize, h: &[f32]) -> Option<Input> {
         let w = &self.weights.layers[layer];
         let net = w.delta_net.as_ref()?;
@@ -44,7 +45,7 @@ impl Model {
         })
     }
 
-    /// The output of a row, `[num_value_heads, d_v]`. A state that does not end at the row before is computed again from the first.
+    /// The output of a row, `[num_value_heads, d_v]`. A state that does not end at the previous row is recomputed from the first.
     pub(super) fn recall(&self, layer: usize, inputs: &Inputs, row: usize, state: &mut State) -> Vec<f32> {
         if state.len != row {
             *state = State::default();
@@ -76,7 +77,7 @@ impl Model {
         answers
     }
 
-    /// act(Σ_t w_t x_{T−t}), for every component by itself; before the first row x is 0.
+    /// act(Σ_t w_t x_{T−t}), for each component separately; before the first row x is 0.
     fn convolve(&self, layer: usize, inputs: &Inputs, row: usize, part: usize) -> Vec<f32> {
         let (Some(net), Some(w)) = (&self.spec.delta_net, &self.weights.layers[layer].delta_net) else {
             return Vec::new();
@@ -90,7 +91,7 @@ impl Model {
         (0..width).map(|i| activate(self.spec.activation, sum(i)) as f32).collect()
     }
 
-    /// A layer's gated output of its heads: out · sigmoid(gate), in a delta net norm(out) · silu(gate), head by head.
+    /// A layer's gated head outputs: out · sigmoid(gate), in a delta net norm(out) · silu(gate), head by head.
     pub(super) fn gated(&self, layer: usize, out: &[f32], gate: &[f32]) -> Vec<f32> {
         let gate = gate.iter().map(|x| f64::from(*x));
         let Some(net) = &self.weights.layers[layer].delta_net else {

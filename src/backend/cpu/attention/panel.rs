@@ -11,20 +11,20 @@ pub struct Panel {
     pub stride: usize,
 }
 
-/// The right factor, of which rows `inner` count.
+/// The right factor, of which only rows `inner` are used.
 #[derive(Clone)]
 pub struct Block<E> {
     pub data: *const E,
-    /// From a row to the next, and in a row from sixteen columns to the next sixteen.
+    /// Strides between rows, and within a row between groups of sixteen columns.
     pub stride: usize,
     pub apart: usize,
     pub inner: Range<usize>,
 }
 
-/// out[g, j] = Σ_{i in inner} a[g, i] · b[i, j], i ascending, whatever the tile: `out` is `[a.rows, columns]`.
+/// out[g, j] = Σ_{i in inner} a[g, i] · b[i, j], i ascending, for any tile size: `out` is `[a.rows, columns]`.
 ///
 /// # Safety
-/// Shapes as said; `columns` is a multiple of [`LANES`]; and [`Simd`]'s contract.
+/// Shapes as stated; `columns` is a multiple of [`LANES`]; and [`Simd`]'s contract.
 #[inline(always)]
 pub unsafe fn panel_product<S: Simd, E: Stored>(a: Panel, b: Block<E>, columns: usize, out: *mut f32) {
     let mut column = 0;

@@ -36,17 +36,17 @@ impl<K: Stored> Kernel for Scores<'_, K> {
     }
 }
 
-/// w over one chunk of a row in which it is not 1 everywhere.
+/// w over one chunk of a row, if it is not 1 everywhere.
 pub struct Reweighting {
     weights: [f32; CHUNK],
     /// ln w, and 0 where w is 0.
     logs: [f32; CHUNK],
-    /// A summand that takes scores out of the maximum: [`MASKED`] where w is 0, 0 elsewhere.
+    /// Added to scores to exclude them from the maximum: [`MASKED`] where w is 0, 0 elsewhere.
     masks: [f32; CHUNK],
 }
 
 impl Reweighting {
-    /// Of the chunk from position `start`, of which row `row` attends to `valid`; `None` where w is 1 at all of these.
+    /// For the chunk from position `start`, of which row `row` attends to `valid`; `None` if w is 1 at all of these.
     pub fn of(gamma: &Gamma, row: usize, start: usize, valid: &Range<usize>) -> Option<Reweighting> {
         let (last, nearest) = (start + valid.end - 1, gamma.values().len());
         if start > 0 && last + nearest < row {
@@ -73,7 +73,7 @@ pub enum Entropy<'a> {
     Reweighted(&'a Reweighting),
 }
 
-/// One row's scores of a chunk become their exponentials e^{s-m}, and states.
+/// Turns one row's scores of a chunk into exponentials e^{s-m}, and computes the states.
 pub struct Softmax<'a> {
     /// `[group, CHUNK]`
     pub scores: &'a mut [f32],

@@ -1,4 +1,4 @@
-//! The attention of one traced head, position by position: the rows of its attention that the chain needs.
+//! The attention of one traced head, position by position: the attention rows that the chain needs.
 
 use super::scores::{CHUNK, Scores};
 use super::{AttentionShape, chunks};
@@ -6,10 +6,10 @@ use crate::backend::cpu::cache::{KvCache, with_block};
 use crate::backend::cpu::norm;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 
-/// A head of a row: what its weights are computed from.
+/// A head of a row, with the inputs to its weights.
 #[derive(Clone, Copy, Debug)]
 pub struct RowHead<'a> {
-    /// Of the layer; of the model, l·H + h, where the layer is yet to be looked up.
+    /// Index in the layer; in the model, l·H + h, while the layer is yet to be looked up.
     pub head: usize,
     /// `[head_dim]`, rotated and scaled.
     pub query: &'a [f32],
@@ -64,7 +64,7 @@ fn each_weight(
     }
 }
 
-/// e^{min(s - m, 0)} / Z: positions above m' are those with weight 0.
+/// e^{min(s - m, 0)} / Z: only positions with weight 0 are above m'.
 struct Weights<'a> {
     scores: &'a mut [f32; CHUNK],
     max: f32,

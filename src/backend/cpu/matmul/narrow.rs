@@ -1,11 +1,11 @@
-//! Products with a few rows of activations: a stream of weights from memory, widened in registers and used at once.
+//! Products with a few rows of activations: a stream of weights from memory, widened in registers and used immediately.
 
 use super::super::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
 use super::{Line, Product, Weight, are_bf16, with_weights};
 use std::ops::Range;
 
-/// The largest number of rows of activations for which streaming is faster: with more, laying out the weights for `wide`
-/// takes less time than widening them in every tile. Sixteen vectors of eight are too few to hide that of f16 and 8 bits.
+/// The largest number of rows of activations for which streaming is faster: beyond it, laying out the weights for `wide` takes less
+/// time than widening them in every tile. Sixteen vectors of eight lanes are too few to hide the widening of f16 and 8 bits.
 pub fn max_rows(isa: Isa, products: &[Product]) -> usize {
     match isa.registers() {
         32.. => 32,
@@ -15,10 +15,10 @@ pub fn max_rows(isa: Isa, products: &[Product]) -> usize {
     }
 }
 
-/// Number of register tiles of n rows. Each tile widens every weight, and needs registers for two outputs or more beside its rows, as
-/// an input is then loaded for two products. Four rows with 16 vectors of eight are one tile with one output: two were 8 % slower.
-/// A row each where there are no registers for tiles: sixteen lanes without vectors, unrolled for each of them, were a fifth of
-/// the crate's time in the optimizer.
+/// Number of register tiles for n rows. Each tile widens every weight, and needs registers for at least two outputs next to its
+/// rows, so that a loaded input serves two products. With 16 vectors of eight lanes, four rows are one tile with one output: two
+/// tiles were 8 % slower. One row each if there are no registers for tiles: sixteen lanes without vectors, unrolled for each of
+/// them, took a fifth of the crate's time in the optimizer.
 const fn tile_count<S: Simd>(n: usize) -> usize {
     match S::REGISTERS {
         32.. => n.div_ceil(8),
@@ -28,8 +28,7 @@ const fn tile_count<S: Simd>(n: usize) -> usize {
     }
 }
 
-/// Outputs of one task: some tasks for every thread, of 256 KiB at most where a weight has 16 bits.
-/// A multiple of every tile's outputs.
+/// Outputs of one task: several tasks per thread, of 256 KiB at most for 16-bit weights. A multiple of every tile's outputs.
 pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
     outs.div_ceil(8 * threads).min((1 << 17) / k.max(1)).max(1).next_multiple_of(24)
 }
@@ -107,7 +106,7 @@ impl Kernel for Narrow<'_> {
 }
 
 impl Narrow<'_> {
-    /// The tile for this number of rows: outputs at a time by the registers for accumulators.
+    /// The tile for this number of rows: outputs at a time are chosen by the registers available for accumulators.
     ///
     /// # Safety
     /// As for [`tiles`](Self::tiles).
@@ -140,8 +139,8 @@ impl Narrow<'_> {
         }
     }
 
-    /// All outputs, C at a time. Those of a tile are far apart, so that their weights come from memory in C streams,
-    /// each a long way in sequence: more than one stream of a core, and more than many short ones.
+    /// All outputs, C at a time. Those of a tile are far apart, so that their weights come from memory in C long sequential
+    /// streams: faster than one stream per core, and than many short ones.
     ///
     /// # Safety
     /// `S` as for [`Simd`], w is [rows, k], a tile of x has the R rows from `row`, and no other thread writes these outputs.
@@ -162,11 +161,10 @@ impl Narrow<'_> {
         }
     }
 
-    /// The accumulators of R rows and the C outputs from `out` that are `apart` from one another, with weights prefetched `ahead` bytes before
-    /// their use.
+    /// The accumulators of R rows and C outputs, spaced `apart` from `out` on, with weights prefetched `ahead` bytes before use.
     ///
     /// # Safety
-    /// As for [`tiles`](Self::tiles), and there are these outputs.
+    /// As for [`tiles`](Self::tiles), and these outputs exist.
     #[inline(always)]
     unsafe fn tile<S: Simd, W: Weight, const R: usize, const C: usize>(
         &self,
@@ -204,7 +202,7 @@ impl Narrow<'_> {
         }
     }
 
-    /// Adds up the lanes of a tile of accumulators and writes y[row + r, out + c·apart] for r < R and c < C, with the bias.
+    /// Sums the lanes of a tile of accumulators and writes y[row + r, out + c·apart] for r < R and c < C, with the bias.
     ///
     /// # Safety
     /// `S` as for [`Simd`]; no other thread is writing these elements of y.
@@ -246,8 +244,8 @@ impl Narrow<'_> {
     }
 }
 
-/// Sixteen inputs of R rows at x meet those of C outputs: acc[c][r] += w[c]·x[r]. There are fewer outputs than rows where
-/// registers are scarce, so the weights stay in them and the inputs pass by.
+/// Multiplies sixteen inputs of R rows at x by the weights of C outputs: acc[c][r] += w[c]·x[r]. There are fewer outputs than rows
+/// if registers are scarce, so the weights stay in registers and the inputs stream through.
 ///
 /// # Safety
 /// As for [`Simd`].

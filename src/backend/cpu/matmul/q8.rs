@@ -1,4 +1,4 @@
-//! Blocks of weights in 8 bits, as a vector of [`LANES`].
+//! Blocks of 8-bit weights, as a vector of [`LANES`].
 
 use super::super::simd::{Simd, Stored};
 use super::{LANES, Weight};

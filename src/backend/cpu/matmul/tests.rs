@@ -4,7 +4,7 @@ use super::super::simd::tiles::emulated::{self, Emulated};
 use super::super::simd::tiles::{DEPTH, Tiles};
 use super::*;
 
-/// Numbers in [-1, 1) of varied exponents.
+/// Numbers in [-1, 1) with varied exponents.
 struct Random(u64);
 
 impl Random {
@@ -98,18 +98,18 @@ fn by_definition_of_tiles(w: impl Fn(usize) -> bf16, x: &[f32], bias: Option<f32
     y.unwrap_or(0.0) + bias.unwrap_or(-0.0)
 }
 
-/// Eight bits of an input each: what the terms before leave, cut off after eight bits.
+/// One term of an input: the first eight bits of what the earlier terms leave.
 fn term_of(x: f32, term: usize) -> u16 {
     let upper = f32::from_bits(x.to_bits() >> 16 << 16);
     if term == 0 { (x.to_bits() >> 16) as u16 } else { term_of(x - upper, term - 1) }
 }
 
-/// The bits of y, which `multiply` writes over what was there, and nothing behind it.
+/// The bits of y, which `multiply` must overwrite, without writing beyond it.
 fn bits_of(w: &Matrix, n: usize, bias: Option<&[f32]>, multiply: impl FnOnce(Job)) -> Vec<u32> {
     let mut y = vec![7.0f32; n * w.rows + 3];
     multiply(Job { w: *w, bias, y: &mut y });
     assert_eq!(y.len(), n * w.rows);
-    // SAFETY: shortened, so that what was behind it is still there.
+    // SAFETY: only shortened, so the elements past the end are still there.
     unsafe { y.set_len(n * w.rows + 3) };
     assert_eq!(y.split_off(n * w.rows), [7.0; 3], "written beyond the end");
     y.iter().map(|v| v.to_bits()).collect()
@@ -186,7 +186,7 @@ fn tiles_give_every_element_as_defined_in_every_shape() {
         let owned = Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect());
         let Owned::Bf16(w) = &owned else { unreachable!() };
         let bias = numbers.take(rows);
-        // rows: one, those that fill one tile to six, and groups; a block and part of one
+        // rows: one, as many as fill one to six tiles, and groups; a block and part of one
         for n in [1, 2, 3, 5, 6, 10, 11, 16, 17, 26, 32, 33, 300] {
             if n == 300 && k > 160 {
                 continue;
@@ -249,7 +249,7 @@ fn error_is_within_the_bound() {
                     let (r, o) = (e / rows, e % rows);
                     let products = (0..k).map(|i| owned.get(o * k + i) as f64 * x[r * k + i] as f64);
                     let (exact, size) = products.fold((0.0, 0.0), |(e, s), p| (e + p, s + p.abs()));
-                    // The portable code rounds each product too, once more each: hence twice the steps.
+                    // The portable code also rounds each product: hence twice the steps.
                     let roundings = if isa.has_tiles() && matches!(owned, Owned::Bf16(_)) {
                         (39 + k.div_ceil(640)) as f64
                     } else {

@@ -1,14 +1,15 @@
 //! Products of bf16 weights in tile registers.
 //!
-//! A tile holds bf16 numbers, and an input is the sum of three: its first eight bits, the next eight, and the rest
-//! ([`split`]). So every product of a term with a weight is exact in f32, and each term has sums of its own. An element of the
-//! output is computed in one way, whatever the rows beside it and the threads: k in even cuts of at most [`CUT`] steps of 32; of
-//! each cut the sums of the three terms, step by step as [`Tiles`] defines them, from zero; these as first + (second + third);
-//! the cuts in order; then the bias.
+//! A tile holds bf16 values, and an input is the sum of three: its first eight bits, the next eight, and the rest ([`split`]).
+//! So every product of a term with a weight is exact in f32, and each term has its own sums. Every output element is computed
+//! the same way, regardless of the other rows and the threads: k in even cuts of at most [`CUT`] steps of 32; for each cut, the
+//! sums of the three terms, step by step as [`Tiles`] defines them, from zero; these combined as first + (second + third); the
+//! cuts in order; then the bias.
 //!
 //! *Error.* A product passes through at most 17 roundings in its step, one for each step of its cut, two where terms are added
-//! and one for each cut: |y - exact| ≤ γ(39 + ⌈k/640⌉) Σ|w||x| with γ as in the [module](super), since the terms of an input have
-//! its sign and their sizes add up to its own. Numbers below 2^-126 are zeros: at most 2^-126 (4 + |w| + |x|) more for each k.
+//! and one for each cut: |y - exact| ≤ γ(39 + ⌈k/640⌉) Σ|w||x| with γ as in the [module](super), since the terms of an input
+//! have its sign and their magnitudes add up to its own. Values below 2^-126 are flushed to zero: at most
+//! 2^-126 (4 + |w| + |x|) more for each k.
 //!
 //! [`few`] takes weights as they come from memory, [`many`] lays them out for blocks of rows.
 
@@ -25,8 +26,8 @@ use std::ops::Range;
 /// bf16 terms of an input.
 const TERMS: usize = 3;
 
-/// Max steps whose sums stay in tiles. In a cut, the weights that [`many`] multiplies at a time are most of the first-level cache,
-/// the inputs of its rows half of the second-level cache.
+/// Max steps whose sums stay in tiles. In a cut, the weights that [`many`] multiplies at a time fill most of the L1 cache, and
+/// the inputs of its rows half of the L2 cache.
 const CUT: usize = 20;
 
 #[inline(always)]
@@ -47,15 +48,15 @@ pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: 
     }
 }
 
-/// Division of k.
+/// Partition of k.
 #[derive(Clone, Copy)]
 struct Depth {
     k: usize,
-    /// The last is padded with zeros.
+    /// The last step is padded with zeros.
     steps: usize,
-    /// One where k is 0, too: there is an output.
+    /// One even if k is 0: there is an output.
     cuts: usize,
-    /// Steps of a cut. The last may have fewer.
+    /// Steps per cut. The last may have fewer.
     length: usize,
 }
 
@@ -72,7 +73,7 @@ impl Depth {
     }
 }
 
-/// A step's numbers of a row of k, padded with zeros.
+/// A step's elements of a row along k, padded with zeros.
 #[inline(always)]
 fn step_of<N: Copy>(row: &[N], step: usize, zero: N) -> [N; DEPTH] {
     let rest = &row[step * DEPTH..];
@@ -86,13 +87,13 @@ fn step_of<N: Copy>(row: &[N], step: usize, zero: N) -> [N; DEPTH] {
     }
 }
 
-/// The terms of a step's inputs, in bf16. Each has the first eight bits of what those before it leave, so three have all 24.
+/// The bf16 terms of a step's inputs. Each takes the first eight bits of what the previous ones leave, so three cover all 24.
 #[inline(always)]
 fn split(x: [f32; DEPTH]) -> [Line; TERMS] {
     const UPPER: u32 = 0xffff_0000;
     let (mut even, mut odd): ([f32; LANES], [f32; LANES]) = ([0.0; LANES], [0.0; LANES]);
     let mut terms = [[0; LANES]; TERMS];
-    // by index: iterators are not inlined here, and these loops are to become vectors
+    // by index: iterators are not inlined here, and these loops must be vectorized
     for i in 0..LANES {
         (even[i], odd[i]) = (x[2 * i], x[2 * i + 1]);
     }
@@ -107,7 +108,7 @@ fn split(x: [f32; DEPTH]) -> [Line; TERMS] {
     bytemuck::cast(terms)
 }
 
-/// A step's weights of sixteen outputs from `first`; those that are missing, or end before, are zeros.
+/// A step's weights of sixteen outputs from `first`; missing outputs and the end of k are padded with zeros.
 #[inline(always)]
 fn weights_of(product: &Product, first: usize, step: usize) -> [[bf16; DEPTH]; SIDE] {
     let mut padded = [[bf16::ZERO; DEPTH]; SIDE];

@@ -1,12 +1,11 @@
 //! Products with many rows of activations: sixteen outer products, one for each lane of the sums.
 //!
-//! A vector of sums holds one lane of sixteen outputs, where [`narrow`](super::narrow) has sixteen lanes of one output. So a
-//! register tile is 14 rows by 32 outputs of a lane, and takes a fifth of the inputs from the second-level cache that a tile
-//! of 4 × 6 outputs in all lanes would take. Lanes follow each other in the order in which the tree adds them up, so that at
-//! most four sums of an output wait for theirs, and every element is summed in the module's order, to the bit.
+//! A vector of sums holds one lane of sixteen outputs, whereas in [`narrow`](super::narrow) it holds sixteen lanes of one
+//! output. So a register tile is 14 rows by 32 outputs of a lane, and reads a fifth of the inputs from the L2 cache that a
+//! tile of 4 × 6 outputs in all lanes would read. Lanes are in the order in which the tree adds them up, so that at most four
+//! sums per output are pending, and every element is summed in the module's order, bit-exact.
 //!
-//! Both operands are laid out lane by lane: the inputs once for a product, the weights once for a strip of outputs and a block
-//! of rows.
+//! Both operands are laid out lane by lane: the inputs once per product, the weights once per strip and block of rows.
 
 use super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
@@ -16,25 +15,24 @@ use std::ops::Range;
 /// Outputs of one task, a multiple of every strip.
 pub const PANEL: usize = 32;
 
-/// Max rows of one task: enough for the layout of the weights to vanish beside them.
+/// Max rows of one task: enough to make the cost of laying out the weights negligible.
 const MAX_BLOCK: usize = 512;
 
-/// About how many rows meet one lane's weights, a few KiB in the first-level cache, before the next lane's turn: their
-/// waiting tiles stay in the second-level cache.
+/// Approximate number of rows multiplied by one lane's weights (a few KiB in the L1 cache) before the next lane's turn: their
+/// pending tiles stay in the L2 cache.
 const GROUP: usize = 112;
 
-/// Prefetch distance of a weight in bytes: a strip is read in one stream per output, more than
-/// the CPU follows by itself.
+/// Prefetch distance of weights in bytes: a strip is read in one stream per output, more than the CPU prefetches on its own.
 const AHEAD: usize = 256;
 
-/// Prefetch distance of an input, in numbers, where a step reads most of a cache line. A step of six takes a third of one: there
-/// the CPU follows by itself, and a prefetch a step costs a tenth of the speed.
+/// Prefetch distance of inputs, in elements, if a step reads most of a cache line. A step of six takes a third of one: there
+/// the CPU prefetches on its own, and one prefetch per step costs a tenth of the speed.
 const INPUTS_AHEAD: usize = 128;
 
 /// Lanes in the order of the leaves of the tree of [`Simd::sum`].
 const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
-/// Levels of that tree, its root included.
+/// Levels of that tree, including its root.
 const LEVELS: usize = LANES.ilog2() as usize + 1;
 
 /// Vectors of outputs in a strip, which is as wide as a register tile: 14 × 2 of 32 registers hold sums, 6 × 1 of 8.
@@ -42,8 +40,8 @@ const fn strip_vectors<S: Simd>() -> usize {
     if S::REGISTERS >= 32 { 2 } else { 1 }
 }
 
-/// Layout of the inputs [n, k] of a product for an instruction set: in groups of tiles of `height` rows, each
-/// [lanes][tiles of the group][steps][height] numbers. What the last step lacks of k, and the last tile of rows, are zeros.
+/// Layout of a product's inputs [n, k] for an instruction set: in groups of tiles of `height` rows, each
+/// [lanes][tiles of the group][steps][height] elements. The last step along k and the last tile of rows are padded with zeros.
 #[derive(Clone, Copy)]
 pub struct Layout {
     n: usize,
@@ -59,7 +57,7 @@ impl Layout {
             8.. => (5, 6),
             _ => (2, 2),
         };
-        // as even as can be: no tile is almost empty
+        // as even as possible, so that no tile is almost empty
         let height = n.div_ceil(n.div_ceil(max)).max(min);
         Layout { n, k, height }
     }
@@ -72,23 +70,23 @@ impl Layout {
         GROUP / self.height
     }
 
-    /// Numbers of all.
+    /// Elements in total.
     pub fn len(self) -> usize {
         self.tiles() * self.size() * LANES
     }
 
-    /// Numbers of a lane of a tile.
+    /// Elements of one lane of a tile.
     fn size(self) -> usize {
         self.steps() * self.height
     }
 
-    /// Start of a lane of the group that begins with tile `first`, whose tiles follow each other.
+    /// Start of a lane of the group that begins with tile `first`; its tiles are contiguous.
     fn lane(self, first: usize, lane: usize) -> usize {
         let tiles = self.group_tiles().min(self.tiles() - first);
         (first * LANES + lane * tiles) * self.size()
     }
 
-    /// Rows of a block: whole groups, so few that the product has about `blocks` of them, but no more than about
+    /// Rows of a block: whole groups, few enough that the product has about `blocks` blocks, but no more than about
     /// [`MAX_BLOCK`].
     pub fn block(self, blocks: usize) -> usize {
         let blocks = blocks.max(self.n.div_ceil(MAX_BLOCK));
@@ -106,7 +104,7 @@ pub struct Arrange<'a> {
     pub layout: Layout,
     pub x: &'a [f32],
     pub tile: usize,
-    /// [`Layout::len`] numbers
+    /// [`Layout::len`] elements
     pub to: &'a Disjoint<'a, f32>,
 }
 
@@ -122,10 +120,10 @@ impl Kernel for Arrange<'_> {
         for step in 0..layout.steps() {
             let (row, from, at) = (tile * height, step * LANES, step * height);
             if row + LANES <= n && from + LANES <= k && at + LANES <= size {
-                // what is written of the rows after the tile's is overwritten by the steps after this one
+                // anything written past the tile's rows is overwritten by later steps
                 let x = x[row * k + from..][..(LANES - 1) * k + LANES].as_ptr();
-                // SAFETY: there are sixteen inputs of sixteen rows at x; sixteen numbers of each lane are this tile's, which nobody
-                // else writes; started by `Isa::run`.
+                // SAFETY: there are sixteen inputs of sixteen rows at x; sixteen elements of each lane belong to this tile,
+                // which no other thread writes; started by `Isa::run`.
                 unsafe { S::transpose(x, k, to.at(start + at..start + at + (LANES - 1) * apart + LANES), apart) };
                 continue;
             }
@@ -150,18 +148,18 @@ pub struct Wide<'a> {
     pub rows: Range<usize>,
     /// At most [`PANEL`].
     pub outs: Range<usize>,
-    /// Of [`scratch_len`].
+    /// At least [`scratch_len`] long.
     pub scratch: &'a mut [Line],
 }
 
-/// Lines that [`Wide`] needs beside the registers: the weights of a strip, and the waiting tiles of a group.
+/// Lines that [`Wide`] needs in addition to registers: the weights of a strip, and the pending tiles of a group.
 pub fn scratch_len(k: usize) -> usize {
     let widest = PANEL / LANES;
     LANES * lane_lines(k, widest) + LEVELS * GROUP * widest
 }
 
-/// Lines of a lane's weights in a strip of `vectors`; one more than they take, as lanes a multiple of a page apart would meet in
-/// one set of the cache.
+/// Lines of a lane's weights in a strip of `vectors`; one more than needed, since lanes a multiple of a page apart would map
+/// to the same cache set.
 fn lane_lines(k: usize, vectors: usize) -> usize {
     k.div_ceil(LANES) * vectors + 1
 }
@@ -209,7 +207,7 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Widens the strip's weights, and lays them out; outputs that it lacks are zeros.
+    /// Widens the strip's weights and lays them out; missing outputs are zeros.
     ///
     /// # Safety
     /// `S` as for [`Simd`], w is [rows, k].
@@ -221,8 +219,8 @@ impl Strip<'_> {
         for vector in 0..strip_vectors::<S>() {
             for step in 0..k.div_ceil(LANES) {
                 let (first, from) = (self.outs.start + vector * LANES, step * LANES);
-                // SAFETY: a row of w has k weights, those before the strip's end exist; from this vector of the first lane on
-                // there are the others, each `lane` numbers further.
+                // SAFETY: a row of w has k weights, and those before the strip's end exist; the other lanes follow this
+                // vector of the first lane, each `lane` elements further.
                 unsafe {
                     let p = W::at(w.as_ptr(), first * k + from);
                     if first + LANES <= self.outs.end && from + LANES <= k {
@@ -286,8 +284,8 @@ impl Strip<'_> {
         }
     }
 
-    /// Adds to a tile of a lane the waiting ones that complete a branch of the tree of sums with it. What becomes of it waits
-    /// for the next, the root for being written.
+    /// Adds to a lane's tile the pending ones that complete a branch of the sum tree with it. The result stays pending for
+    /// the next, the root for being written.
     ///
     /// # Safety
     /// `S` as for [`Simd`].
@@ -318,10 +316,10 @@ impl Strip<'_> {
     }
 }
 
-/// One lane of a register tile: R inputs a step at x meet C vectors of weights at w.
+/// One lane of a register tile: R inputs per step at x times C vectors of weights at w.
 ///
 /// # Safety
-/// As for [`Simd`]; `steps` steps of R numbers at x and C vectors at w.
+/// As for [`Simd`]; `steps` steps of R elements at x and C vectors at w.
 #[inline(always)]
 unsafe fn lane_of_tile<S: Simd, const R: usize, const C: usize>(
     x: *const f32,

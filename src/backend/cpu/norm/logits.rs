@@ -4,7 +4,7 @@ use super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::vector;
 use crate::backend::distribution::LogitSums;
 
-/// Logits whose exponentials are added up in f32, 32 to a lane, before they go to the f64 sums.
+/// Logits whose exponentials are summed in f32, 32 per lane, before they are added to the f64 sums.
 const BLOCK: usize = 32 * LANES;
 
 /// Statistics of a row's softmax for the sampler and the trace.
@@ -14,7 +14,7 @@ pub struct LogitStats {
     pub lse: f64,
     /// -Σ p ln p in nats.
     pub entropy: f64,
-    /// The index of the largest logit; of equal ones, the lowest.
+    /// The index of the largest logit; ties: the lowest.
     pub argmax: usize,
 }
 
@@ -33,7 +33,7 @@ pub fn argmax(isa: Isa, x: &[f32]) -> (f32, usize) {
     (max, start + offset)
 }
 
-/// The largest logit, and the start of the first block that has it.
+/// The largest logit, and the start of the first block that contains it.
 struct Max<'a>(&'a [f32]);
 
 impl Kernel for Max<'_> {
@@ -42,7 +42,7 @@ impl Kernel for Max<'_> {
     fn run<S: Simd>(self) -> (f32, usize) {
         let mut best = (f32::NEG_INFINITY, 0);
         for (i, block) in self.0.chunks(BLOCK).enumerate() {
-            // SAFETY: started by `Isa::run`. `max` keeps its second argument when one is NaN.
+            // SAFETY: started by `Isa::run`. `max` returns its second argument if one is NaN.
             let max = unsafe {
                 let mut max = S::splat(f32::NEG_INFINITY);
                 for i in 0..block.len().div_ceil(LANES) {
@@ -91,7 +91,7 @@ impl Kernel for Sums<'_> {
                 let (mut lanes_z, mut lanes_t) = (S::splat(0.0), S::splat(0.0));
                 for i in 0..block.len().div_ceil(LANES) {
                     let x = vector::<S>(block, i, f32::NEG_INFINITY);
-                    // e^-100 counts as 0, and 0·-100 is 0 where 0·-∞ were NaN
+                    // e^-100 counts as 0, and 0·-100 is 0 where 0·-∞ would be NaN
                     let d = S::max(S::splat(-100.0), S::sub(x, S::splat(self.max)));
                     let e = S::exp(d);
                     lanes_z = S::add(lanes_z, e);
@@ -105,13 +105,13 @@ impl Kernel for Sums<'_> {
     }
 }
 
-/// [`LogitSums`] of a row whose largest logit is `max`; the exponentials' sums err as those of `from_max`.
+/// [`LogitSums`] of a row whose largest logit is `max`; the exponentials' sums have the same error as in `from_max`.
 pub fn logit_sums(isa: Isa, x: &[f32], max: f32) -> LogitSums {
     let (half, quarter) = isa.run(RootSums { x, max });
     LogitSums { deviation: deviation(x, max), half, quarter }
 }
 
-/// Σ (x − max) in f64, lane by lane, which the compiler turns into vector instructions.
+/// Σ (x − max) in f64, lane by lane, so that the compiler vectorizes it.
 fn deviation(x: &[f32], max: f32) -> f64 {
     let (chunks, rest) = x.as_chunks::<LANES>();
     let mut lanes = [0.0f64; LANES];
@@ -150,8 +150,8 @@ impl Kernel for RootSums<'_> {
     }
 }
 
-/// The k largest values with their indices, largest first, equal ones by index; NaN is skipped. One pass: almost
-/// all values of a long row are below the k-th so far, and only the others cost more than a comparison.
+/// The k largest values with their indices, largest first, ties by index; NaN is skipped. One pass: almost all values
+/// of a long row are below the k-th so far, and only the rest cost more than a comparison.
 pub fn top_k(x: &[f32], k: usize) -> Vec<(u32, f32)> {
     const SKIP: usize = 64;
     let mut top: Vec<(u32, f32)> = Vec::with_capacity(k + 1);

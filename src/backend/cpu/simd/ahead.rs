@@ -2,17 +2,17 @@
 
 use std::sync::OnceLock;
 
-/// Bytes of one stream that may be on their way, at most.
+/// Max bytes of one stream in flight.
 const MAX_AHEAD: usize = 2048;
 
-/// A first-level cache of this size or less takes [`SMALL_CACHE_IN_FLIGHT`] bytes at a time.
+/// An L1 cache up to this size is limited to [`SMALL_CACHE_IN_FLIGHT`].
 const SMALL_CACHE: usize = 32 << 10;
 
-/// Bytes of all streams together that may be on their way into a [`SMALL_CACHE`].
+/// Max bytes of all streams together in flight into a [`SMALL_CACHE`].
 const SMALL_CACHE_IN_FLIGHT: usize = 2048;
 
-/// Bytes between the place that a kernel reads in each of `streams` streams and the one that it prefetches: what memory
-/// delivers to a core in the time that it takes to answer. Measured, not derived (`benches/NOTES.md`, "Reading weights").
+/// Bytes between a kernel's read position in each of `streams` streams and its [`prefetch`] position: what memory
+/// delivers to a core within its latency. Measured, not derived (`benches/NOTES.md`, "Reading weights").
 ///
 /// [`prefetch`]: super::Simd::prefetch
 pub fn bytes_ahead(streams: usize) -> usize {
@@ -23,7 +23,7 @@ pub fn bytes_ahead(streams: usize) -> usize {
     }
 }
 
-/// Bytes of a core's first-level data cache, if Linux reports them.
+/// Bytes of a core's L1 data cache, if Linux reports them.
 fn first_level_cache() -> Option<usize> {
     let caches = "/sys/devices/system/cpu/cpu0/cache";
     let read = |index: u32, what: &str| std::fs::read_to_string(format!("{caches}/index{index}/{what}")).ok();
@@ -34,7 +34,7 @@ fn first_level_cache() -> Option<usize> {
     parse_size(&read(index, "size")?)
 }
 
-/// `"32K\n"`, as Linux writes sizes of caches, in bytes.
+/// Parses a cache size as Linux writes it, `"32K\n"`, into bytes.
 fn parse_size(text: &str) -> Option<usize> {
     let kib: usize = text.trim().strip_suffix('K')?.parse().ok()?;
     kib.checked_mul(1 << 10)

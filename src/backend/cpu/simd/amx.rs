@@ -1,6 +1,6 @@
-//! Intel's Advanced Matrix Extensions. Their intrinsics are not stable, so the instructions are assembly.
+//! Intel's Advanced Matrix Extensions. Their intrinsics are not stable, so the instructions are inline assembly.
 //!
-//! The compiler uses no tile of its own accord, so what they hold lasts from one block of assembly to the next.
+//! The compiler never uses tiles on its own, so their contents persist from one assembly block to the next.
 
 use super::tiles::Tiles;
 use std::arch::asm;
@@ -45,7 +45,7 @@ static CONFIG: Config = Config {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// Runs `$body` with the constant `$tile`, as instructions name tiles by constants.
+/// Runs `$body` with the constant `$tile`, since instructions name tiles by constants.
 macro_rules! with_tile {
     ($number:expr, $tile:ident => $body:expr) => {
         with_tile!(@ $number, $tile => $body, 0 1 2 3 4 5 6 7)
@@ -61,7 +61,7 @@ macro_rules! with_tile {
     };
 }
 
-/// The product of these tiles, of those listed.
+/// The product of these tiles, which must be among those listed.
 macro_rules! dot {
     ($tiles:expr, $($sums:literal $left:literal $right:literal),+) => {
         match $tiles {
@@ -74,7 +74,7 @@ macro_rules! dot {
     };
 }
 
-// SAFETY (all): by the trait's contract the instructions exist and that pointers are valid.
+// SAFETY (all): by the trait's contract the instructions exist and pointers are valid.
 impl Tiles for Amx {
     inlined! {
         open() = asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, preserves_flags, readonly));

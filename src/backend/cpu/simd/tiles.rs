@@ -1,9 +1,9 @@
-//! Tile registers: units that multiply sixteen rows with sixteen columns of bf16 numbers at once.
+//! Tile registers: units that multiply sixteen rows by sixteen columns of bf16 values at a time.
 
 /// Rows of a tile, and columns of a tile of sums.
 pub const SIDE: usize = 16;
 
-/// Numbers along k that [`Tiles::dot`] adds up.
+/// Elements along k that one [`Tiles::dot`] sums.
 pub const DEPTH: usize = 32;
 
 /// Bytes of a row of any tile.
@@ -15,34 +15,34 @@ pub const TILE: usize = SIDE * ROW;
 /// Tile registers of a thread.
 pub const TILES: usize = 8;
 
-/// One thread's [`TILES`] tile registers. One holds sums, [16, 16] in f32; or is the left side of a product, [16 rows, 32 along k] in
-/// bf16; or the right side, [16 pairs along k, 16 columns, 2] in bf16.
+/// One thread's [`TILES`] tile registers. Each holds sums, [16, 16] in f32; or the left operand of a product, [16 rows, 32 along k]
+/// in bf16; or the right operand, [16 pairs along k, 16 columns, 2] in bf16.
 ///
-/// *Arithmetic* of [`dot`](Self::dot) (Intel's manual, TDPBF16PS), for each of the sums: products at even k are added up from
-/// zero in order, each step one fused multiply-add, those at odd k as well; the two sums are added, and then added to what
-/// there was. All of it rounds to nearest; subnormal operands and results are zeros. So a sum depends on its own row and
-/// column alone.
+/// *Arithmetic* of [`dot`](Self::dot) (Intel's manual, TDPBF16PS), for each sum: products at even k are accumulated from zero in
+/// order, each step one fused multiply-add, and likewise those at odd k; the two are added, and the result is added to the
+/// previous sum. Everything rounds to nearest; subnormal operands and results are flushed to zero. So a sum depends only on its
+/// own row and column.
 ///
 /// # Safety
-/// The CPU has the unit. Every function is called between [`open`](Self::open) and [`close`](Self::close) on the thread that
-/// called them. Pointers are valid for 16 rows of 64 bytes, `stride` bytes apart.
-#[allow(clippy::missing_safety_doc)] // said once, above
+/// The CPU has the unit. Every function is called between [`open`](Self::open) and [`close`](Self::close) on the thread that called
+/// them. Pointers are valid for 16 rows of 64 bytes, `stride` bytes apart.
+#[allow(clippy::missing_safety_doc)] // stated once, above
 pub trait Tiles {
-    /// Makes the registers ready.
+    /// Configures the registers.
     unsafe fn open();
-    /// Gives the registers up: a thread without them is cheaper to switch.
+    /// Releases the registers: a thread without them is cheaper to switch.
     unsafe fn close();
     unsafe fn zero(tile: usize);
     unsafe fn load(tile: usize, p: *const u8, stride: usize);
-    /// The same of what takes no room in the first-level cache from what stays there.
+    /// Like `load`, for streamed data that must not displace what stays in the L1 cache.
     unsafe fn load_passing(tile: usize, p: *const u8, stride: usize);
-    /// sums += left · right. An instruction names its tiles by constants, so left and right are 6 and 7 of sums 0 to 5, or 4 or 5 and
-    /// 6 or 7 of a square of sums 0 to 3, row by row.
+    /// sums += left · right. Instructions name tiles by constants, so only these combinations exist: left 6 and right 7 with sums 0
+    /// to 5; or left 4 or 5 and right 6 or 7 with a square of sums 0 to 3, row by row.
     unsafe fn dot(sums: usize, left: usize, right: usize);
     unsafe fn store(tile: usize, p: *mut u8, stride: usize);
 }
 
-/// The unit in software, for tests where no CPU has it and beside those that have.
+/// The unit in software, for tests on CPUs without it and for comparison on those with it.
 #[cfg(test)]
 pub mod emulated {
     use super::*;
@@ -50,7 +50,7 @@ pub mod emulated {
 
     pub struct Emulated;
 
-    /// Rows of words: sums, or two numbers of 16 bits, the lower one first.
+    /// Rows of words: sums, or two 16-bit values, the lower one first.
     type Tile = [[u32; SIDE]; SIDE];
 
     thread_local! {
@@ -69,7 +69,7 @@ pub mod emulated {
         if x.is_subnormal() { 0.0 * x } else { x }
     }
 
-    /// A number of 16 bits as the unit reads it.
+    /// A 16-bit value as the unit reads it.
     fn widened(x: u16) -> f32 {
         flushed(f32::from_bits(u32::from(x) << 16))
     }
@@ -86,7 +86,7 @@ pub mod emulated {
 
     impl Tiles for Emulated {
         unsafe fn open() {
-            // what nobody has set is seen: not a number, in f32 and in bf16
+            // exposes reads of unset registers: NaN in f32 and in bf16
             REGISTERS.set(Some([[[0x7fc0_7fc0; SIDE]; SIDE]; TILES]));
         }
         unsafe fn close() {

@@ -1,7 +1,7 @@
 //! The instruction sets of x86-64.
 //!
-//! SAFETY (whole module): by the trait's contract the instruction set's features are present and that pointers are valid
-//! for 16 elements, which is all that these intrinsics need.
+//! SAFETY (whole module): by the trait's contract the instruction set's features are present and pointers are valid for
+//! 16 elements, which is all that these intrinsics need.
 
 use super::{LANES, Simd};
 use half::{bf16, f16};
@@ -57,7 +57,7 @@ impl Simd for Avx512 {
         };
         transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) = {
             let mut quarter = 0;
-            // of four numbers of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
+            // four elements of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
             while quarter < LANES {
                 let mut v = [_mm512_setzero_ps(); 4];
                 for (i, v) in v.iter_mut().enumerate() {
@@ -101,7 +101,7 @@ inlined! {
     /// Eight bf16 widened.
     eight_bf16(p: *const bf16) -> __m256
         = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
-    /// Eight 8-bit numbers widened.
+    /// Eight i8 widened.
     eight_i8(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
     /// 2^n for eight lanes.
     eight_pow2(n: __m256) -> __m256 = {
@@ -160,7 +160,7 @@ impl Simd for Avx2 {
         };
         transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) = {
             let mut part = 0;
-            // of four numbers of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
+            // four elements of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
             while part < 2 * LANES {
                 let (first, quarter) = (part / LANES * 8, part % LANES);
                 let mut v = [_mm256_setzero_ps(); 4];

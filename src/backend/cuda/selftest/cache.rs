@@ -1,4 +1,4 @@
-//! Keys and values in the device's cache, as numbers.
+//! Keys and values in the device's cache, as f32.
 
 use super::super::CudaBackend;
 use super::super::error::CudaError;
@@ -14,14 +14,14 @@ struct Plane<'a> {
     part: usize,
     head: usize,
     buffer: &'a Buffer<u8>,
-    /// Bytes before those of the first row.
+    /// Byte offset of the first row.
     start: usize,
-    /// A number is the sum of `terms` of this type (two: `Halves` in `kernels/common.cuh`).
+    /// Each value is the sum of `terms` elements of this type (two: `Halves` in `kernels/common.cuh`).
     stored: DType,
     terms: usize,
 }
 
-/// All heads of a layer, from a row on, and head_dim.
+/// All heads of a layer, from `row` on; and head_dim.
 fn planes<'a>(backend: &'a CudaBackend, layer: usize, row: &Row) -> (Vec<Plane<'a>>, usize) {
     let (shape, capacity) = (backend.sequences.layer_shape(layer), backend.sequences.capacity(row.sequence));
     let (heads, head_dim) = (shape.kv_heads as usize, shape.head_dim as usize);
@@ -36,7 +36,7 @@ fn planes<'a>(backend: &'a CudaBackend, layer: usize, row: &Row) -> (Vec<Plane<'
     (planes.collect(), head_dim)
 }
 
-/// What the device holds.
+/// Reads the keys and values that the device holds.
 pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers, CudaError> {
     let (device, (planes, d)) = (&backend.device, planes(backend, layer, &rows[0]));
     let mut held = [(); 2].map(|()| vec![Vec::new(); rows.len()]);
@@ -50,7 +50,7 @@ pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers
     Ok(held)
 }
 
-/// Writes them, keys rounded to one term.
+/// Writes keys and values, keys rounded to one term.
 pub fn write(backend: &CudaBackend, layer: usize, rows: &[Row], numbers: &Numbers) -> Result<(), CudaError> {
     let ((planes, d), mut bytes) = (planes(backend, layer, &rows[0]), Vec::new());
     for Plane { part, head, buffer, start, stored, terms } in planes {

@@ -1,11 +1,11 @@
-//! The comparison of a device's numbers with the reference's, and which kernel is to blame where they differ.
+//! Compares a device's values with the reference's, and finds the kernel to blame where they differ.
 
 use super::ledger::{Finding, Ledger};
 use super::{Check, Worst};
 use crate::model::weights::DType;
 use std::collections::BTreeMap;
 
-/// Numbers that are compared: rows of any length, each with its own largest number.
+/// Values under comparison: rows of any length, each with its own maximum.
 pub type Rows = Vec<Vec<f64>>;
 
 pub fn lists<R: AsRef<[f32]>>(rows: &[R]) -> Rows {
@@ -16,7 +16,7 @@ pub fn rows(numbers: &[f32], width: usize) -> Rows {
     lists(&numbers.chunks(width).collect::<Vec<_>>())
 }
 
-/// An error bound: a share of the largest number of the row, and of the number itself what storing it rounds.
+/// An error bound: a share of the row's largest value, plus a share of the value itself for the rounding of its stored type.
 #[derive(Clone, Copy)]
 pub struct Bound {
     pub share: f64,
@@ -26,19 +26,19 @@ pub struct Bound {
 impl Bound {
     pub const EXACT: Bound = Bound { share: f64::EPSILON, rounding: 0.0 };
 
-    /// Arithmetic like that of f32: sums of up to a thousand terms have a few units of 2^-24, and six standard deviations of them are
-    /// 2^-19. Rounding one operand to 16 bits, a lost term, costs a share of 2^-12 or so.
+    /// Arithmetic like that of f32: sums of up to a thousand terms are off by a few units of 2^-24, and six standard deviations of
+    /// that are 2^-19. Rounding one operand to 16 bits, a lost term, costs a share of about 2^-12.
     pub const LIKE_F32: Bound = Bound { share: 1.0 / 65536.0, rounding: 0.0 };
 
-    /// Weights of attention and what is made of them: a weight's relative error is the absolute one of its score, and scores are up to
-    /// √head_dim, 22.6 in heads of 512. Six standard deviations of the difference of two are √2 · 22.6 · 2^-19 = 2^-14. A lost term costs
-    /// scores with a deviation of 3 some 2^-10.
+    /// Attention weights and what is derived from them: a weight's relative error is the absolute error of its score, and scores reach
+    /// √head_dim, 22.6 for a head_dim of 512. Six standard deviations of the difference of two are √2 · 22.6 · 2^-19 = 2^-14. A lost term
+    /// costs scores with a standard deviation of 3 about 2^-10.
     pub const OF_WEIGHTS: Bound = Bound { share: 1.0 / 4096.0, rounding: 0.0 };
 
-    /// Products of inputs that are rounded to f16: errors of up to 2^-11 of every term, of either sign.
+    /// Products of inputs rounded to f16: every term is off by up to 2^-11 of itself, with either sign.
     pub const ROUNDED: Bound = Bound { share: 1.0 / 1024.0, rounding: 0.0 };
 
-    /// The same numbers as this type stores them: neighbours are as far from each other.
+    /// The bound for the same values stored in this type: adds the distance between neighbouring representable values.
     pub fn stored(self, dtype: DType) -> Bound {
         let rounding = [(DType::F16, 1.0 / 1024.0), (DType::Bf16, 1.0 / 128.0)];
         let rounding = rounding.into_iter().find(|(of, _)| *of == dtype).map_or(0.0, |(_, rounding)| rounding);
@@ -47,7 +47,7 @@ impl Bound {
 }
 
 impl Ledger {
-    /// The comparison of all cases: whether it holds. `kernels` as [`Ledger::judged`] has them.
+    /// The comparison used by all cases; returns whether it holds. `kernels`: the names that [`Ledger::judged`] takes.
     pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> bool {
         let step = Some(self.steps.get()).filter(|_| kernels.is_empty());
         let (kernels, mut found) = (self.judged(kernels), found.into_iter().flatten());
@@ -69,10 +69,10 @@ impl Ledger {
         let holds = check.ok();
         let mut findings = self.findings.borrow_mut();
         match findings.iter_mut().rev().find(|other| step.is_some() && other.step == step) {
-            // a step is right if all that it leaves is
+            // a step is correct if all of its results are
             Some(other) => {
                 other.check.add(&check);
-                other.kernels = kernels; // with those launched since
+                other.kernels = kernels; // including those launched since
             }
             None if check.numbers > 0 && !kernels.is_empty() => findings.push(Finding { step, kernels, check }),
             None => {}
@@ -80,8 +80,8 @@ impl Ledger {
         holds
     }
 
-    /// Ends a case: whether all comparisons hold, which is what their kernels pass by. If not, notes as failed the kernel (or kernels,
-    /// if they cannot be told apart) that explains most of the others; suspects are those that have not passed, unless all have.
+    /// Ends a case; returns whether all comparisons hold. Kernels of those that hold pass; for the rest, records as failed the kernel (or
+    /// kernels, if they cannot be told apart) that explains most of them. Suspects are kernels that have not passed, unless all have.
     pub fn conclude(&self) -> bool {
         let findings = self.findings.take().into_iter();
         let (right, wrong): (Vec<Finding>, Vec<Finding>) = findings.partition(|finding| finding.check.ok());

@@ -1,4 +1,4 @@
-//! A self-test in progress: the kernels that have been launched, and what is found of each.
+//! A self-test in progress: the kernels launched so far, and the findings on each.
 
 use super::super::error::CudaError;
 use super::Check;
@@ -6,10 +6,10 @@ use super::record::Record;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-/// Kernels of a step whose results are read by themselves: what the step leaves says nothing of them.
+/// Kernels whose results are read separately: a step's output says nothing about them.
 const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];
 
-/// One comparison, or all those of a step, and whose work it is.
+/// One comparison, or all comparisons of a step, and the kernels they judge.
 pub struct Finding {
     pub step: Option<usize>,
     pub kernels: Vec<String>,
@@ -20,26 +20,26 @@ pub struct Finding {
 pub struct Ledger {
     pub device_name: String,
     pub is_child: bool,
-    /// Whether all kernels are tested: one that fails and has no fallback is left out, and the test goes on without it.
+    /// Whether all kernels are tested: one that fails and has no fallback is skipped, and the test continues without it.
     pub complete: bool,
     pub record: RefCell<Record>,
-    /// The name of the case, and its comparisons.
+    /// Name of the current case, and its comparisons.
     pub case: RefCell<String>,
     pub findings: RefCell<Vec<Finding>>,
-    /// Launched in the pass.
+    /// Kernels launched in the pass.
     pub pass: RefCell<BTreeSet<String>>,
-    /// Launched in its current step.
+    /// Kernels launched in its current step.
     pub step: RefCell<BTreeSet<String>>,
     /// Steps that have ended.
     pub steps: Cell<usize>,
-    /// Models made so far.
+    /// Models built so far.
     pub tries: Cell<u64>,
-    /// Launched last: to blame for a fault.
+    /// The kernel launched last, which is blamed for a fault.
     pub running: RefCell<Option<String>>,
 }
 
 impl Ledger {
-    /// Notes a launch: whether the kernel is launched. See [`Watch`](super::super::context::Watch).
+    /// Records a launch; returns whether to go ahead with it. See [`Watch`](super::super::context::Watch).
     pub fn begins(&self, kernel: &str) -> Result<bool, CudaError> {
         self.pass.borrow_mut().insert(kernel.to_owned());
         self.step.borrow_mut().insert(kernel.to_owned());
@@ -50,7 +50,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Notes the kernel that runs now; `None`: what goes wrong from now on is no kernel's fault.
+    /// Records the running kernel; `None`: no kernel is blamed for errors from here on.
     pub fn runs(&self, kernel: Option<&str>) {
         self.record.borrow().note_running(kernel);
         self.running.replace(kernel.map(str::to_owned));
@@ -68,7 +68,7 @@ impl Ledger {
         self.record.borrow().check(kernel).is_some_and(Check::ok)
     }
 
-    /// Whether a kernel fails whose name begins so.
+    /// Whether any kernel whose name starts with `names` has failed.
     pub fn failed_any(&self, names: &str) -> bool {
         self.record.borrow().failed().any(|check| check.kernel.starts_with(names))
     }
@@ -81,14 +81,14 @@ impl Ledger {
         self.end_step();
     }
 
-    /// Ends a step: what it has launched is judged.
+    /// Ends a step, whose launches have been judged.
     pub fn end_step(&self) {
         self.steps.set(self.steps.get() + 1);
         self.step.take();
     }
 
-    /// The kernels whose work the numbers are that are compared now: those of the pass whose names begin like one of `names`, or
-    /// without names those of the step. None if one of them has failed: nothing can be said.
+    /// The kernels that produced the values under comparison: those of the pass whose names start with one of `names`, or
+    /// without names those of the step. Empty if one of them has failed: the comparison is then meaningless.
     pub fn judged(&self, names: &[&str]) -> Vec<String> {
         let begins = |kernel: &String, names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
         let (step, pass) = (self.step.borrow(), self.pass.borrow());
@@ -103,7 +103,7 @@ impl Ledger {
         CudaError::SelfTest { kernel: kernel.to_owned(), device: self.device_name.clone(), reason }
     }
 
-    /// Why a kernel has failed.
+    /// Why a kernel failed.
     pub fn reason(&self, kernel: &str) -> String {
         self.record.borrow().check(kernel).map_or_else(String::new, Check::describe)
     }

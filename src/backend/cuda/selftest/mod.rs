@@ -1,10 +1,10 @@
-//! The self-test at first use. Before a device is first used, small random models go through the backend in step with the
-//! reference, and what every operation leaves is compared with f64 sums on the CPU: `model.rs` has the table of cases, `pair.rs` the
+//! The self-test at first use. Before a device is first used, small random models run through the backend in lockstep with the
+//! reference, and every operation's results are compared with f64 sums on the CPU: `model.rs` has the table of cases, `pair.rs` the
 //! steps, `compare.rs` the comparison. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
 //! fallback the model is not loaded. Verdicts are kept on disk.
 //!
-//! A step begins with the reference's numbers, so that a wrong kernel shows in its own steps alone. The device is waited for after
-//! every launch, so that a fault or a hang is that of the kernel launched last.
+//! A step starts from the reference's values, so that a faulty kernel shows only in its own steps. The device is synchronized after
+//! every launch, so that a fault or hang belongs to the kernel launched last.
 
 mod cache;
 mod child;
@@ -33,23 +33,23 @@ use std::rc::Rc;
 
 pub use child::run_if_child;
 
-/// Verdict on one kernel. `error` and `bound` are those of the number whose error is the largest share of its bound, relative to
-/// the largest number of its row.
+/// Verdict on one kernel. `error` and `bound` are those of the value whose error is the largest share of its bound, relative to
+/// the largest value of its row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Check {
     pub kernel: String,
-    /// Compared numbers.
+    /// Values compared.
     pub numbers: usize,
     #[serde(deserialize_with = "number")]
     pub error: f64,
     pub bound: f64,
-    /// The number itself.
+    /// The value itself.
     pub worst: Option<Worst>,
-    /// A fault or a hang, after which there are no numbers; or why there are none.
+    /// A fault or hang, after which there are no values; or why there are none.
     pub fault: Option<String>,
 }
 
-/// A compared number.
+/// A compared value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Worst {
     pub case: String,
@@ -60,7 +60,7 @@ pub struct Worst {
     pub found: f64,
 }
 
-/// JSON has null for NaN and infinity.
+/// JSON stores NaN and infinity as null.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -84,7 +84,7 @@ impl Check {
         self.fault.clone().unwrap_or_else(wrong)
     }
 
-    /// Whether a number with this error is worse than the worst so far.
+    /// Whether a value with this error is worse than the worst so far.
     fn is_worse(&self, error: f64, bound: f64) -> bool {
         let worse = error.is_nan() || error * self.bound > self.error * bound;
         self.worst.is_none() || worse && !self.error.is_nan()
@@ -105,11 +105,11 @@ struct SelfTest<'a> {
     device: &'a Device,
     files: &'a KernelFiles,
     ledger: Rc<Ledger>,
-    /// For child processes; taken by the first model that is not tested. `None` in a child.
+    /// For child processes; taken by the first untested model. `None` in a child.
     request: Option<Request>,
 }
 
-/// The test of early starts, among the kernels.
+/// Name of the early-start test among the kernels.
 const EARLY: &str = "early_starts";
 
 /// Tests a model's kernels, if that has not been done on this device, and replaces those that fail. Returns the device, with early
@@ -124,7 +124,7 @@ pub fn settle(
     variants: &Variants,
 ) -> Result<(Device, Vec<String>), CudaError> {
     if cfg!(test) {
-        // the library's tests are tests of the same kernels
+        // the library's tests cover the same kernels
         return Ok((device.with_early_starts().unwrap_or(device), Vec::new()));
     }
     let request = Request { ordinal: device.info.ordinal, variants: Some(variants.clone()), ..Request::default() };
@@ -155,7 +155,7 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     let models = request.variants.clone().map_or_else(every_variant, |variants| vec![variants]);
     let mut test = SelfTest::new(&device, &files, request);
     match test.models(&models) {
-        // after a fault in this process the device takes no more work: the table ends with it
+        // after a fault in this process the device accepts no more work: the table ends there
         Err(CudaError::SelfTest { .. }) | Ok(()) => {
             Ok(std::mem::take(&mut test.ledger.record.borrow_mut().known.checks))
         }
@@ -163,7 +163,7 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     }
 }
 
-/// What kernels are built for.
+/// All variants that kernels are built for.
 fn every_variant() -> Vec<Variants> {
     use DType::{Bf16, F16, F32};
     let caches = [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)];
@@ -185,15 +185,15 @@ fn every_variant() -> Vec<Variants> {
 impl<'a> SelfTest<'a> {
     fn new(device: &'a Device, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
         let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
-        // the parent of a child has the lock
+        // a child's parent holds the lock
         let record = RefCell::new(Record::open(device, files, !is_child));
         let device_name = device.info.name.clone();
         let ledger = Rc::new(Ledger { device_name, is_child, complete, record, ..Ledger::default() });
         SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
     }
 
-    /// Tests what is not tested yet of the models, in children if possible: attention with their head_dims and cache, and with
-    /// each type of weights all that there is beside it.
+    /// Tests the untested parts of the models, in child processes if possible: attention with their head_dims and cache types,
+    /// and everything else with each weight type.
     fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
         let (ledger, early) = (self.ledger.clone(), self.device.with_early_starts().is_some());
         let tested = |part: &String| ledger.record.borrow().known.tested.contains(part);
@@ -218,13 +218,13 @@ impl<'a> SelfTest<'a> {
                 let new: Vec<MatrixType> = types.iter().copied().filter(|t| !tested(&of_type(t))).collect();
                 self.model(variants, &new).or_else(|error| self.blame(error))?;
                 ledger.record.borrow_mut().known.tested.extend(parts);
-                ledger.record.borrow().save(); // with their kernels
+                ledger.record.borrow().save(); // with their kernels' checks
             }
         }
         Ok(())
     }
 
-    /// An error in a test: a fault, if it is the driver's and a kernel ran.
+    /// Handles an error in a test: a kernel's fault, if the driver reported it while one was running.
     fn blame(&self, error: CudaError) -> Result<(), CudaError> {
         let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, self.ledger.running()) else {
             self.ledger.runs(None);
@@ -239,20 +239,20 @@ impl<'a> SelfTest<'a> {
         Err(self.ledger.failure(&kernel, format!("{fault}, {after}")))
     }
 
-    /// Tests the kernels of a model with these types of weights, or without any those of attention alone. Each case is run until the
-    /// kernels that are left are right.
+    /// Tests the kernels of a model with these weight types, or only those of attention if there are none. Each case is repeated until
+    /// the remaining kernels are correct.
     fn model(&self, variants: &Variants, types: &[MatrixType]) -> Result<(), CudaError> {
         let (ledger, watch) = (&self.ledger, self.ledger.clone());
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
-        // in a complete test also what is used where those for Hopper, or all but plain ones, are missing
+        // a complete test also covers what is used if the Hopper kernels, or all but the plain ones, are missing
         let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
-        // some cases of attention have no weights in 8 bits
+        // some attention cases do not run with 8-bit weights
         let for_attention = types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
         for missing in missing {
             let own = |case: &Case, dtype: MatrixType| {
                 let packed = dtype != MatrixType::Q8 || !ledger.failed_any("pack_q8");
                 let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
-                // kernels for Hopper have blocks of one size
+                // Hopper kernels have a single block size
                 let hopper = missing.is_none()
                     && ["gemm_hopper", "gemm_gated_hopper"].iter().all(|kernel| ledger.passed(kernel));
                 let other = types.contains(&dtype) && needed && !(hopper && case.is_of_blocks());
@@ -276,10 +276,10 @@ impl<'a> SelfTest<'a> {
         Ok(())
     }
 
-    /// Captured decode steps in which kernels begin before those before them have ended.
+    /// Tests captured decode steps in which kernels start before their predecessors have ended.
     fn early_starts(&self, variants: &Variants) -> Result<(), CudaError> {
         let ledger = &self.ledger;
-        // nothing stands in the way of a launch here: none of a kernel that faults
+        // launches are not intercepted here, so there must be no kernel that faults
         let fault = ledger.complete && ledger.record.borrow().failed().next().is_some();
         let known = ledger.record.borrow().check(EARLY).is_some();
         let Some(early) = self.device.with_early_starts().filter(|_| !known && !fault) else { return Ok(()) };
@@ -292,7 +292,7 @@ impl<'a> SelfTest<'a> {
         Ok(())
     }
 
-    /// Replaces the kernels of a set that have failed; warnings for the user.
+    /// Replaces the failed kernels of a set; returns warnings for the user.
     fn replace_failed(&self, kernels: &mut KernelSet, variants: &Variants) -> Result<Vec<String>, CudaError> {
         let fails = |kernel: &str| self.ledger.failed(kernel);
         let on = |name: &str| format!("self-test on {} ({})", self.device.info.name, self.ledger.reason(name));

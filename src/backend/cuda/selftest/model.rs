@@ -15,9 +15,9 @@ use std::sync::Arc;
 pub enum Family {
     /// Rotation within the product, and more in-features than the warps of `gemv.cu` take at once.
     Llama,
-    /// Norms everywhere, softcaps, and a window in every other layer, biases, and gates of attention's output.
+    /// Norms everywhere, softcaps, a window in every other layer, biases, and gates on attention's output.
     Gemma,
-    /// A delta net before a layer of attention, gates, and experts.
+    /// A delta net before an attention layer, gates, and experts.
     Qwen,
 }
 
@@ -26,17 +26,17 @@ pub enum Family {
 pub struct Case {
     pub family: Family,
     pub rows: usize,
-    /// As in a decode step: a narrow pass, whatever its rows.
+    /// Runs as a decode step: a narrow pass, whatever its number of rows.
     pub decode: bool,
     pub traced: bool,
-    /// Whether its kernels of attention are those of a head_dim and types of the cache.
+    /// Whether it tests the attention kernels of a head_dim and cache types.
     pub attention: bool,
 }
 
 const LLAMA: Case = Case { family: Family::Llama, rows: 0, decode: false, traced: true, attention: false };
 const GEMMA: Case = Case { family: Family::Gemma, ..LLAMA };
 
-/// The table of cases: every kernel is launched in one of them. Variants for products of many rows are chosen by the layer's sizes.
+/// The table of cases: every kernel is launched in one of them. Product variants for many rows are chosen by the layer's sizes.
 pub const CASES: [Case; 11] = [
     Case { rows: 5, traced: false, attention: true, ..LLAMA },
     Case { rows: 9, ..LLAMA },
@@ -45,29 +45,29 @@ pub const CASES: [Case; 11] = [
     Case { rows: 22, attention: true, ..GEMMA },
     Case { rows: 66, traced: false, decode: true, ..GEMMA },
     Case { rows: 66, traced: false, ..GEMMA },
-    // choices of experts by themselves, and grouped
+    // expert choices one by one, and grouped by expert
     Case { family: Family::Qwen, rows: 5, ..LLAMA },
     Case { family: Family::Qwen, rows: 7, ..LLAMA },
     // one row: the ring of bulk copies
     Case { rows: 1, traced: false, ..LLAMA },
-    // of weights in 8 bits alone
+    // 8-bit weights only
     Case { rows: 17, traced: false, decode: true, ..LLAMA },
 ];
 
 impl Case {
-    /// Positions before the first row: several splits in `attn_decode`, and more than a window. None where they
-    /// would need a state or take time.
+    /// Positions before the first row: enough for several splits in `attn_decode`, and more than a window. None where they
+    /// would need a state or take long.
     pub fn context(&self) -> usize {
         if self.family == Family::Qwen || !self.traced { 0 } else { 130 }
     }
 
-    /// Whether it is there for products with weights of this type.
+    /// Whether it covers products with weights of this type.
     pub fn is_of(&self, dtype: MatrixType) -> bool {
         let q8 = dtype == MatrixType::Q8;
         if self.family == Family::Llama { q8 || !self.decode } else { !q8 }
     }
 
-    /// Whether it is there for blocks of all sizes in wide passes.
+    /// Whether it covers blocks of all sizes in wide passes.
     pub fn is_of_blocks(&self) -> bool {
         self.rows > 64 && !self.decode
     }
@@ -88,7 +88,7 @@ impl Family {
             "num_hidden_layers": 2, "head_dim": 64, "vocab_size": 264, "max_position_embeddings": 512,
             "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false
         });
-        // of weights in 8 bits a line of k is twice as long
+        // with 8-bit weights, a line of k is twice as long
         let lines = if variants.types == [MatrixType::Q8] { 256 } else { 128 };
         let own = match self {
             Family::Llama => json!({
@@ -127,8 +127,8 @@ impl Family {
         Ok(spec)
     }
 
-    /// Weights of type `dtype` on the device, those of keys stored as `keys`; and the same numbers in f32, which the reference widens
-    /// much faster than f16.
+    /// Weights of type `dtype` on the device, key projections stored as `keys`; and the same values in f32, which the reference
+    /// widens much faster than f16.
     pub fn weights(
         self,
         spec: &ModelSpec,
@@ -160,7 +160,7 @@ impl Family {
         let stored = Weights::random(spec, as_stored).map_err(unsupported)?;
         let wide = Weights::random(spec, widened).map_err(unsupported)?;
         let without_gates = |mut weights: Weights| {
-            // without a gate, and only then, attention's output is rounded in wide passes
+            // in wide passes, attention's output is rounded only without a gate
             let windows = weights.layers.iter_mut().zip(&spec.layers).filter(|(_, layer)| layer.window.is_some());
             windows.for_each(|(w, _)| (w.output_gate, w.output_gate_bias) = (None, None));
             Arc::new(weights)

@@ -1,5 +1,5 @@
-//! A small model on the device and in the reference, in step: every operation begins with the reference's numbers on both sides,
-//! and what it leaves is compared.
+//! A small model on the device and in the reference, in lockstep: every operation starts from the reference's values on both
+//! sides, and its results are compared.
 
 use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart, MatrixType};
@@ -24,23 +24,23 @@ use crate::model::config::LayerSpec;
 use crate::model::weights::{DType, Noise};
 use std::ops::ControlFlow;
 
-/// K: fewer heads than any model here has.
+/// K: less than the number of heads of any model here.
 const KEPT: usize = 2;
 
-/// Rows before the first one that is traced: the first two of a sequence attend to nothing.
+/// Rows before the first traced one: the first two of a sequence attend to nothing.
 const UNTRACED: usize = 3;
 
-/// Entropies that differ by less may be in either order.
+/// Entropies that differ by less may appear in either order.
 const NEAR: f32 = 1e-3;
 
-/// For the number of splits in `attn_decode`, few enough for one to have several chunks; and for the choice between variants of
-/// products, with which all are chosen.
+/// Two settings: for the number of splits in `attn_decode`, few enough that one has several chunks; and for the choice between
+/// product variants, such that all are chosen.
 const MULTIPROCESSORS: [usize; 2] = [1, 8];
 
-/// Captured steps of the test of early starts: as many run ahead.
+/// Captured steps in the early-start test: as many as run ahead.
 const STEPS: usize = 4;
 
-/// A kernel that works on what attention leaves of its heads, and those of attention.
+/// A kernel that consumes the per-head results of attention, and the attention kernels.
 const fn of_heads(kernel: &str) -> [&str; 4] {
     [kernel, "attn_decode", "attn_prefill", "plain_attn"]
 }
@@ -51,15 +51,15 @@ pub struct Pair<'a> {
     device: CudaBackend,
     reference: ReferenceBackend,
     case: &'a Case,
-    /// Of products.
+    /// Error bound of products.
     bound: Bound,
-    /// Of the pass.
+    /// Rows of the pass.
     rows: Vec<Row>,
     noise: Noise,
 }
 
 impl<'a> Pair<'a> {
-    /// A model with random weights of type `dtype`, without the kernels that fail; compares what is converted on the device.
+    /// A model with random weights of type `dtype`, without failing kernels; compares the weights converted on the device.
     pub fn new(
         test: &'a SelfTest,
         device: &Device,
@@ -69,7 +69,7 @@ impl<'a> Pair<'a> {
     ) -> Result<Pair<'a>, CudaError> {
         let mut variants = Variants { types: vec![dtype], ..variants.clone() };
         let (ledger, spec, cache) = (&*test.ledger, case.family.spec(&variants)?, variants.cache);
-        // kernels that are loaded twice are one, whose shared memory is that of the last load: enough for the model that waits
+        // a kernel loaded twice is the same one, with the last load's shared memory: enough for the model waiting to be used
         variants.layers = variants.layers.max(spec.attention_layers().count());
         variants.heads = variants.heads.max(spec.num_attention_heads);
         let packs = dtype == MatrixType::Q8;
@@ -99,19 +99,19 @@ impl<'a> Pair<'a> {
         }
         let rounds = dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
         let bound = if rounds { Bound::ROUNDED } else { Bound::LIKE_F32 };
-        // other numbers each time: what was left in memory is wrong
+        // different values each time: leftovers in memory must not pass
         let noise = Noise::new(ledger.tries.replace(ledger.tries.get() + 1));
         Ok(Pair { ledger, device, reference, case, bound, rows: Vec::new(), noise })
     }
 
-    /// Runs the case. A delta net's second pass is of a fork within the first one, from a copy of its states.
+    /// Runs the case. With a delta net, a second pass starts from a fork inside the first one, from a copy of its states.
     pub fn run(&mut self) -> Result<(), BackendError> {
         let rule = if self.case.family == Family::Gemma { EntropyRule::Regularized } else { EntropyRule::Exact };
         let first = self.case.context();
         let parts = HeadSelection { heads: KEPT, entropy: rule, wide: true, head_attention: true, layer_means: true };
         let options = self.case.traced.then_some(TraceOptions { first_row: first + UNTRACED, parts });
         let ids = [0, 1, 2].map(SequenceId);
-        self.both(|backend| backend.open(None))?; // others are not in the first slot
+        self.both(|backend| backend.open(None))?; // keeps the others out of the first slot
         self.both(|backend| backend.open(options))?;
         self.device.expect_fork(ids[1], UNTRACED);
         self.pass(ids[1], first)?;
@@ -122,7 +122,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Captured decode steps, whose log-probabilities are those of the kernels with this name.
+    /// Runs captured decode steps and attributes their log-probabilities to the kernels with this name.
     pub fn steps(&mut self, name: &str) -> Result<(), BackendError> {
         let vocabulary = self.device.spec.vocab_size;
         let [found, want] = self.both(|backend| {
@@ -135,7 +135,7 @@ impl<'a> Pair<'a> {
             }))?;
             Ok(found)
         })?;
-        // keys and values may be rounded the other way
+        // keys and values may round the other way
         self.ledger.compare(&[name], "log-probabilities", found, want, Bound::ROUNDED);
         Ok(())
     }
@@ -182,17 +182,17 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// The same on both sides: what is found, and what is expected.
+    /// Runs the same operation on both sides; returns `[found, expected]`.
     fn both<T>(&mut self, run: impl Fn(&mut dyn Backend) -> Result<T, BackendError>) -> Result<[T; 2], BackendError> {
         Ok([run(&mut self.device)?, run(&mut self.reference)?])
     }
 
-    /// Numbers of every row in the reference, one after the other.
+    /// Values of every row in the reference, concatenated.
     fn of_rows<'r>(&'r self, numbers: impl Fn(&'r PassRow) -> &'r [f32]) -> Vec<f32> {
         self.reference.pass.iter().flat_map(numbers).copied().collect()
     }
 
-    /// Compares the numbers of every row in a buffer, from a place on, and replaces them by the reference's.
+    /// Compares the values of every row in a buffer, from an offset on, and replaces them with the reference's.
     fn compare_and_set(
         &self,
         what: &str,
@@ -212,7 +212,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Gates, and keys, values and queries; of a delta net its values, after their convolution.
+    /// Compares gates, keys, values and queries; for a delta net, its values after their convolution.
     fn compare_projected(&mut self, layer: usize) -> Result<(), CudaError> {
         let gates = self.of_rows(|row| &row.gate);
         if !gates.is_empty() {
@@ -241,16 +241,16 @@ impl<'a> Pair<'a> {
         }
         self.hold(layer, &rows, found);
         let (what, mut want) = (format!("queries of layer {layer}"), self.of_rows(|row| &row.queries));
-        want.iter_mut().for_each(|q| *q *= self.device.spec.attention_scale); // which the reference's scores have
+        want.iter_mut().for_each(|q| *q *= self.device.spec.attention_scale); // the reference scales the scores instead
         let before = self.device.heads_before(layer) * self.device.widest_head();
         self.compare_and_set(&what, (&self.device.scratch.heads.q, before), want, self.bound)
     }
 
-    /// The heads' output, unless it is rounded; of traced rows the entropies of their reweighted attention; the first row's weights.
+    /// Compares the heads' output, unless it is rounded; reweighted-attention entropies of traced rows; and the first row's weights.
     fn compare_attended(&mut self, layer: usize) -> Result<(), BackendError> {
         let (device, heads) = (&self.device, self.device.spec.num_attention_heads);
         if device.spec.layers[layer].delta_net {
-            return Ok(()); // in the reference its norm follows
+            return Ok(()); // the reference applies its norm afterwards
         }
         let (states, count) = (&device.scratch.heads.states, self.case.rows * heads);
         let states: Vec<HeadState> = device.device.read(states, device.heads_before(layer), count)?;
@@ -276,7 +276,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// What is read of the trace that the pass has left.
+    /// Compares what is read back from the trace of the pass.
     fn compare_trace(&mut self) -> Result<(), BackendError> {
         let (id, mut clear) = (self.rows[0].sequence, Vec::new());
         let first_traced = self.case.context() + UNTRACED;
@@ -317,7 +317,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Predictions: without and with the sampler's sums over the whole vocabulary.
+    /// Compares predictions without and with the sampler's sums over the whole vocabulary.
     fn compare_predictions(&mut self) -> Result<(), BackendError> {
         let (vocabulary, position) = (self.device.spec.vocab_size, self.rows[0].position + 1);
         let choose = |sampling| Next::Choose(Choice { sampling, stream: 3, position, vocabulary });
@@ -346,7 +346,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// The sums of every chunk of the device's own logits.
+    /// Compares the sums over each chunk of the device's own logits.
     fn compare_parts(&self, count: usize) -> Result<(), CudaError> {
         let (device, head, spec) = (&self.device.device, &self.device.head, &self.device.spec);
         let logits: Vec<f32> = device.read(&head.logits, 0, count * spec.vocab_size)?;
@@ -361,7 +361,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Random keys and values before the first row.
+    /// Fills the positions before the first row with random keys and values.
     fn fill_context(&mut self) -> Result<(), CudaError> {
         let first = self.rows[0];
         self.device.reserve_positions(first.sequence, first.position + self.case.rows)?;
@@ -376,7 +376,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// The reference goes on with the keys and values that the device holds.
+    /// Makes the reference continue with the keys and values that the device holds.
     fn hold(&mut self, layer: usize, rows: &[Row], held: cache::Numbers) {
         let sequence = &mut self.reference.sequences[rows[0].sequence.0];
         for (numbers, of) in held.into_iter().zip([&mut sequence.keys, &mut sequence.values]) {
@@ -385,7 +385,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Nothing in place of numbers that are not finite.
+/// The default in place of results that are not finite.
 fn finite<T: Default>(found: Result<T, BackendError>) -> Result<T, BackendError> {
     match found {
         Err(BackendError::NotFinite { .. }) => Ok(T::default()),

@@ -1,5 +1,5 @@
-//! What is known on disk: a file per device, driver and set of kernels, and beside it, during a test, one that names the running
-//! kernel. By these a child process reports, and what a process has died in is known.
+//! On-disk results: one file per device, driver and set of kernels, and next to it, during a test, one that names the running
+//! kernel. Child processes report through these files, which also show the kernel in which a process died.
 
 use super::super::context::Device;
 use super::super::loader::KernelFiles;
@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the second file begins with.
+/// Prefix of the second file's content.
 const RUNNING: &str = "running ";
 
 #[derive(Default)]
@@ -26,14 +26,14 @@ pub struct Record {
 
 #[derive(Default, Serialize, Deserialize)]
 pub struct Known {
-    /// Of every kernel that was tested, in the order of the tests.
+    /// One per tested kernel, in test order.
     pub checks: Vec<Check>,
-    /// Parts of models that are tested.
+    /// Model parts that have been tested.
     pub tested: BTreeSet<String>,
 }
 
 impl Record {
-    /// `waits`: for the tests of other processes, if there are any.
+    /// `waits`: whether to wait for tests running in other processes.
     pub fn open(device: &Device, files: &KernelFiles, waits: bool) -> Record {
         let mut hasher = DefaultHasher::new();
         (&device.info.name, device.info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
@@ -42,7 +42,7 @@ impl Record {
         let path = folder.map(|folder| folder.join(format!("{:016x}", hasher.finish())));
         let mut record = Record { path, ..Record::default() };
         record.read();
-        // of a process that is at work, or of one that has died in its test
+        // left by a process that is still testing, or by one that died in its test
         if waits && record.running_file().is_some_and(|file| file.exists()) {
             record.lock();
         }
@@ -54,7 +54,7 @@ impl Record {
         self.known = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     }
 
-    /// Reads what a process has left that is gone: the kernel that was running has failed, for this reason.
+    /// Reads the record left by a dead process; the kernel it was running is marked failed, with this reason.
     pub fn take_over(&mut self, reason: &str) {
         self.read();
         let text = self.running_file().and_then(|file| cache::read(&file).ok());
@@ -69,17 +69,17 @@ impl Record {
         self.path.as_ref().map(|path| path.with_extension("running"))
     }
 
-    /// Waits for other processes' tests and reads their verdicts. A kernel that a process hung or died in has failed.
+    /// Waits for other processes' tests and reads their verdicts. A kernel in which a process hung or died has failed.
     pub fn lock(&mut self) {
         let Some(path) = self.path.as_deref().filter(|_| self.lock.is_none()) else { return };
         self.lock = File::create(path.with_extension("lock")).ok().filter(|file| file.lock().is_ok());
         match self.lock {
             Some(_) => self.take_over("an earlier process ended in its test"),
-            None => self.read(), // what runs may run in a process that is alive
+            None => self.read(), // the running kernel may belong to a live process
         }
     }
 
-    /// Adds a comparison, to the others of its kernel if there are any. A failure is saved.
+    /// Adds a comparison, merging it with earlier ones of its kernel. A failure is saved to disk.
     pub fn add(&mut self, check: Check) {
         let failed = !check.ok();
         match self.known.checks.iter_mut().find(|other| other.kernel == check.kernel) {
@@ -91,7 +91,7 @@ impl Record {
         }
     }
 
-    /// The check of a kernel that was tested.
+    /// The check of a tested kernel.
     pub fn check(&self, kernel: &str) -> Option<&Check> {
         self.known.checks.iter().find(|check| check.kernel == kernel)
     }
@@ -100,12 +100,12 @@ impl Record {
         self.known.checks.iter().filter(|check| !check.ok())
     }
 
-    /// For how long the kernel runs that runs now.
+    /// How long the current kernel has been running.
     pub fn running_time(&self) -> Option<Duration> {
         self.running_file()?.metadata().ok()?.modified().ok()?.elapsed().ok()
     }
 
-    /// Notes the kernel that runs now, or that none does. It happens at every launch: the disk is not waited for.
+    /// Records the running kernel, or that none is running. Called at every launch, so it does not wait for the disk.
     pub fn note_running(&self, kernel: Option<&str>) {
         let Some(file) = self.running_file() else { return };
         // a record that cannot be written only costs a test at the next start
@@ -115,7 +115,7 @@ impl Record {
         };
     }
 
-    /// Writes what is known; no kernel runs any more.
+    /// Writes the results; no kernel is running any more.
     pub fn save(&self) {
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.known)) {
             // as above

@@ -1,7 +1,7 @@
-//! Up to [`MAX_ROWS`] rows: a stream of weights from memory, which tiles take as it is.
+//! Up to [`MAX_ROWS`] rows: a stream of weights from memory, which tiles load as it is.
 //!
-//! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, tile by tile.
-//! So five rows take no more than one, and 32 take six, each with a tile of sums.
+//! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, tile by tile. So five rows cost no
+//! more than one, and 32 take six tiles, each with a tile of sums.
 
 use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, TILE, Tiles};
 use super::super::super::simd::{Isa, Kernel, LANES, Simd};
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Rows whose terms fill all tiles of sums.
 pub const MAX_ROWS: usize = SUMS * SIDE / TERMS;
 
-/// Tiles of sums, before these two.
+/// Tiles of sums; the tiles of the two operands follow.
 const SUMS: usize = 6;
 const LEFT: usize = 6;
 const RIGHT: usize = 7;
@@ -23,7 +23,7 @@ const RIGHT: usize = 7;
 /// Outputs are multiplied in strips of sixteen, up to this many at a time.
 const MAX_STRIPS: usize = 4;
 
-/// Rows of weights longer than this, in bytes, the CPU follows by itself.
+/// The CPU prefetches rows of weights longer than this, in bytes, on its own.
 const LONG_ROW: usize = 4096;
 
 pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, depth: Depth) {
@@ -71,7 +71,7 @@ impl Kernel for Arrange<'_> {
     }
 }
 
-/// Lines of a copy of a strip's weights in a cut.
+/// Lines of a copy of one strip's weights in a cut.
 const STRIP_LINES: usize = CUT * SIDE;
 
 /// Lines of the sums of all strips: [16 outputs of a strip][tiles].
@@ -117,9 +117,9 @@ impl<T: Tiles> Kernel for Few<'_, T> {
 #[derive(Clone, Copy)]
 struct Source {
     start: *const u8,
-    /// Bytes from row to row.
+    /// Bytes between rows.
     row: usize,
-    /// Bytes from step to step.
+    /// Bytes between steps.
     step: usize,
 }
 
@@ -133,7 +133,7 @@ impl<T: Tiles> Few<'_, T> {
         const { assert!(C * STRIPS <= SUMS && STRIPS <= MAX_STRIPS) };
         for first in self.outs.clone().step_by(STRIPS * SIDE) {
             let there = STRIPS.min((self.outs.end - first).div_ceil(SIDE));
-            // for strips that are missing the first stands in
+            // missing strips are replaced by the first
             let outs: [usize; STRIPS] = std::array::from_fn(|s| if s < there { first + s * SIDE } else { first });
             for cut in 0..self.depth.cuts {
                 let sources = std::array::from_fn(|s| self.source(s, outs[s], cut));
@@ -148,7 +148,7 @@ impl<T: Tiles> Few<'_, T> {
         }
     }
 
-    /// The weights of a strip: where they are, if they are whole tiles; else a copy.
+    /// The weights of a strip: in place, if they are whole tiles; else a copy.
     #[inline(always)]
     fn source(&mut self, strip: usize, out: usize, cut: usize) -> Source {
         let (k, steps) = (self.depth.k, self.depth.cut(cut));
@@ -164,7 +164,7 @@ impl<T: Tiles> Few<'_, T> {
         Source { start: copy.as_ptr().cast(), row: ROW, step: TILE }
     }
 
-    /// The sums of the strips in one cut, to the scratch.
+    /// Computes the sums of the strips in one cut, into the scratch.
     ///
     /// # Safety
     /// As for [`panel`](Self::panel), and the sources have the cut's steps.
@@ -183,7 +183,7 @@ impl<T: Tiles> Few<'_, T> {
                     for c in 0..C {
                         if C > 1 || s == 0 {
                             let tile = inputs.wrapping_add(c * SIDE).cast();
-                            // from the fourth on, the inputs of all steps are more than the first-level cache holds
+                            // with more than three tiles, the inputs of all steps exceed the L1 cache
                             if C > 3 { T::load_passing(RIGHT, tile, ROW) } else { T::load(RIGHT, tile, ROW) }
                         }
                         T::dot(s * C + c, LEFT, RIGHT);
@@ -197,7 +197,7 @@ impl<T: Tiles> Few<'_, T> {
         }
     }
 
-    /// Prefetches a strip's weights of the next set of strips, in sequence: at step `step` of all, the `i`-th of the cut, as many
+    /// Prefetches a strip's weights of the next set of strips, in sequence: at step `step` overall, the `i`-th of the cut, as many
     /// bytes as a step takes.
     ///
     /// # Safety
@@ -215,7 +215,7 @@ impl<T: Tiles> Few<'_, T> {
         }
     }
 
-    /// Adds up the terms of a strip's sums, whose first tile is `tile`, and adds that to y[0..n, out..].
+    /// Sums the terms of a strip, whose first tile is `tile`, and adds the result to y[0..n, out..].
     ///
     /// # Safety
     /// As for [`panel`](Self::panel).

@@ -1,8 +1,8 @@
-//! More rows than [`few`](super::few) takes: weights are laid out once for a block of rows.
+//! More rows than [`few`](super::few) takes: weights are laid out once per block of rows.
 //!
-//! Rows of a tile are one term of sixteen rows of x, a group. One term of two groups meets two strips of sixteen outputs at a time,
-//! so that each tile that is loaded takes part in two products. What became of two groups is written while the next ones are
-//! multiplied: tiles take no part in that.
+//! Rows of a tile are one term of sixteen rows of x, a group. One term of two groups is multiplied by two strips of sixteen outputs
+//! at a time, so that each loaded tile takes part in two products. The results of two groups are written while the next ones are
+//! multiplied: writing needs no tiles.
 
 use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, Tiles};
 use super::super::super::simd::{Isa, Kernel, LANES, Simd};
@@ -16,7 +16,7 @@ use std::ops::Range;
 const GROUPS: usize = 2;
 const STRIPS: usize = 2;
 
-/// Outputs of them.
+/// Outputs of these strips.
 const WIDTH: usize = STRIPS * SIDE;
 
 /// Max rows of a task.
@@ -45,7 +45,7 @@ fn at(depth: Depth, group: usize, term: usize, step: usize) -> usize {
     ((group * TERMS + term) * depth.steps + step) * SIDE
 }
 
-/// Lays out a group of x [n, k] in its part of `to`; rows that are missing are zeros.
+/// Lays out a group of x [n, k] in its part of `to`; missing rows are zeros.
 struct Arrange<'a> {
     x: &'a [f32],
     n: usize,
@@ -75,13 +75,13 @@ impl Kernel for Arrange<'_> {
     }
 }
 
-/// Lines of the weights of a [`WIDTH`] in a cut.
+/// Lines of the weights of [`WIDTH`] outputs in a cut.
 const WEIGHT_LINES: usize = CUT * WIDTH;
 
 /// Lines of the sums of the groups: [terms][groups][strips][16 rows].
 const SUM_LINES: usize = TERMS * SUMS * SIDE;
 
-/// Tiles of sums of a term, before two of groups and two of strips.
+/// Tiles of sums of a term; the tiles of two groups and two strips follow.
 const SUMS: usize = GROUPS * STRIPS;
 
 const SCRATCH_LINES: usize = WEIGHT_LINES + SUM_LINES;
@@ -144,8 +144,8 @@ impl<T: Tiles> Many<'_, T> {
         unsafe { self.write::<S>(before, 0..GROUPS * SIDE) };
     }
 
-    /// The sums of groups, to the scratch, term by term. The first groups lay out the weights. Beside the first term, writes the sums
-    /// from before; beside the last, prefetches the lines of y that these will go to, and a part of the next weights.
+    /// Computes the sums of groups into the scratch, term by term. The first groups lay out the weights. During the first term,
+    /// writes the previous sums; during the last, prefetches the lines of y that these will go to, and a part of the next weights.
     ///
     /// # Safety
     /// As for [`all`](Self::all).
@@ -154,7 +154,7 @@ impl<T: Tiles> Many<'_, T> {
         let steps = self.depth.cut(made.cut);
         let (part, parts) = ((made.group - groups.start) / GROUPS, groups.len().div_ceil(GROUPS));
         let next = made.out + WIDTH + part * WIDTH / parts..made.out + WIDTH + (part + 1) * WIDTH / parts;
-        // rows that are written in a step
+        // rows written per step
         let each = (GROUPS * SIDE).div_ceil(steps.len().max(1));
         if steps.is_empty() {
             // SAFETY: the caller's promise.
@@ -195,7 +195,7 @@ impl<T: Tiles> Many<'_, T> {
         }
     }
 
-    /// Lays out the strips' weights of a step: a line for each pair along k, of sixteen outputs.
+    /// Lays out the strips' weights of a step: one line per pair along k, of sixteen outputs.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -238,7 +238,7 @@ impl<T: Tiles> Many<'_, T> {
         }
     }
 
-    /// Adds up the terms of rows of the groups, and adds that to y.
+    /// Sums the terms of rows of the groups, and adds the result to y.
     ///
     /// # Safety
     /// As for [`all`](Self::all).
@@ -252,7 +252,7 @@ impl<T: Tiles> Many<'_, T> {
                     let sums = (term * GROUPS + row / SIDE) * STRIPS + strip;
                     self.scratch[WEIGHT_LINES + sums * SIDE + row % SIDE].0.as_ptr()
                 };
-                // SAFETY: lines have sixteen numbers; the caller's promise.
+                // SAFETY: lines have sixteen elements; the caller's promise.
                 unsafe {
                     let all = S::add(S::load(line(0)), S::add(S::load(line(1)), S::load(line(2))));
                     self.product.put::<S>(all, first + row, out + strip * SIDE, cut > 0, last);
