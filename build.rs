@@ -1,10 +1,10 @@
-//! Prepares the CUDA kernels: their sources, with the local headers put in, are always embedded (for NVRTC at first
-//! use); where nvcc is found they are compiled as well, one fatbin a file. Writes to OUT_DIR:
-//! - `kernels.rs`: the table of kernel files, for the CUDA backend to include;
+//! Prepares the CUDA kernels. Their sources, with local headers inlined, are always embedded (for NVRTC at first use); if nvcc is
+//! found they are also compiled, one fatbin per file. Writes to OUT_DIR:
+//! - `kernels.rs`: the table of kernel files, included by the CUDA backend;
 //! - `ptxas_report.txt`: registers, shared memory and spills per kernel and architecture (with nvcc).
 //!
-//! nvcc is looked for in $NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin and PATH; an empty $NVCC means none. $UQAC_CUDA_ARCHITECTURES
-//! chooses among [`ARCHITECTURES`]. A kernel that spills registers, beyond what [`ALLOWED_SPILLS`] has, fails the build.
+//! nvcc is searched for in $NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin and PATH; an empty $NVCC means none. $UQAC_CUDA_ARCHITECTURES
+//! selects among [`ARCHITECTURES`]. A kernel that spills more registers than [`ALLOWED_SPILLS`] permits fails the build.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};
@@ -18,10 +18,11 @@ use std::process::{Command, exit};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The first release that takes C++17 as the kernels use it.
+/// The first release that supports the C++17 used by the kernels.
 const OLDEST_NVCC: (u32, u32) = (12, 0);
-/// Machine code for these, each with the first release that makes it; PTX of compute_80 for everything newer. A device
-/// runs the code of its own major number up to its minor one: 10.3 that of sm_100, 12.1 that of sm_120 (90a runs on 9.0 only).
+/// Architectures compiled to machine code, each with the first release that supports it; PTX for compute_80 covers everything
+/// newer. A device runs code of its own major version up to its minor version: 10.3 runs sm_100, 12.1 runs sm_120 (90a runs on
+/// 9.0 only).
 const ARCHITECTURES: [(&str, (u32, u32)); 6] = [
     ("80", OLDEST_NVCC),
     ("86", OLDEST_NVCC),
@@ -30,17 +31,18 @@ const ARCHITECTURES: [(&str, (u32, u32)); 6] = [
     ("100", (12, 8)),
     ("120", (12, 8)),
 ];
-/// Which of them, by number, apart by spaces or commas; all where it is not set. One takes a sixth of the time.
+/// Selects among them by number, separated by spaces or commas; all if unset. Building one takes a sixth of the time.
 const CHOICE: &str = "UQAC_CUDA_ARCHITECTURES";
-/// Bytes that a kernel may store and load for want of registers, where it is not none, by what the architecture's and the kernel's
-/// name have in them. Nothing was tuned for these architectures; and `gemv` for 64 rows has 128 sums, beside which ptxas takes all
-/// registers that are left and a few more (in 8 bits up to a hundred), in a loop of a thousand instructions (`tests/cuda_host/sass.py`). So has `gemm` for 128 rows,
-/// which keeps up to sixteen numbers elsewhere, a few of them in its loop; and `gemv_wide`, up to sixteen, outside its inner loop.
+/// Max bytes of spill stores and loads per kernel, where nonzero, by substrings of the architecture's and the kernel's name.
+/// Nothing was tuned for these architectures. `gemv` for 64 rows has 128 sums; beyond those, ptxas takes all remaining registers
+/// and a few more (in 8 bits up to a hundred), in a loop of a thousand instructions (`tests/cuda_host/sass.py`). So does `gemm`
+/// for 128 rows, which spills up to sixteen values, a few of them in its loop; `gemv_wide` spills up to sixteen, outside its
+/// inner loop.
 const ALLOWED_SPILLS: [(&str, &str, u32); 5] =
     [("sm_100", "", 64), ("sm_120", "", 64), ("", "_r64", 448), ("", "gemm_", 64), ("", "gemv_wide_", 128)];
 
-/// How fatbins are compressed, by release, the newest first: as small as every driver reads that the release supports.
-/// `size` needs the driver of 12.4 or newer, which 13 needs anyway; 12.x does not (benches/BUILD.md has the sizes).
+/// Fatbin compression by release, newest first: the smallest form readable by every driver that the release supports. `size`
+/// needs the driver of 12.4 or newer, which 13 requires anyway but 12.x does not (sizes in benches/BUILD.md).
 const COMPRESSION: [((u32, u32), &[&str]); 3] = [
     ((13, 0), &["--compress-mode=size"]),
     ((12, 8), &["--compress-mode=speed", "-Xfatbin=-compress-all"]),
@@ -50,7 +52,7 @@ const COMPRESSION: [((u32, u32), &[&str]); 3] = [
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if Path::new("kernels").is_dir() {
-        println!("cargo::rerun-if-changed=kernels"); // a missing path would make every build run this again
+        println!("cargo::rerun-if-changed=kernels"); // a missing path would rerun this on every build
     }
     for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH", CHOICE] {
         println!("cargo::rerun-if-env-changed={variable}");
@@ -64,8 +66,8 @@ fn main() {
     }
 }
 
-/// The commit, for `--version`: of a published package the one that it says it was made of; of a checkout its own, in release
-/// builds only, since the crate is compiled again when it changes.
+/// The commit, for `--version`: for a published package the one recorded in it; for a checkout its HEAD, in release builds only,
+/// since a new commit recompiles the crate.
 fn commit() -> Option<String> {
     const PACKAGED: &str = ".cargo_vcs_info.json";
     if let Ok(text) = fs::read_to_string(PACKAGED) {
@@ -103,7 +105,7 @@ fn prepare() -> Result<(), String> {
 
 struct KernelFile {
     name: String,
-    /// With the text of the local headers in place of their `#include` lines.
+    /// With the text of local headers in place of their `#include` lines.
     source: String,
 }
 
@@ -124,7 +126,7 @@ fn kernel_files(folder: &Path) -> Result<Vec<KernelFile>, String> {
         .collect()
 }
 
-/// Appends a file with its local includes put in, each once; compilers' messages still name the original lines.
+/// Appends a file with its local includes inlined, each once; compiler messages still refer to the original lines.
 fn flatten(path: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Result<(), String> {
     if !seen.insert(path.to_path_buf()) {
         return Ok(());
@@ -223,7 +225,7 @@ fn find_nvcc() -> Result<Option<Nvcc>, String> {
     Ok(Some(Nvcc { path, version, release, architectures: architectures(release)? }))
 }
 
-/// Those of [`CHOICE`], or all, that this release of nvcc makes code for.
+/// The architectures in [`CHOICE`], or all, that this release of nvcc supports.
 fn architectures(release: (u32, u32)) -> Result<Vec<&'static str>, String> {
     let made: Vec<&str> =
         ARCHITECTURES.iter().filter(|(_, since)| release >= *since).map(|(number, _)| *number).collect();
@@ -297,7 +299,7 @@ fn compile(nvcc: &Nvcc, file: &KernelFile, out: &Path) -> Result<(), String> {
     write_if_changed(&at("key"), &key)
 }
 
-/// The lines of `-Xptxas -v` as one row a kernel and architecture: registers, shared memory, stack and spilled bytes.
+/// The output of `-Xptxas -v`, one row per kernel and architecture: registers, shared memory, stack and spilled bytes.
 fn ptxas_rows(messages: &str) -> String {
     let mut rows = String::new();
     let (mut kernel, mut architecture, mut stack, mut spills) = ("", "", 0, 0);
@@ -317,7 +319,7 @@ fn ptxas_rows(messages: &str) -> String {
     rows
 }
 
-/// Whether a row of [`ptxas_rows`] spills more than its architecture may.
+/// Whether a row of [`ptxas_rows`] spills more than allowed.
 fn spills_too_much(row: &str) -> bool {
     let cells: Vec<&str> = row.split_whitespace().collect();
     let [architecture, kernel, ..] = cells[..] else { return true };
@@ -328,7 +330,7 @@ fn spills_too_much(row: &str) -> bool {
     cells.last().and_then(|spills| spills.parse().ok()).is_none_or(|spills: u32| spills > allowed)
 }
 
-/// The number that stands right before `unit`; 0 if there is none.
+/// The number right before `unit`; 0 if there is none.
 fn number_before(line: &str, unit: &str) -> u32 {
     let before = line.split(unit).next().filter(|_| line.contains(unit)).unwrap_or("");
     before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)

@@ -26,8 +26,8 @@ pub(crate) fn folder() -> Option<PathBuf> {
     folder_of("UQAC_CACHE", "uqac", |name| std::env::var_os(name))
 }
 
-/// The folder that a variable names, else `name` in the user's cache folder; with the environment as a function, so that tests need
-/// not change the process's own.
+/// The folder named by `variable`, else `name` in the user's cache folder; takes the environment as a function so that tests need
+/// not modify the process's own.
 pub(crate) fn folder_of(variable: &str, name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let of = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || of("HOME").map(|home| home.join(".cache"));
@@ -56,7 +56,7 @@ pub(crate) fn private(cache: &Path, name: &str) -> Result<PathBuf, (PathBuf, io:
     Ok(folder)
 }
 
-/// Checks that a folder belongs to this user or root. `inside` the cache it must not be a link, and is closed to others.
+/// Checks that a folder belongs to this user or root. One `inside` the cache must not be a link, and is restricted to its owner.
 #[cfg(unix)]
 fn check(folder: &Path, inside: bool) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -112,7 +112,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub(crate) fn draft(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask, as any new file
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // minus the umask, as for any new file
     let mut file = builder.prefix(DRAFT).tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
@@ -127,7 +127,7 @@ pub(crate) fn draft_folder(folder: &Path) -> io::Result<TempDir> {
     builder.prefix(DRAFT).tempdir_in(folder)
 }
 
-/// Writes a text after a comment line with its SHA-256.
+/// Writes a text preceded by a comment line with its SHA-256.
 pub(crate) fn write_sealed(path: &Path, text: &[u8]) -> io::Result<()> {
     write(path, &[seal(text).as_bytes(), text].concat())
 }
@@ -178,7 +178,7 @@ mod tests {
         write(&path, b"two").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
         assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 1);
-        // a folder in the way: no draft stays
+        // a folder in the way: no draft is left behind
         std::fs::create_dir(folder.path().join("a/c")).unwrap();
         assert!(write(&folder.path().join("a/c"), b"x").is_err());
         assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 2);
@@ -210,7 +210,7 @@ mod tests {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let models = private(&cache.path().join("new"), "models").unwrap();
         assert_eq!((mode(&cache.path().join("new")), mode(&models)), (0o700, 0o700));
-        // one of an older version is closed
+        // one created by an older version is restricted
         std::fs::set_permissions(&models, PermissionsExt::from_mode(0o775)).unwrap();
         private(&cache.path().join("new"), "models").unwrap();
         assert_eq!(mode(&models), 0o700);
@@ -218,7 +218,7 @@ mod tests {
         symlink(elsewhere.path(), cache.path().join("kernels")).unwrap();
         let (path, error) = private(cache.path(), "kernels").unwrap_err();
         assert_eq!((path, error.kind()), (cache.path().join("kernels"), ErrorKind::PermissionDenied));
-        // /tmp is everybody's and sticky: what is inside is its owner's; without the bit it is not
+        // like /tmp, world-writable but sticky: entries are safe from other users; without the sticky bit they are not
         let open = tempfile::tempdir().unwrap();
         std::fs::set_permissions(open.path(), PermissionsExt::from_mode(0o1777)).unwrap();
         private(open.path(), "models").unwrap();

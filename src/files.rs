@@ -32,7 +32,7 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A reader that fails past a number of bytes, the only bound on the content of a small compressed file.
+/// A reader that fails past `max` bytes: the only bound on the content of a small compressed file.
 pub(crate) struct Capped<R> {
     source: R,
     max: u64,
@@ -69,14 +69,14 @@ pub(crate) fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// The content of a folder, by name.
+/// The entries of a folder, sorted by name.
 pub(crate) fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut entries = folder.read_dir()?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     entries.sort();
     Ok(entries)
 }
 
-/// The last part of a path as text.
+/// The last component of a path, as text.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -7,7 +7,7 @@
 //! response ─ find the answer ─ attention chain ─ similarity filter ─ ensemble ─ scores                 uq::pipeline
 //! ```
 //!
-//! The whole path in a few lines, with the model that is inside the crate:
+//! End to end in a few lines, with the model embedded in the crate:
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -27,17 +27,17 @@
 //!
 //! # How to read the source
 //!
-//! 1. `backend/reference.rs` is the whole transformer with its trace, scalar, in one file.
-//! 2. `uq/pipeline.rs` is the method from top to bottom; `uq/rules.rs` are the differences between the paper, the published
-//!    code and this program; `uq/scores` every score.
+//! 1. `backend/reference.rs` is the whole transformer with its trace, in scalar code, in one file.
+//! 2. `uq/pipeline.rs` is the method from top to bottom; `uq/rules.rs` lists the differences between the paper, the
+//!    published code and this program; `uq/scores` has every score.
 //! 3. `engine` generates, keeps the trace, and runs the method's three queries on it.
-//! 4. `backend` is the contract of a device, with the one layer loop; then `backend/cpu` and `backend/cuda`.
-//! 5. `model` reads checkpoints. `io`, `eval`, `report`, `bench`, `serve` and `cli` are files, benchmarks, tables,
+//! 4. `backend` defines the device interface and the one layer loop; then `backend/cpu` and `backend/cuda`.
+//! 5. `model` reads checkpoints. `io`, `eval`, `report`, `bench`, `serve` and `cli` handle files, benchmarks, tables,
 //!    measurements, the server and the commands.
 //!
-//! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`. Positions are 0-based over the whole
-//! sequence, **row T** is computed from the token at position T as input, log-probabilities are natural and over
-//! the full vocabulary, and every score is higher for more confident.
+//! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`. Positions are
+//! 0-based over the whole sequence, **row T** is computed with the token at position T as input, log-probabilities are
+//! natural and over the full vocabulary, and for every score, higher means more confident.
 
 mod backend;
 mod bench;
@@ -53,7 +53,7 @@ mod serve;
 mod units;
 mod uq;
 
-// A model, and tokens from it.
+// Models and generation.
 pub use backend::sampling::Sampling;
 pub use backend::{DType, DeviceChoice, ValueType, WeightFormat};
 pub use engine::encode::{Encoding, ResponseText, encode, encode_prompt};
@@ -67,14 +67,14 @@ pub use model::hub::locate_model;
 pub use model::tokenizer::{TextStream, Tokenizer};
 pub use model::{ModelSpec, Weights};
 
-// The method on a response.
+// The method applied to a response.
 pub use backend::entropy::Gamma;
 pub use uq::answer::{AnswerRule, find_answer};
 pub use uq::pipeline::{Assessed, assess};
 pub use uq::scores::as_shown;
 pub use uq::{Outcome, Parameters, Profile, Reading, Scores};
 
-// Answers against references, and records of both.
+// Grading against references, and records.
 pub use eval::calibration::Calibration;
 pub use eval::grading::{correct, normal_form};
 pub use eval::tasks::Grader;
@@ -84,7 +84,7 @@ pub use io::record::{AnswerRecord, Calibrated, Origin, Record};
 // The program itself.
 pub use cli::{main, main_with};
 
-/// Parts for the benchmarks, the fuzzer, the Python module and the tests of the program. Not stable.
+/// Internals for the benchmarks, the fuzzer, the Python module and the program's tests. Not stable.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::backend::TraceOptions;
@@ -110,7 +110,7 @@ pub mod internals {
 }
 
 #[cfg(test)]
-extern crate self as uqac; // the tests below name the crate as its users do
+extern crate self as uqac; // lets the tests below use the crate's public name
 #[cfg(test)]
 #[path = "../tests/unit/mod.rs"]
 mod unit;

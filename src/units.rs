@@ -1,4 +1,4 @@
-//! Quantities for people: as they are shown, and as options take them.
+//! Quantities as displayed and as parsed from command-line options.
 
 use clap::builder::RangedU64ValueParser;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! Responses generated together: prompts join and finished responses leave while the others go on, each with options of its
-//! own. Every token is the same as if its sequence ran alone.
+//! Responses generated together: prompts join and finished responses leave while the rest continue, each with its own options.
+//! Every token is the same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::lookup::Lookup;
@@ -12,24 +12,24 @@ use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::sync::Arc;
 
-/// Responses of an evaluation or of a list of questions that are generated at once by default.
+/// Default batch size of an evaluation or a list of questions.
 pub const BATCH_SIZE: usize = 16;
 
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
     pub(super) engine: &'e mut Engine,
     pub(super) request: Request,
-    /// In the order in which they were started.
+    /// In start order.
     pub(super) running: Vec<Running>,
-    /// Texts besides a sequence's own that its next tokens are guessed from.
+    /// Texts, besides a sequence's own, from which its next tokens are guessed.
     pub(super) others: Lookup,
-    /// Whether responses that are taken out are among them.
+    /// Whether responses that are taken out are added to them.
     shares_guesses: bool,
-    /// Responses that have ever been started.
+    /// Number of responses ever started.
     started: u64,
 }
 
-/// Generation options, shared by responses, with the ids that end them and all that their running confidence needs.
+/// Generation options, shared by responses, with their end ids and everything their running confidence needs.
 #[derive(Clone)]
 pub struct Request(Arc<GenerateOptions>);
 
@@ -39,12 +39,12 @@ pub(super) struct Running {
     pub(super) id: SequenceId,
     stream: u64,
     request: Request,
-    /// Max tokens of the response: the options', or fewer where the model's context ends before.
+    /// Max tokens of the response: as in the options, or fewer if the model's context ends earlier.
     limit: usize,
     pub(super) generation: Generation,
-    /// With stop strings.
+    /// If there are stop strings.
     text: Option<StopText>,
-    /// Its own tokens, where tokens are guessed.
+    /// Its own tokens, if tokens are guessed.
     pub(super) lookup: Option<Lookup>,
     pub(super) guess: Option<Guess>,
     /// Set once the response has ended.
@@ -54,7 +54,7 @@ pub(super) struct Running {
 }
 
 impl Engine {
-    /// An empty batch, whose responses are generated with these options where they have none of their own.
+    /// An empty batch; its responses use these options unless they have their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
         let (running, others, shares_guesses, started) = Default::default();
@@ -71,7 +71,7 @@ impl Engine {
 }
 
 impl Batch<'_> {
-    /// Whether all responses that have been started are taken out.
+    /// Whether all started responses have been taken out.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
@@ -85,15 +85,14 @@ impl Batch<'_> {
         self.engine
     }
 
-    /// Adds a prompt: runs it, and chooses the first token. `stream` numbers the sequence for the sampler and for
-    /// progress. What the prompt has in common with another sequence of the batch is copied from its cache, where that
-    /// changes no bit.
+    /// Adds a prompt: runs it, and chooses the first token. `stream` identifies the sequence to the sampler and in progress. A
+    /// prefix shared with another sequence of the batch is copied from its cache if that changes no bit.
     pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket, EngineError> {
         self.start_with(None, prompt, stream, self.request.clone(), on_token)
     }
 
-    /// [`start`](Self::start) with options of its own; for a prompt that begins as the response `base` of the batch does, what they
-    /// share is copied from its cache on every device.
+    /// [`start`](Self::start) with its own options; if the prompt begins like the response `base` of the batch, the shared prefix
+    /// is copied from its cache on every device.
     pub fn start_with(
         &mut self,
         base: Option<Ticket>,
@@ -114,8 +113,8 @@ impl Batch<'_> {
         self.start_from(base, prompt, stream, request, on_token)
     }
 
-    /// Adds a response that exists, `tokens[prompt_len..]`, as [`Engine::trace`] runs it: it has ended, and is there for
-    /// others to share and to be taken out.
+    /// Adds an existing response, `tokens[prompt_len..]`, as [`Engine::trace`] runs it: it has ended, and is there for others to
+    /// share and to be taken out.
     ///
     /// # Errors
     /// As [`Engine::trace`].
@@ -126,8 +125,7 @@ impl Batch<'_> {
         Ok(running.ticket)
     }
 
-    /// Adds a prompt, of which sequence `base` of the backend holds the first n tokens: they are copied from its cache, not
-    /// computed again.
+    /// Adds a prompt whose first n tokens backend sequence `base` holds: they are copied from its cache, not recomputed.
     pub(super) fn start_from(
         &mut self,
         base: Option<(SequenceId, usize)>,
@@ -167,7 +165,7 @@ impl Batch<'_> {
         Ok(ticket)
     }
 
-    /// Adds a sequence of the backend.
+    /// Adds a backend sequence.
     fn enter(&mut self, id: SequenceId, stream: u64, request: Request, generation: Generation) -> &mut Running {
         let ticket = Ticket(self.started);
         self.started += 1;
@@ -180,14 +178,14 @@ impl Batch<'_> {
         &mut self.running[index]
     }
 
-    /// Decodes until a response ends that has not been returned before; `None` if there is none left. It stays in the
-    /// batch, its cache for others to share, until it is taken out.
+    /// Decodes until a response ends that has not been returned before; `None` if none is left. It stays in the batch, with its
+    /// cache for others to share, until it is taken out.
     pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ticket>, EngineError> {
         self.next_or_pause(on_token, &mut || false)
     }
 
-    /// [`next`](Self::next), which also returns, with `None`, soon after `pause` returns true: others may then be started, and
-    /// those that have not ended go on with the next call.
+    /// [`next`](Self::next), which also returns `None` soon after `pause` returns true: others may then be started, and unfinished
+    /// ones continue with the next call.
     pub fn next_or_pause(
         &mut self,
         on_token: OnToken,
@@ -214,7 +212,7 @@ impl Batch<'_> {
         Some(running.generation)
     }
 
-    /// Takes a response out with its cache and trace. One of no token (`max_tokens` 0) is an error.
+    /// Takes a response out with its cache and trace. An empty one (`max_tokens` 0) is an error.
     pub fn take_traced(&mut self, ticket: Ticket) -> Option<Result<TracedSequence<'_>, EngineError>> {
         let Running { id, generation, .. } = self.remove(ticket)?;
         Some(TracedSequence::new(self.engine, id, generation))
@@ -228,7 +226,7 @@ impl Batch<'_> {
         Some(running)
     }
 
-    /// Decodes until every response has ended and takes them all, in the order in which they were started.
+    /// Decodes until every response has ended and takes them all, in start order.
     pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
         let finished = std::mem::take(&mut self.running);
@@ -236,13 +234,13 @@ impl Batch<'_> {
         Ok(finished.into_iter().map(|r| r.generation).collect())
     }
 
-    /// Lets responses guess from those taken out before. For responses of one person: how fast tokens come would tell
-    /// another of them.
+    /// Lets responses guess from those taken out before. Only for responses of a single user: token timing would reveal them to
+    /// others.
     pub fn share_guesses(&mut self) {
         self.shares_guesses = true;
     }
 
-    /// Adds a text whose tokens may be those of other responses.
+    /// Adds a text from which other responses may guess tokens.
     pub(super) fn guess_from(&mut self, response: &[u32]) {
         if self.others.len() + response.len() <= MAX_SHARED {
             self.others.add(response);
@@ -294,7 +292,7 @@ impl Drop for Batch<'_> {
 }
 
 impl Running {
-    /// Reports the token just chosen and notes whether the response ends with it.
+    /// Reports the token just chosen and records whether it ends the response.
     pub(super) fn advance(&mut self, on_token: OnToken) {
         let (generate, g) = (&*self.request.0, &self.generation);
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
@@ -328,7 +326,7 @@ impl Running {
         self.finished && !self.reported
     }
 
-    /// Whether it has ended and its last token's row, of which something is recorded, has not been run.
+    /// Whether it has ended and its last token's row, which is recorded, has not been run.
     fn needs_last_row(&self) -> bool {
         let (g, generate) = (&self.generation, &self.request.0);
         let traced = generate.trace.is_some() && generate.max_tokens > 0;
@@ -348,7 +346,7 @@ impl Running {
         self.limit.saturating_sub(self.generation.tokens.len() - self.generation.prompt_len)
     }
 
-    /// The tokens whose keys and values are in its cache; the last one's row may not have been run.
+    /// The tokens whose keys and values are cached; the last token's row may not have been run.
     fn cached(&self) -> &[u32] {
         &self.generation.tokens[..self.generation.tokens.len() - 1]
     }

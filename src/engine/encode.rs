@@ -1,4 +1,4 @@
-//! From a prompt and a response as text to tokens, and back to the text that a person reads.
+//! Encodes a prompt and a response as tokens, and decodes tokens to the text shown to readers.
 
 use super::Engine;
 use crate::model::chat::{Arguments, ChatError, ChatTemplate, Conversation, Message, encode_plain};
@@ -22,8 +22,8 @@ pub enum EncodeError {
     TooLong { bytes: usize, context: usize },
 }
 
-/// Max bytes of text for each token of the model's context: text that fits has about a tenth of that, and more is not tokenized
-/// to find out.
+/// Max bytes of text per token of the model's context: text that fits has about a tenth of that, so longer text is rejected
+/// without tokenizing it.
 pub const MAX_BYTES_PER_TOKEN: usize = 64;
 
 /// Whether a text may be short enough to be tokenized.
@@ -38,13 +38,13 @@ fn check_length(engine: &Engine, bytes: usize) -> Result<(), EncodeError> {
 /// Encoding of a prompt and an existing response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Encoding {
-    /// Each by itself, as they are in a generation.
+    /// Each on its own, as in generation.
     Separate,
     /// The rendered conversation as one text, as the authors do.
     Joint,
 }
 
-/// The tokens of a prompt, up to where the response starts; `chat`: through the model's chat template.
+/// The tokens of a prompt, up to the start of the response; `chat`: through the model's chat template.
 pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, EncodeError> {
     encode_prompt_with(engine, conversation, chat, &Arguments::new())
 }
@@ -74,9 +74,8 @@ pub fn encode_prompt_with(
     }
 }
 
-/// The tokens of a prompt and its response, and where the response starts. With a template, what it puts after a
-/// response follows it, as it would had the model written it; the end token alone where the template does not keep the
-/// response as it is.
+/// The tokens of a prompt and its response, and where the response starts. With a template, whatever it puts after a response
+/// is appended, as if the model had written it; only the end token if the template changes the response.
 pub fn encode(
     engine: &Engine,
     conversation: &Conversation,
@@ -102,7 +101,7 @@ pub fn encode(
     Ok((tokens, prompt_len))
 }
 
-/// A conversation through the template: as a prompt, and with the turns after it.
+/// A conversation rendered by the template: as a prompt, and with the turns after it.
 fn rendered(
     template: &ChatTemplate,
     conversation: &Conversation,
@@ -115,9 +114,9 @@ fn rendered(
     Ok((prompt, template.render(&turns, add_generation_prompt)?))
 }
 
-/// The tokens of a next turn of the user, after a conversation and its response, up to where the model's next response
-/// starts. `tokens` are the conversation's and the response's as they were generated; they stay as they are where the
-/// template keeps the response as it is, so that their cache can be used.
+/// The tokens of a conversation, its response and the user's next turn, up to the start of the model's next response. `tokens`
+/// are the conversation's and the response's as they were generated; they are kept if the template does not change the
+/// response, so that their cache can be used.
 pub fn encode_next_turn(
     engine: &Engine,
     conversation: &Conversation,
@@ -133,7 +132,7 @@ pub fn encode_next_turn(
         return Ok(tokenizer.encode(&whole, false)?);
     };
     let mut after = tokenizer.encode(after, false)?;
-    // the end token that the model wrote and the template's are one
+    // the end token written by the model and the template's are the same one
     if let (Some(last), Some(first)) = (tokens.last(), after.first())
         && last == first
         && engine.spec().eos_token_ids.contains(last)
@@ -143,10 +142,10 @@ pub fn encode_next_turn(
     Ok([tokens, &after].concat())
 }
 
-/// The response as a person reads it: up to the first end token.
+/// The response as shown to readers: up to the first end token.
 pub struct ResponseText {
     pub text: String,
-    /// Bytes of `text` of each token.
+    /// Byte range of each token in `text`.
     pub ranges: Vec<Range<usize>>,
 }
 

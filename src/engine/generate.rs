@@ -1,4 +1,4 @@
-//! Generation: prompts in, responses out. [`super::batch`] does it.
+//! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
 use super::running::RunningConfidence;
 use super::{Engine, EngineError, HeadSelection};
@@ -11,14 +11,14 @@ use std::ops::ControlFlow;
 pub struct GenerateOptions {
     pub max_tokens: usize,
     pub sampling: Sampling,
-    /// Which heads are traced; `None`: plain inference, no trace.
+    /// Heads to trace; `None`: plain inference, no trace.
     pub trace: Option<HeadSelection>,
     /// Ids that end a response; `None`: the model's end tokens.
     pub ends: Option<Vec<u32>>,
-    /// Texts that end a response: it is cut before the first token that lies wholly in one or after it (its first token
-    /// stays). What such tokens recorded is dropped with them.
+    /// Stop strings: the response is cut before the first token that lies entirely within or after one (its first token
+    /// is kept). Data recorded for the dropped tokens is dropped with them.
     pub stop: Vec<String>,
-    /// The confidence that progress reports while a traced response is written, and below which it stops.
+    /// The confidence reported with progress while a traced response is written; below its threshold the response stops.
     pub running: Option<RunningConfidence>,
 }
 
@@ -39,7 +39,7 @@ impl Default for GenerateOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
-    /// The model wrote an end token, which is the response's last, or a stop string, before which it was cut.
+    /// The model wrote an end token, which is the response's last, or a stop string, before which the response was cut.
     Stop,
     /// `max_tokens`, or the model's context, was reached.
     Length,
@@ -51,31 +51,31 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// Whether the response would have gone on: it was as long as it was allowed to be, or too unsure.
+    /// Whether the response would have continued: it reached its maximum length, or was too unsure.
     pub fn is_cut_off(self) -> bool {
         matches!(self, FinishReason::Length | FinishReason::Unsure)
     }
 }
 
-/// A response of a batch, by which it is taken out.
+/// Handle by which a response is taken out of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub(super) u64);
 
-/// A token as it is chosen, for streaming; a stop string may yet cut it off.
+/// A token as it is chosen, for streaming; a stop string may still cut it off.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// Number of the sequence: the index of its prompt, or what it was started with.
+    /// Identifies the sequence: the index of its prompt, or the number it was started with.
     pub stream: u64,
-    /// The sequence's place in its batch.
+    /// The sequence's handle in its batch.
     pub ticket: Ticket,
     pub token: TokenLogprob,
-    /// The prediction that it was chosen from; without a trace only its log-probability.
+    /// The prediction it was chosen from; without a trace, only its log-probability.
     pub step: &'a Step,
     /// The running confidence after the token, if one is configured and its window is full.
     pub confidence: Option<f64>,
 }
 
-/// Called with every token as it is chosen; may break its response off.
+/// Called with every token as it is chosen; may stop its response.
 pub type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// One finished response.
@@ -86,13 +86,13 @@ pub struct Generation {
     pub prompt_len: usize,
     pub finish: FinishReason,
     /// Row `prompt_len - 1 + j` at j; when traced, one more than response tokens (the last token's row predicts nothing).
-    /// Without a trace they hold only log-probabilities.
+    /// Without a trace, only log-probabilities are set.
     pub steps: Vec<Step>,
 }
 
 impl Generation {
-    /// Drops the response's tokens after the first `kept`. Where it is traced the step of the last one stays: its row has
-    /// been run, but what it predicted is no longer part of the sequence.
+    /// Drops the response's tokens after the first `kept`. When traced, the step of the last kept token stays: its row
+    /// has been run, but its prediction is no longer part of the sequence.
     pub(super) fn cut(&mut self, kept: usize, traced: bool) {
         self.tokens.truncate(self.prompt_len + kept);
         self.steps.truncate(kept + usize::from(traced));
@@ -103,8 +103,8 @@ impl Generation {
 }
 
 impl Engine {
-    /// Generates a response to each prompt, all at once. `on_token` sees every token as it is chosen and may stop
-    /// it. The caches are freed; for a response that answers queries, see [`Engine::generate_traced`].
+    /// Generates a response to each prompt, all in one batch. `on_token` receives every token as it is chosen and may
+    /// stop its response. The caches are freed; for a response that answers queries, see [`Engine::generate_traced`].
     pub fn generate(
         &mut self,
         prompts: &[Vec<u32>],

@@ -1,5 +1,5 @@
-//! Guesses at the next tokens from the text so far: what followed the last tokens when they stood together before
-//! (prompt lookup decoding, Saxena 2023). Whether a guess is right the model itself decides; see [`super::speculate`].
+//! Guesses the next tokens from the text so far: those that followed the last occurrence of its final tokens (prompt
+//! lookup decoding, Saxena 2023). The model decides whether a guess is correct; see [`super::speculate`].
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ const LONGEST: usize = 4;
 /// Kinds of matches, by the length of the n-gram.
 pub(super) const KINDS: usize = LONGEST + 1 - SHORTEST;
 
-/// The last tokens of a text, the nearest at the end; a shorter n-gram has [`NONE`] before it.
+/// The last tokens of a text, the most recent at the end; shorter n-grams are padded with [`NONE`] at the front.
 type Ngram = [u32; LONGEST];
 
 /// No token: ids are checked against the vocabulary, which is smaller.
 const NONE: u32 = u32::MAX;
 
-/// Texts with an index of their n-grams. Memory and time are O(1) a token.
+/// Texts with an index of their n-grams. Memory and time are O(1) per token.
 #[derive(Default)]
 pub(super) struct Lookup {
     tokens: Vec<u32>,
@@ -26,7 +26,7 @@ pub(super) struct Lookup {
     start: usize,
 }
 
-/// A match in a text: what followed it is the guess.
+/// A match in a text: its continuation is the guess.
 #[derive(Clone, Copy)]
 pub(super) struct Match {
     /// 0 for the shortest n-grams.
@@ -37,7 +37,7 @@ pub(super) struct Match {
 }
 
 impl Lookup {
-    /// Of one text.
+    /// A lookup in one text.
     pub fn of(text: &[u32]) -> Lookup {
         let mut lookup = Lookup::default();
         lookup.extend(text);
@@ -59,7 +59,7 @@ impl Lookup {
         }
     }
 
-    /// Adds a text of its own: no n-gram reaches into the one before.
+    /// Adds a separate text: no n-gram reaches into the one before.
     pub fn add(&mut self, text: &[u32]) {
         self.start = self.tokens.len();
         self.extend(text);
@@ -74,13 +74,13 @@ impl Lookup {
         found.last()
     }
 
-    /// The first `count` tokens after a match; where the text ends before, it goes on as it did after the match.
+    /// The first `count` tokens after a match; if the text ends first, they repeat from the match on.
     pub fn following(&self, found: Match, count: usize) -> Vec<u32> {
         self.tokens[found.at..].iter().copied().cycle().take(count).collect()
     }
 }
 
-/// The n-grams at the end of a text, shortest first; `None` where the text is shorter.
+/// The n-grams at the end of a text, shortest first; `None` if the text is shorter.
 fn ngrams(text: &[u32]) -> impl Iterator<Item = Option<Ngram>> {
     (SHORTEST..=LONGEST).map(|n| {
         let last = &text[text.len().checked_sub(n)?..];

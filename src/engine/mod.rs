@@ -1,4 +1,4 @@
-//! Generation, scoring and the traced responses that a method works on. Which method that is the engine does not know.
+//! Generation, scoring and the traced responses that a method works on. The engine is independent of the method.
 
 pub mod batch;
 pub mod encode;
@@ -55,7 +55,7 @@ pub struct EngineOptions {
     /// Weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
-    /// Tokens guessed for a pass from the text so far, none of which changes a result; auto: the number that pays, none on CUDA
+    /// Tokens to guess per pass from earlier text, without changing results; auto: as many as measurably pay, none on CUDA
     #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
     pub speculate: Speculate,
     /// Instruction set of the CPU backend.
@@ -64,7 +64,7 @@ pub struct EngineOptions {
     /// Rounding of the CPU backend's matmul inputs.
     #[arg(skip)]
     pub input_rounding: InputRounding,
-    /// Discount of the nearest positions, on the CPU and the reference. CUDA kernels have the published one.
+    /// Discount of the nearest positions, on the CPU and the reference. CUDA kernels use the published one.
     #[arg(skip)]
     pub gamma: Gamma,
 }
@@ -105,17 +105,17 @@ pub struct Engine {
     chat_template: Option<ChatTemplate>,
     options: EngineOptions,
     pace: Pace,
-    /// Why `auto` left a CUDA device alone.
+    /// Why `auto` did not use a CUDA device.
     cuda_fallback_reason: Option<CudaError>,
 }
 
 impl Engine {
-    /// Loads a Hugging Face folder. Weights are mapped; for the CPU they are not read.
+    /// Loads a Hugging Face folder. Weights are memory-mapped; for the CPU they are not read.
     pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
         Engine::load_with(folder, options, &mut |_, _| ())
     }
 
-    /// As [`Engine::load`]; `progress` is called with the bytes that have been copied to a device, and how many there are.
+    /// Like [`Engine::load`]; `progress` is called with the bytes copied to a device so far, and their total.
     pub fn load_with(
         folder: &Path,
         options: EngineOptions,
@@ -149,7 +149,7 @@ impl Engine {
         self.chat_template.as_ref()
     }
 
-    /// Sets variables of the chat template, such as `enable_thinking`, for every conversation; without a template nothing.
+    /// Sets variables of the chat template, such as `enable_thinking`, for every conversation; no-op without a template.
     pub fn set_template_arguments(&mut self, arguments: Arguments) {
         if let Some(template) = &mut self.chat_template {
             template.arguments = arguments;
@@ -190,12 +190,12 @@ impl Engine {
         self.weights.warnings.iter().chain(self.backend.warnings())
     }
 
-    /// Why [`DeviceChoice::Auto`] took the CPU although there is a CUDA device.
+    /// Why [`DeviceChoice::Auto`] chose the CPU although there is a CUDA device.
     pub fn cuda_fallback_reason(&self) -> Option<&CudaError> {
         self.cuda_fallback_reason.as_ref()
     }
 
-    /// The types that keys and values are cached in.
+    /// The types of cached keys and values.
     pub fn cache_types(&self) -> (DType, ValueType) {
         self.backend.cache_types()
     }
@@ -205,7 +205,7 @@ impl Engine {
         self.weights.bytes_per_token(self.spec(), |weight| self.backend.weight_bytes(weight))
     }
 
-    /// Bytes besides the weights' for a sequence of `tokens` tokens, all of them a traced response with K as published.
+    /// Bytes, excluding weights, for a sequence of `tokens` tokens, all of them a traced response with the published K.
     pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
         self.backend.expected_memory(tokens, TraceOptions { first_row: 0, parts: HeadSelection::default() })
     }
@@ -214,7 +214,7 @@ impl Engine {
     /// `selection`.
     ///
     /// # Errors
-    /// A response without tokens, a sequence longer than the model's context, and what the backend cannot run.
+    /// A response without tokens, a sequence longer than the model's context, or one the backend cannot run.
     pub fn trace(
         &mut self,
         tokens: &[u32],
@@ -225,7 +225,7 @@ impl Engine {
         TracedSequence::new(self, sequence, generation)
     }
 
-    /// A sequence of the backend with these tokens, and its response as if it had been generated.
+    /// A backend sequence with these tokens, and its response as if it had been generated.
     fn trace_sequence(
         &mut self,
         tokens: &[u32],
@@ -257,7 +257,7 @@ fn open_backend(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
     let EngineOptions { device, threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma, .. } = *options;
-    // a type that CUDA has not: None
+    // None: a type that CUDA does not support
     let on_cuda = v_cache.map_or(Some(None), |v_cache| v_cache.float().map(Some));
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten(), weights: format, gamma };

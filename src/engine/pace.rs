@@ -1,28 +1,28 @@
-//! The number of tokens to guess for a pass, from the cost of passes and the share of right guesses, learned while tokens are decoded. It
-//! decides about times alone; see [`super::speculate`].
+//! The number of tokens to guess for a pass, from the cost of passes and the share of correct guesses, learned during decoding. It
+//! affects only timing; see [`super::speculate`].
 
 use super::lookup::{KINDS, Match};
 use std::fmt;
 use std::str::FromStr;
 
-/// Max guessed tokens of a pass by default.
+/// Default max of guessed tokens per pass.
 pub(super) const MAX_GUESS: usize = 7;
 
-/// Rows of a pass with guesses, of all sequences together.
+/// Max rows of a pass with guesses, over all sequences.
 pub(super) const MAX_ROWS: usize = 2 * (MAX_GUESS + 1);
 
-/// Tokens of finished responses that further ones guess from.
+/// Max tokens of finished responses that further ones guess from.
 pub(super) const MAX_SHARED: usize = 1 << 17;
 
 /// Tokens guessed for a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
-    /// One token a pass.
+    /// One token per pass.
     Off,
-    /// The number that pays on this machine and in this text; none on CUDA, where plain steps run ahead of the host.
+    /// The number that pays off on this machine and in this text; none on CUDA, where plain steps run ahead of the host.
     #[default]
     Auto,
-    /// All that were found, up to this number.
+    /// All guesses found, up to this number.
     Fixed(usize),
 }
 
@@ -51,7 +51,7 @@ impl FromStr for Speculate {
     }
 }
 
-/// Passes and what they gave, since the model was loaded.
+/// Passes with guesses and their results, since the model was loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpeculationStats {
     /// Passes with guesses.
@@ -61,13 +61,13 @@ pub struct SpeculationStats {
     pub accepted: u64,
 }
 
-/// Cost of passes and share of right guesses, learned while tokens are decoded.
+/// Cost of passes and share of correct guesses, learned during decoding.
 pub(super) struct Pace {
-    /// Seconds of a pass by rows − 1; NaN: none has run.
+    /// Seconds of a pass by rows − 1; NaN: none has run yet.
     seconds: [f64; MAX_ROWS],
-    /// Share of right first tokens, by the source (the text itself, other texts) and the kind of match.
+    /// Share of correct first tokens, by the source (the text itself, other texts) and the kind of match.
     first: [[f64; KINDS]; 2],
-    /// Of right tokens after a right one.
+    /// Share of correct tokens after a correct one.
     later: f64,
     pub stats: SpeculationStats,
 }
@@ -85,31 +85,31 @@ fn learn(mean: &mut f64, value: f64, weight: f64) {
 
 impl Pace {
     pub fn note_pass(&mut self, rows: usize, seconds: f64) {
-        // a width that once measured slow is tried again
+        // decays, so that a width that once measured slow is tried again
         self.seconds.iter_mut().for_each(|mean| *mean *= 0.999);
         if let Some(mean) = self.seconds.get_mut(rows - 1) {
             learn(mean, seconds, 0.2);
         }
     }
 
-    /// Notes whether the first token of a guess was right.
+    /// Records whether the first token of a guess was correct.
     pub fn note_first(&mut self, guess: &Guess, right: bool) {
         learn(&mut self.first[guess.source][guess.found.kind], f64::from(right), 0.05);
     }
 
-    /// Notes whether a token after a right one was right, too.
+    /// Records whether a token after a correct one was correct, too.
     pub fn note_later(&mut self, right: bool) {
         learn(&mut self.later, f64::from(right), 0.05);
     }
 
-    /// Seconds of a pass of `rows` rows; of a width that has not run those of a narrower one, so that it is tried.
+    /// Seconds of a pass of `rows` rows; for a width that has not run, those of a narrower one, so that it is tried.
     fn cost(&self, rows: usize) -> f64 {
         let known = &self.seconds[..rows.min(self.seconds.len())];
         known.iter().copied().fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// Tokens to guess for one of `sequences` sequences in a pass that has `rows` rows without: the number with the most
-    /// expected tokens in its share of the pass's time.
+    /// Tokens to guess for one of `sequences` sequences in a pass that has `rows` rows without them: the number with the most
+    /// expected tokens for its share of the pass's time.
     pub fn count(&self, guess: &Guess, rows: usize, sequences: usize, max: usize) -> usize {
         let (mut tokens, mut next, mut best) = (1.0, self.first[guess.source][guess.found.kind], (0, 0.0));
         for count in 0..=max {

@@ -1,5 +1,5 @@
-//! The ensemble's variants through the model: only rows after a replaced token are run, and of the last layer only those
-//! that a wanted probability comes from.
+//! Runs the ensemble's variants through the model: only the rows after a replaced token, and in the last layer only those that
+//! yield a wanted probability.
 
 use super::EngineError;
 use super::response::{Response, Variant};
@@ -7,7 +7,7 @@ use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
 use std::ops::Range;
 
-/// Max variants in one pass: each holds the chunk of the cache that it writes to, in every layer.
+/// Max variants in one pass: each holds its own copy of the cache chunk that it writes to, in every layer.
 const IN_FLIGHT: usize = 8;
 
 /// A variant, the positions to score, and the log-probabilities found so far.
@@ -15,9 +15,9 @@ pub(super) struct Rescored<'p> {
     variant: Variant,
     /// Positions (absolute) to score.
     positions: &'p [usize],
-    /// Aligned with `positions`; at first the response's own.
+    /// Aligned with `positions`; initially the response's own.
     pub logprobs: Vec<f64>,
-    /// Rows that have to be run.
+    /// Rows to run.
     rows: Range<usize>,
 }
 
@@ -29,7 +29,7 @@ impl<'p> Rescored<'p> {
             if *p == variant.position { own.unwrap_or(f64::NAN) } else { response.logprob_at(*p) }
         };
         let logprobs = positions.iter().map(known).collect();
-        // a replacement that its row does not list needs that row once more
+        // a replacement that its row does not list needs that row again
         let start = variant.position - usize::from(own.is_none());
         let end = positions.iter().copied().filter(|p| *p > variant.position || own.is_none()).max().unwrap_or(0);
         Rescored { variant, positions, logprobs, rows: start..end.max(start) }
@@ -39,8 +39,8 @@ impl<'p> Rescored<'p> {
         if position == self.variant.position { self.variant.token } else { response.tokens[position] }
     }
 
-    /// The wanted probabilities that come from `rows` (absolute): index in `logprobs`, and the request for a row that stands at
-    /// `first` + its distance from the first of them.
+    /// The wanted probabilities computed from `rows` (absolute): index in `logprobs`, and a request for the row at `first` + its
+    /// distance from the start of `rows`.
     fn requests(&self, response: &Response, rows: Range<usize>, first: usize) -> Vec<(usize, Prediction)> {
         let from = |i: &usize| [&rows, &self.rows].iter().all(|rows| rows.contains(&(self.positions[*i] - 1)));
         let request = |i: usize| {
@@ -51,13 +51,13 @@ impl<'p> Rescored<'p> {
     }
 }
 
-/// Runs the variants' rows one after the other in passes as wide as the backend takes, each variant in a sequence of its own
-/// that begins with the response's cache: every weight is read once for hundreds of rows, however few a variant has. Where a
-/// sequence cannot be forked anywhere, a copy of it goes ahead of them, from the first replaced position to the last.
+/// Runs the variants' rows back to back in passes as wide as the backend allows, each variant in its own sequence that begins with
+/// the response's cache: every weight is read once for hundreds of rows, however few a variant has. If a sequence cannot be forked
+/// anywhere, a copy of it runs ahead of them, from the first replaced position to the last.
 ///
-/// With `stale_from`, that of [`super::TracedSequence`], in the response's own sequence instead, variant by variant from the last
-/// replaced position to the first: what lies before the rows that one overwrites is still the response's own, neither recomputed
-/// nor copied.
+/// With `stale_from`, that of [`super::TracedSequence`], runs them in the response's own sequence instead, variant by variant from
+/// the last replaced position to the first: everything before the rows that one overwrites is still the response's own, neither
+/// recomputed nor copied.
 pub(super) fn score(
     backend: &mut dyn Backend,
     sequence: SequenceId,
@@ -96,14 +96,14 @@ pub(super) fn score(
     together.run(variants)
 }
 
-/// A pass that is being filled.
+/// A pass being filled.
 struct Together<'b> {
     backend: &'b mut dyn Backend,
     from: Ahead<'b>,
     rows: Vec<Row>,
     /// Variant, index in its probabilities, request.
     requests: Vec<(usize, usize, Prediction)>,
-    /// Sequences that the rows are of.
+    /// Sequences that the rows belong to.
     open: Vec<SequenceId>,
 }
 
@@ -112,7 +112,7 @@ impl Together<'_> {
         self.backend.max_rows() - self.rows.len()
     }
 
-    /// A sequence of its own for a variant. Those that are open are run first where they are enough, or there is no room for more.
+    /// A new sequence for a variant. Open ones are run first if there are enough of them, or no memory for more.
     fn fork(&mut self, positions: usize, variants: &mut [Rescored]) -> Result<SequenceId, EngineError> {
         let fork = |this: &mut Self| {
             let from = this.from.at(this.backend, positions)?;
@@ -169,11 +169,11 @@ impl Drop for Together<'_> {
     }
 }
 
-/// The response's sequence, or a copy of its beginning that has gone ahead to where it cannot be forked itself.
+/// The response's sequence, or a copy of its beginning that has advanced to where the sequence itself cannot be forked.
 struct Ahead<'r> {
     sequence: SequenceId,
     tokens: &'r [u32],
-    /// With the number of tokens that have entered.
+    /// With the number of tokens run.
     copy: Option<(SequenceId, usize)>,
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// A response, and what its pass recorded of each step.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
-    /// The whole sequence: prompt, response, and the template's end tokens where it has them.
+    /// The whole sequence: prompt, response, and the template's end tokens, if any.
     pub tokens: &'a [u32],
     /// Start of the response.
     pub prompt_len: usize,
@@ -14,7 +14,7 @@ pub struct Response<'a> {
     pub token_texts: &'a [String],
     /// `steps[j]` is row `prompt_len - 1 + j`, so it predicts response token j; one more than response tokens.
     pub steps: &'a [Step],
-    /// [`Backend::layer_means`](crate::backend::Backend::layer_means), `[L + 1][hidden_size]`; empty where they were not recorded.
+    /// [`Backend::layer_means`](crate::backend::Backend::layer_means), `[L + 1][hidden_size]`; empty if they were not recorded.
     pub layer_means: &'a [Vec<f64>],
 }
 
@@ -42,7 +42,7 @@ impl Response<'_> {
         position.checked_sub(self.prompt_len).and_then(|j| self.token_texts.get(j)).map_or("", String::as_str)
     }
 
-    /// The texts of the tokens at these positions (absolute), one after the other.
+    /// The texts of the tokens at these positions (absolute), concatenated.
     pub fn text(&self, positions: Range<usize>) -> String {
         positions.map(|position| self.token_text(position)).collect()
     }

@@ -1,10 +1,9 @@
-//! Running confidence of a response while it is written, and the early stop below a threshold.
+//! Running confidence of a response while it is written, and early stopping below a threshold.
 
 use crate::backend::Step;
 use serde::{Deserialize, Serialize};
 
-/// Steps that a running confidence is the mean of, unless it is set: DeepConf's authors take 2,048, but nearly every response
-/// is shorter.
+/// Default window of a running confidence, in steps: DeepConf's authors use 2,048, but nearly every response is shorter.
 pub const WINDOW: usize = 64;
 
 /// The longest window.
@@ -35,7 +34,7 @@ impl Measure {
         }
     }
 
-    /// Of a step; `None` where its detail was not recorded.
+    /// Of a step; `None` if its detail was not recorded.
     fn of(self, step: &Step) -> Option<f64> {
         match self {
             Measure::Group => step.distribution.as_ref().map(|distribution| -distribution.top_logprob),
@@ -44,31 +43,31 @@ impl Measure {
     }
 }
 
-/// A response's running confidence: the mean of a measure over the last `window` predicted tokens, none before there are as
-/// many. DeepConf's online rule (section 3.3) ends a response where it falls below a threshold.
+/// A response's running confidence: the mean of a measure over the last `window` predicted tokens; none before there are that
+/// many. DeepConf's online rule (section 3.3) ends a response when it falls below a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunningConfidence {
     pub measure: Measure,
     pub window: usize,
-    /// A response ends with the first token after which its running confidence is lower; `None`: it is only reported.
+    /// A response ends with the first token after which its running confidence is lower; `None`: only reported.
     pub stop_below: Option<f64>,
 }
 
 impl RunningConfidence {
-    /// After the last of these steps.
+    /// The running confidence after the last of these steps.
     pub fn after(&self, steps: &[Step]) -> Option<f64> {
         let last = &steps[steps.len().checked_sub(self.window)?..];
         let sum: Option<f64> = last.iter().map(|step| self.measure.of(step)).sum();
         sum.map(|sum| sum / self.window as f64)
     }
 
-    /// Whether a response whose running confidence this is ends here.
+    /// Whether a response with this running confidence ends here.
     pub fn stops(&self, confidence: Option<f64>) -> bool {
         confidence.zip(self.stop_below).is_some_and(|(confidence, threshold)| confidence < threshold)
     }
 
-    /// New minima of the running confidence over these steps: (tokens written by then, its value). The first
-    /// of them below a threshold is where that threshold ends the response.
+    /// New minima of the running confidence over these steps: (tokens written by then, its value). A threshold ends the
+    /// response at the first of them below it.
     pub fn lows(&self, steps: &[Step]) -> Vec<(usize, f64)> {
         let mut lows: Vec<(usize, f64)> = Vec::new();
         for tokens in self.window..=steps.len() {

@@ -1,6 +1,6 @@
-//! Speculative decoding, bit-exact: guessed tokens enter a pass behind the last one, and those are kept that the model
-//! would have chosen. Every row has the same bits whatever the width of its pass, and a choice depends on seed,
-//! stream and position alone: tokens, log-probabilities and trace are those of one token a pass. Only times differ.
+//! Speculative decoding, bit-exact: guessed tokens are added to a pass after the last one, and those that the model
+//! would have chosen are kept. Every row has the same bits in a pass of any width, and a choice depends only on seed,
+//! stream and position: tokens, log-probabilities and trace are those of one token per pass. Only timing differs.
 
 use super::batch::{Batch, Running};
 use super::generate::OnToken;
@@ -19,7 +19,7 @@ impl Running {
         self.look(others, pace);
     }
 
-    /// Notes whether the guess at the last token was right, and looks up the next tokens.
+    /// Records whether the guess for the last token was correct, and looks up the next tokens.
     fn look(&mut self, others: &Lookup, pace: &mut Pace) {
         let tokens = &self.generation.tokens;
         if let (Some(guess), Some(last)) = (self.guess.take(), tokens.last()) {
@@ -30,7 +30,7 @@ impl Running {
             .into_iter()
             .enumerate()
             .filter_map(|(source, lookup)| Some(Guess { source, found: lookup.find(tokens)? }));
-        // of equals the text itself
+        // ties: the text itself
         self.guess = found.min_by_key(|guess| KINDS - guess.found.kind);
     }
 
@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-/// Called with whether a response has ended, to stop early.
+/// Called with whether a response has ended; returns whether to stop early.
 type Leave<'a> = &'a mut dyn FnMut(bool) -> bool;
 
 impl Batch<'_> {
@@ -64,7 +64,7 @@ impl Batch<'_> {
         self.last_rows()
     }
 
-    /// Decode steps without guesses, until a response ends. Whether to leave.
+    /// Decode steps without guesses, until a response ends. Returns whether to leave.
     fn plain_steps(&mut self, on_token: OnToken, leave: Leave) -> Result<bool, EngineError> {
         let Batch { engine, running, others, .. } = self;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
@@ -81,12 +81,12 @@ impl Batch<'_> {
         Ok(left)
     }
 
-    /// A pass with the guesses that pay, and whether to leave; `None` where nothing is guessed.
+    /// A pass with the guesses that pay off; returns whether to leave, `None` if nothing is guessed.
     fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>, EngineError> {
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, tokenizer, options, .. } = &mut **engine;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
-        // guesses that there is room for beside the sequences' own rows
+        // room for guesses next to the sequences' own rows
         let mut room = backend.decode_rows().min(MAX_ROWS).saturating_sub(active.len());
         if room == 0 || active.iter().all(|r| r.lookup.is_none()) {
             return Ok(None);
@@ -113,7 +113,7 @@ impl Batch<'_> {
         pace.note_pass(rows.len(), begun.elapsed().as_secs_f64());
         pace.stats.passes += u64::from(rows.len() > sequences);
         let Ok(results) = passed else {
-            // a wrong token may overflow where the text does not
+            // a wrong token may overflow although the text does not
             for running in &mut active {
                 backend.truncate(running.id, running.last_row().position);
                 running.guess = None;

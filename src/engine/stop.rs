@@ -1,10 +1,10 @@
-//! Stop strings: a response ends where its text contains one.
+//! Stop strings: a response ends when its text contains one.
 
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use std::sync::Arc;
 
-/// The text of one response as it is written, looked through for stop strings. O(1) per token: of the text before a new
-/// token only as much is read as a stop string that ends in the token can reach back.
+/// The text of one response as it is written, searched for stop strings. O(1) per token: of the text before a new token,
+/// only as much is searched as a stop string ending in the token can cover.
 pub(super) struct StopText {
     stream: TextStream<Arc<Tokenizer>>,
     text: String,
@@ -17,8 +17,8 @@ impl StopText {
         StopText { stream: TextStream::new(tokenizer.clone()), text: String::new(), starts: Vec::new() }
     }
 
-    /// Adds a token. If one of the strings `stop` (an empty one is none) is complete with it: how many tokens the response
-    /// keeps: those beginning before the stop string, and at least one.
+    /// Adds a token. If it completes one of the strings `stop` (empty ones are ignored), returns how many tokens the
+    /// response keeps: those beginning before the stop string, and at least one.
     ///
     /// # Errors
     /// An id outside the vocabulary.

@@ -1,4 +1,4 @@
-//! A response whose KV cache and trace an engine holds, and the queries that it answers.
+//! A response whose KV cache and trace an engine holds, and queries on it.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress};
 use super::rescore::{self, Rescored};
@@ -14,7 +14,7 @@ use std::ops::{ControlFlow, Range};
 pub const SELECTED_HEADS: usize = 16;
 
 impl HeadSelection {
-    /// K as published, exact entropies, and nothing more.
+    /// K as published, exact entropies, and nothing else.
     pub const PUBLISHED: HeadSelection = TraceOptions::new(0, SELECTED_HEADS, EntropyRule::Exact).parts;
 }
 
@@ -36,7 +36,7 @@ pub struct TracedSequence<'e> {
 }
 
 impl<'e> TracedSequence<'e> {
-    /// A response whose rows have been run; one of no token is an error.
+    /// A response whose rows have been run; an empty one is an error.
     pub(super) fn new(
         engine: &'e mut Engine,
         sequence: SequenceId,
@@ -60,7 +60,7 @@ impl<'e> TracedSequence<'e> {
         Ok(traced)
     }
 
-    /// Splits into what the pass recorded and the side that answers queries.
+    /// Splits into the recorded response and the queries on it.
     pub fn parts(&mut self) -> (Response<'_>, TraceQueries<'_>) {
         let (Generation { tokens, prompt_len, steps, .. }, token_texts) = (&self.generation, &self.token_texts);
         let (prompt_len, layer_means) = (*prompt_len, &self.layer_means);
@@ -74,7 +74,7 @@ impl<'e> TracedSequence<'e> {
         (&self.generation.tokens, self.generation.prompt_len)
     }
 
-    /// Whether the response would have gone on.
+    /// Whether the response would have continued.
     pub fn is_cut_off(&self) -> bool {
         self.generation.finish.is_cut_off()
     }
@@ -90,8 +90,7 @@ impl<'e> TracedSequence<'e> {
         Ok(self.engine.backend.head_rows(self.sequence, row)?)
     }
 
-    /// ln p of each of `tokens` after those before it and nothing else, in a sequence of its own; the first has none and is left
-    /// out.
+    /// ln p of each of `tokens` given only those before it, in a separate sequence; the first has none and is omitted.
     pub fn logprobs_alone(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
         if tokens.len() < 2 {
             return Ok(Vec::new());
@@ -104,13 +103,13 @@ impl<'e> TracedSequence<'e> {
         Ok(steps?.iter().filter_map(|step| step.logprob).collect())
     }
 
-    /// The attention of the last of `tokens` to them all, `[tokens]`: the mean over all layers and heads of its softmax weights, in a sequence
-    /// of its own that takes what both begin with from this one's cache.
+    /// The attention of the last of `tokens` to all of them, `[tokens]`: the mean over all layers and heads of its softmax weights,
+    /// in a separate sequence that takes the common prefix from this one's cache.
     pub fn mean_attention(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
         self.parts().1.restore()?;
         self.engine.check_length(tokens.len())?;
         let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
-        // the last token of a response need not have entered
+        // the last token of a response may not have been run
         let (cached, _) = self.tokens();
         let shared = shared(tokens, &cached[..cached.len() - 1]);
         let backend = &mut *self.engine.backend;
@@ -123,16 +122,16 @@ impl<'e> TracedSequence<'e> {
         Ok(attention?)
     }
 
-    /// Final hidden states (after the final norm) of the response's rows, `[R + 1, hidden_size]`: of the prompt's last token and of
-    /// each of the response.
+    /// Final hidden states (after the final norm) of the response's rows, `[R + 1, hidden_size]`: the prompt's last token and each
+    /// token of the response.
     pub fn hidden_states(&self) -> Result<Vec<f32>, EngineError> {
         let (tokens, prompt_len) = self.tokens();
         Ok(self.engine.backend.hidden_states(self.sequence, prompt_len - 1..tokens.len())?)
     }
 
-    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
-    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
-    /// number them for the sampler; `on_token` sees every token as it is chosen and may break its response off.
+    /// Generates further responses, to prompts that begin like this sequence: the common prefix is taken from its cache. More
+    /// samples for its own prompt share the prompt; a next turn shares everything so far. `streams` identify them to the sampler;
+    /// `on_token` receives every token as it is chosen and may stop its response.
     pub fn generate_sharing(
         &mut self,
         prompts: &[Vec<u32>],
@@ -162,8 +161,8 @@ impl<'e> TracedSequence<'e> {
 }
 
 impl Engine {
-    /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
-    /// stopped at once) is an error.
+    /// Generates a response to one prompt and keeps its cache and trace. An empty response (`max_tokens` 0, or stopped immediately)
+    /// is an error.
     pub fn generate_traced(
         &mut self,
         prompt: &[u32],
@@ -180,8 +179,7 @@ impl Engine {
     }
 }
 
-/// The tokens that a prompt has in common with the first of `cached`; not its last one, whose row is what the first token is
-/// predicted from.
+/// Length of the common prefix of a prompt and `cached`, without the prompt's last token: its row predicts the response's first.
 pub(super) fn shared(prompt: &[u32], cached: &[u32]) -> usize {
     prompt[..prompt.len().saturating_sub(1)].iter().zip(cached).take_while(|(a, b)| a == b).count()
 }
@@ -192,17 +190,17 @@ impl Drop for TracedSequence<'_> {
     }
 }
 
-/// Hidden states read at once for cosines.
+/// Hidden states read at a time for cosines.
 const STATES: usize = 256;
 
-/// In f64 until the end; 0 of a vector of zeros.
+/// In f64 until the end; 0 for a zero vector.
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let norms = (dot(a, a) * dot(b, b)).sqrt();
     if norms > 0.0 { (dot(a, b) / norms) as f32 } else { 0.0 }
 }
 
-/// The queries that the engine answers about a [`Response`], in any order: what scoring variants overwrites in the cache is
-/// restored before the next query that reads it.
+/// Queries about a [`Response`], in any order: cache entries that scoring variants overwrites are restored before the next query
+/// that reads them.
 pub struct TraceQueries<'a> {
     backend: &'a mut dyn Backend,
     sequence: SequenceId,
@@ -213,13 +211,13 @@ pub struct TraceQueries<'a> {
 
 impl TraceQueries<'_> {
     /// α* of each row (absolute): `max` over the row's K selected heads of the reweighted, normalized attention α'.
-    /// Row T gives T + 1 weights; positions 0 and T are 0.
+    /// Row T yields T + 1 weights; positions 0 and T are 0.
     pub fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
         self.restore()?;
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
-    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute. 0 where one of
+    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute. 0 if one of
     /// the two was not traced.
     pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
         let (width, mut cosines) =
@@ -243,7 +241,7 @@ impl TraceQueries<'_> {
         let mut in_place = !self.backend.mixes_sequences();
         if !in_place {
             match rescore::score(self.backend, sequence, &response, &mut rescored, None) {
-                // there is no room for a single copy of the cache
+                // no memory for even one copy of the cache
                 Err(EngineError::Backend(error)) if error.is_out_of_memory() => in_place = true,
                 scored => scored?,
             }
@@ -254,7 +252,7 @@ impl TraceQueries<'_> {
         Ok(rescored.into_iter().map(|variant| variant.logprobs).collect())
     }
 
-    /// Runs the response's own rows again where the cache holds a variant's.
+    /// Reruns the response's own rows where the cache holds a variant's.
     pub(super) fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
         let start = self.backend.resumes_at(self.sequence, stale);

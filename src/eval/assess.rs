@@ -1,5 +1,5 @@
-//! The record of one traced response: the method, the calibrated confidence where there is a calibration, and what
-//! describes the rows of its chain. `ask`, `score` and the Python package make their records here.
+//! The record of one traced response: the method, the calibrated confidence if there is a calibration, and a description of
+//! its chain's rows. `ask`, `score` and the Python package build their records here.
 
 use super::calibration::{Calibration, CalibrationError};
 use super::run::fingerprint::Fingerprint;
@@ -16,11 +16,11 @@ use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
 
-/// The calibration of a model under a reading of the method, if there is one; `known`: the model's fingerprint, where it has
-/// been taken. `abstain`: it must have a certified threshold.
+/// The calibration of a model for a reading of the method, if there is one; `known`: the model's fingerprint, if already
+/// computed. `abstain`: a certified threshold is required.
 ///
 /// # Errors
-/// A file of the model that cannot be read, one that is there but is no calibration, or no certified threshold.
+/// A model file that cannot be read, an existing file that is not a calibration, or no certified threshold.
 pub fn calibration(
     folder: &Path,
     engine: &Engine,
@@ -41,7 +41,7 @@ pub fn calibration(
     }
 }
 
-/// Identity of the model's files that the engine has loaded from this folder.
+/// Fingerprint of the model files that the engine loaded from this folder.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -50,13 +50,13 @@ pub fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, Calibr
     Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CalibrationError::Io { path, source })
 }
 
-/// A sequence, where its response starts, and its answer's tokens if they are known.
+/// A sequence, the start of its response, and its answer's tokens if known.
 pub type Sequence = (Vec<u32>, usize, Option<Range<usize>>);
 
-/// The sequence of an item that is to be scored; `chat`: through the model's chat template.
+/// The sequence of an item to be scored; `chat`: apply the model's chat template.
 ///
 /// # Errors
-/// Text that cannot be made into tokens.
+/// Text that cannot be tokenised.
 pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Parameters) -> Result<Sequence, EncodeError> {
     match content {
         Content::Tokens { input_ids, prompt_len, answer_span } => {
@@ -70,37 +70,37 @@ pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Paramet
     }
 }
 
-/// Measures of a response.
+/// What to measure on a response.
 #[derive(Clone)]
 pub struct Request<'a> {
     pub parameters: &'a Parameters,
     pub calibration: Option<&'a Calibration>,
-    /// Whether answers that are not above the calibration's certified threshold are withheld.
+    /// Whether answers not above the calibration's certified threshold are withheld.
     pub abstain: bool,
-    /// Search for the answer.
+    /// How the answer is found.
     pub finder: Finder<'a>,
-    /// The right answer, if it is known, and how it is compared.
+    /// The correct answer, if known, and how it is compared.
     pub target: Option<&'a (String, Grader)>,
-    /// The answer's positions (absolute, within the response) if they are known.
+    /// The answer's positions (absolute, within the response), if known.
     pub answer: Option<Range<usize>>,
-    /// Whether the chain's rows are to be described.
+    /// Whether to describe the chain's rows.
     pub trace: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Without a calibration, of a response of which nothing is known.
+    /// Without a calibration, for a response about which nothing is known.
     pub fn of(parameters: &'a Parameters) -> Self {
         let finder = Finder::Rule(AnswerRule::Auto);
         Request { parameters, calibration: None, abstain: false, finder, target: None, answer: None, trace: false }
     }
 
-    /// Of a response of the input, whose answer may be known.
+    /// For a response from the input, whose answer may be known.
     pub fn of_item(self, item: &'a Item, answer: Option<Range<usize>>) -> Self {
         Request { finder: item.finder(), target: item.target.as_ref(), answer, ..self }
     }
 }
 
-/// The record of a response: [`pipeline::assess`], and what the request asks for beside it.
+/// The record of a response: [`pipeline::assess`], plus what else is requested.
 ///
 /// # Errors
 /// The engine's.
@@ -115,7 +115,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
             let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
             Record { correct, trace, confidence, ..Record::ok(id, reading, prompt_len, answer.text, outcome) }
         }
-        // the scores that need no answer
+        // scores that need no answer
         None => {
             let scores = Some(Scores::of_response(&traced.parts().0, parameters.rules()));
             let correct = match request.target {
@@ -128,14 +128,14 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
             Record { scores, correct, ..Record::no_answer(id, reading, prompt_len) }
         }
     };
-    // without an answer there is nothing to give
+    // without an answer there is nothing to return
     let certified = record.confidence.as_ref().is_some_and(|confidence| confidence.certified);
     let abstained = request.abstain.then_some(!certified);
     Ok(Record { abstained, weights: traced.engine().options().weights, ..record })
 }
 
-/// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
-/// under [`FirstRow::Wrapped`] there is none here.
+/// The selected heads and the largest entries of α* for every row of the chain. The authors' code has no row -1, so neither
+/// does this under [`FirstRow::Wrapped`].
 fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Result<Vec<RowTrace>, EngineError> {
     let first = if rules.first_row == FirstRow::Wrapped { 0 } else { -1 };
     let relative = chain.iter().map(|link| link.row).filter(|row| *row >= first);

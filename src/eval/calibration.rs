@@ -1,9 +1,9 @@
-//! A calibration: the map from one score of a model to the probability that its answer is right, in a small file. `uqac
+//! A calibration: a small file with the map from one score of a model to the probability that its answer is correct. `uqac
 //! calibrate` fits it ([`super::analysis::calibrate`]); `ask`, `score` and `serve` find it by the hashes of the model's files
-//! and show that probability as the confidence, and no other number.
+//! and report that probability, and no other number, as the confidence.
 //!
-//! It is looked for in the folder for caches, then beside the model. One that was fitted on another model, another reading of
-//! the method or by another version of the format does not count.
+//! It is looked up in the cache folder, then next to the model. A calibration fitted on another model, under another reading of
+//! the method or by another version of the format is ignored.
 
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
@@ -19,78 +19,78 @@ use std::path::{Path, PathBuf};
 /// Version of the file's format.
 pub const FORMAT: u32 = 2;
 
-/// The file's name beside a model.
+/// The file's name next to a model.
 pub const FILE: &str = "uqac-calibration.json";
 
-/// The folder of calibrations in the folder for caches.
+/// The subfolder for calibrations in the cache folder.
 const CACHED: &str = "calibrations";
 
 /// A fitted map, and what it was fitted on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     pub format: u32,
-    /// Of the model that it is for.
+    /// Of the model it applies to.
     pub model: Fingerprint,
-    /// The reading of the method that the scores are of.
+    /// The reading of the method that produced the scores.
     #[serde(flatten)]
     pub reading: Reading,
     pub tasks: Vec<String>,
-    /// Answers that it was fitted on, and the right ones of them.
+    /// Answers it was fitted on, and how many of them are correct.
     pub items: usize,
     pub correct: usize,
-    /// The score that is mapped, by its key.
+    /// Key of the score that is mapped.
     pub score: String,
-    /// The score that holds its logarithm, where one does.
+    /// Key of the score that holds its logarithm, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
     pub map: Map,
-    /// The lowest and the highest of the answers' scores, in the form that the map takes. Beyond them nothing was seen.
+    /// Lowest and highest of the answers' scores, in the map's input form. Nothing was observed beyond them.
     pub range: [f64; 2],
-    /// With a target risk that a threshold holds.
+    /// Present if a threshold satisfies a target risk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certified: Option<Certified>,
     pub held_out: HeldOut,
-    /// Whether it takes the place of one that was fitted on more answers.
+    /// Whether it overrides one fitted on more answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaces: bool,
 }
 
-/// A threshold above which the share of wrong answers is at most a target, with a probability
-/// ([`risk`](super::metrics::risk)): what `--abstain` goes by.
+/// A threshold above which the share of wrong answers is at most a target with some probability
+/// ([`risk`](super::metrics::risk)): used by `--abstain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Certified {
     pub target_risk: f64,
-    /// The probability, over the answers that it was chosen on, that the risk is held.
+    /// The probability, over the answers it was chosen on, that the risk bound holds.
     pub confidence: f64,
-    /// Lower bound of an accepted score, in the form that the map takes.
+    /// Lower bound of an accepted score, in the map's input form.
     pub above: f64,
-    /// The upper bound on the risk.
+    /// Upper bound on the risk.
     pub bound: f64,
-    /// Share of those answers that lie above it.
+    /// Share of those answers above it.
     pub coverage: f64,
 }
 
-/// Clamps a probability that was fitted on n `items` to [1/(n + 2), 1 − 1/(n + 2)], the bounds of the rule of succession.
+/// Clamps a probability fitted on n `items` to [1/(n + 2), 1 − 1/(n + 2)], the bounds of the rule of succession.
 pub fn bounded(probability: f64, items: usize) -> f64 {
     let least = 1.0 / (items as f64 + 2.0);
     probability.clamp(least, 1.0 - least)
 }
 
-/// Held-out measures of the whole procedure, the choice of score and map included: by
-/// cross-validation in which each part is predicted by what was chosen and fitted on the others.
+/// Held-out metrics of the whole procedure, including the choice of score and map: by cross-validation in which each fold is
+/// predicted by what was chosen and fitted on the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
     pub folds: usize,
     pub ece: f64,
     pub brier: f64,
     pub auroc: Option<f64>,
-    /// Brier score of the constant share of right answers.
+    /// Brier score of predicting the base rate of correct answers.
     pub brier_of_base_rate: f64,
-    /// The choices of the folds, and their counts.
+    /// The folds' choices and their counts.
     pub chosen: BTreeMap<String, usize>,
 }
 
-/// From a score to a probability.
+/// A map from a score to a probability.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Map {
@@ -100,18 +100,18 @@ pub enum Map {
     Isotonic { input: Input, knots: Isotonic },
 }
 
-/// In what form a map takes a score.
+/// The form in which a map takes a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// As it is.
+    /// Unchanged.
     Score,
     /// −ln(−ln p) of a probability p: the log-odds near 1; near 0 it flattens ln p, which falls with every token.
     LogLog,
 }
 
 impl Input {
-    /// A score in this form, finite; `log` is its logarithm where that is known better than from the score.
+    /// A score in this form, finite; `log` is its logarithm, if known more precisely than from the score.
     pub fn of(self, score: f64, log: Option<f64>) -> f64 {
         match self {
             Input::Score => score,
@@ -134,7 +134,7 @@ impl Map {
         }
     }
 
-    /// The map's name with this score, for people: `Platt's sigmoid of −ln(−ln p)`.
+    /// Display name of the map with this score: `Platt's sigmoid of −ln(−ln p)`.
     pub fn name(&self, score: &str) -> String {
         let what = if matches!(self, Map::Platt { .. }) { "Platt's sigmoid of" } else { "isotonic regression on" };
         match self.input() {
@@ -160,8 +160,8 @@ pub enum CalibrationError {
 }
 
 impl Calibration {
-    /// The calibrated confidence of an answer from its scores by key; `None` where the score is not among them. Of a score
-    /// outside the range it is that of the nearest one within.
+    /// The calibrated confidence of an answer from its scores by key; `None` if the score is missing. A score outside the range
+    /// gets the confidence of the nearest one inside.
     pub fn confidence(&self, score: impl Fn(&str) -> Option<f64>) -> Option<Calibrated> {
         let log = self.log.as_deref().and_then(&score);
         let x = self.map.input().of(score(&self.score).filter(|score| !score.is_nan())?, log);
@@ -176,11 +176,11 @@ impl Calibration {
         })
     }
 
-    /// The calibration of this model and reading, if there is one: in the folder for caches (one's own) or beside the model. Of two,
-    /// that of more answers, unless one's own [`replaces`](Self::replaces) the other.
+    /// The calibration for this model and reading, if there is one: in the cache folder (the user's own) or next to the model.
+    /// If both exist, the one with more answers, unless the user's [`replaces`](Self::replaces) the other.
     ///
     /// # Errors
-    /// A file that is there but is no calibration.
+    /// An existing file that is not a calibration.
     pub fn find(folder: &Path, model: &Fingerprint, reading: &Reading) -> Result<Option<Self>, CalibrationError> {
         let files = Self::files(folder, model)?.into_iter();
         let mut fitting = files.map(|(_, found)| found).filter(|found| found.reading == *reading);
@@ -190,17 +190,17 @@ impl Calibration {
         })
     }
 
-    /// Files that hold a calibration of this model, of any reading: one's own before the one beside the model.
+    /// Files with a calibration of this model, under any reading: the user's own before the one next to the model.
     ///
     /// # Errors
-    /// A file that is there but is no calibration.
+    /// An existing file that is not a calibration.
     pub fn files(folder: &Path, model: &Fingerprint) -> Result<Vec<(PathBuf, Self)>, CalibrationError> {
         let read =
             |path: PathBuf| Ok(Self::read(&path)?.filter(|found| found.model == *model).map(|found| (path, found)));
         cached(model).into_iter().chain([folder.join(FILE)]).map(read).filter_map(Result::transpose).collect()
     }
 
-    /// Removes one's own calibration of a model, and returns where it was; `None` if there is none.
+    /// Removes the user's own calibration of a model and returns its path; `None` if there is none.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -213,7 +213,7 @@ impl Calibration {
         }
     }
 
-    /// A file; `None` if it is not there or of another format.
+    /// Reads a file; `None` if it is missing or in another format.
     fn read(path: &Path) -> Result<Option<Self>, CalibrationError> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -228,17 +228,16 @@ impl Calibration {
         }
     }
 
-    /// Whether there is any file that could be a calibration of the model in this folder; to find out which it is takes the
-    /// model's hashes.
+    /// Whether any file could be a calibration of the model in this folder; determining which requires the model's hashes.
     pub fn may_exist(folder: &Path) -> bool {
         folder.join(FILE).is_file() || cache::folder().is_some_and(|folder| folder.join(CACHED).is_dir())
     }
 
-    /// Writes it to a file, or without one to its place in the folder for caches; returns where it is.
+    /// Writes it to a file, by default to its place in the cache folder; returns the path.
     ///
     /// # Errors
-    /// The file cannot be written, or holds a calibration of the same model and reading on more answers that it does not replace;
-    /// there is no folder for caches.
+    /// The file cannot be written, or holds a calibration of the same model and reading on more answers that this one does not
+    /// replace; or there is no cache folder.
     pub fn write(&self, path: Option<PathBuf>) -> Result<PathBuf, CalibrationError> {
         let path = path.or_else(|| cached(&self.model)).ok_or(CalibrationError::NoFolder)?;
         let there = Self::read(&path).ok().flatten();

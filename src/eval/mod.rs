@@ -1,4 +1,4 @@
-//! Evaluation: a model over a benchmark, its answers graded, its confidences recorded, and what they are worth.
+//! Evaluation: runs a model over a benchmark, grades its answers, records its confidences and measures their quality.
 //!
 //! ```text
 //! tasks ─ items ─ generation (batched) ─ methods ─ samples_<task>.jsonl ─ metrics ─ report
@@ -6,8 +6,8 @@
 //!                                      grading ┘
 //! ```
 //!
-//! A run writes [`sample::Sample`]s, one line an item, into a folder that it can be resumed from; everything right of
-//! them is recomputed from the samples alone, without a model.
+//! A run writes [`sample::Sample`]s, one line per item, to a folder from which it can be resumed; everything
+//! downstream is recomputed from the samples alone, without a model.
 
 pub mod analysis;
 pub mod assess;

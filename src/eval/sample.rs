@@ -1,7 +1,7 @@
 //! An evaluation's record of one item: a line of `samples_<task>.jsonl`.
 //!
-//! The outer keys are those of lm-evaluation-harness, so that its readers find theirs; `uq` is ours. A number that is not
-//! finite is written as `null`.
+//! The outer keys are those of lm-evaluation-harness, so that its readers work; `uq` is ours. A non-finite number is written
+//! as `null`.
 
 use crate::engine::FinishReason;
 use crate::io::record::{Answer, Status};
@@ -23,18 +23,18 @@ pub fn score_map(scores: &Scores) -> ScoreMap {
     scores.iter().map(|(score, value)| (score.key.to_owned(), finite(value))).collect()
 }
 
-/// One item of a task, its response, its grade and its confidences. One that is read is checked: positions lie where they can,
-/// and lists of one length have it.
+/// One item of a task, its response, its grade and its confidences. Checked on reading: positions must be in range, and
+/// parallel lists must have equal lengths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")] // so that `deserialize` can be followed by `check`
 pub struct Sample {
     /// The item's index in the task, from 0.
     pub doc_id: usize,
-    /// The task, a subtask after a colon: `gsm8k`, `bbh:causal_judgement`.
+    /// The task, with a subtask after a colon: `gsm8k`, `bbh:causal_judgement`.
     pub task: String,
     /// The publisher's record.
     pub doc: Value,
-    /// The right answer, as text.
+    /// The correct answer, as text.
     pub target: String,
     /// Each request: the rendered prompt, and how the response was generated.
     pub arguments: Vec<(String, Map<String, Value>)>,
@@ -42,8 +42,8 @@ pub struct Sample {
     pub resps: Vec<Vec<String>>,
     /// The answer found in each request's response; `null` where there is none.
     pub filtered_resps: Vec<Option<String>>,
-    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' extraction and grading, where
-    /// theirs finds an answer. `acc_majority`: the same of what self-consistency's samples agree on.
+    /// `acc`: 1 if the answer is correct, else 0. `acc_reference`: the same under the authors' extraction and grading, if
+    /// theirs finds an answer. `acc_majority`: the same for the answer that self-consistency's samples agree on.
     pub metrics: BTreeMap<String, f64>,
     pub uq: Uq,
 }
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Sample {
     }
 }
 
-/// A sample's sequence cannot be made again.
+/// A sample's sequence cannot be reconstructed.
 #[derive(Debug, thiserror::Error)]
 pub enum SequenceError {
     #[error(transparent)]
@@ -75,15 +75,15 @@ pub enum SequenceError {
 }
 
 impl Sample {
-    /// The whole sequence, its prompt encoded again, and where the response starts.
+    /// The whole sequence, its prompt re-encoded, and the start of the response.
     ///
     /// # Errors
-    /// The prompt is encoded to another number of tokens than before, which would shift positions.
+    /// The prompt encodes to a different number of tokens than before, which would shift positions.
     pub fn sequence(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize), SequenceError> {
         let text = self.arguments.first().map_or("", |(text, _)| text);
         let expected = self.uq.prompt_len;
         let templated = tokenizer.encode(text, false)?;
-        // a prompt without a template has the tokenizer's own special tokens
+        // a prompt without a template gets the tokenizer's own special tokens
         let mut tokens = if templated.len() == expected { templated } else { encode_plain(tokenizer, text)? };
         if tokens.len() != expected {
             let (task, doc_id, found) = (self.task.clone(), self.doc_id, tokens.len());
@@ -93,7 +93,7 @@ impl Sample {
         Ok((tokens, expected))
     }
 
-    /// The contradiction: the field, expected and found.
+    /// Returns an inconsistency: the field, expected and found.
     fn check(&self) -> Result<(), String> {
         let Uq { tokens: ResponseTokens { ids, offsets, logprobs }, prompt_len, .. } = &self.uq;
         let (count, start, end) = (ids.len(), *prompt_len, prompt_len.saturating_add(ids.len()));
@@ -128,12 +128,12 @@ impl Sample {
     }
 }
 
-/// The confidences of a response, and what they were made of. Rows are relative to `prompt_len` (row r predicts response
-/// token r + 1, row -1 the first); positions are absolute.
+/// The confidences of a response, and their ingredients. Rows are relative to `prompt_len` (row r predicts response token
+/// r + 1, row -1 the first); positions are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Uq {
     pub status: Status,
-    /// Why, where `status` is `error`.
+    /// The reason, if `status` is `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub profile: Profile,
@@ -147,46 +147,46 @@ pub struct Uq {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub ensemble: Vec<EnsembleMember>,
-    /// With a chain, and a response before the answer.
+    /// Present if there is a chain, and response tokens before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub similarity: Option<Similarity>,
-    /// Every method's score of this response: the keys of [`crate::uq::Scores`], and further methods'.
+    /// Every method's score for this response: the keys of [`crate::uq::Scores`], and further methods'.
     pub scores: ScoreMap,
-    /// By [measure](crate::engine::running::Measure): where its mean over [`WINDOW`](crate::engine::running::WINDOW) tokens
-    /// was lower than before, as [tokens written, mean]. Of runs with a wide trace.
+    /// By [measure](crate::engine::running::Measure): each new low of its mean over [`WINDOW`](crate::engine::running::WINDOW)
+    /// tokens, as [tokens written, mean]. Only for runs with a wide trace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub running_lows: BTreeMap<String, Vec<(usize, f64)>>,
-    /// Details of methods with passes of their own, by their keys: `self_consistency`, `verbalized` ...
+    /// Details of methods with their own passes, by key: `self_consistency`, `verbalized` ...
     #[serde(flatten)]
     pub details: Map<String, Value>,
     /// The same response under other parameters: its [controls](crate::eval::run::controls).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sweep: Vec<SweepPoint>,
-    /// Seconds by stage: `generate` (of its batch, by tokens), `chain`, `ensemble`, `self_consistency`, `verbalized` ...
+    /// Seconds by stage: `generate` (batch time by tokens), `chain`, `ensemble`, `self_consistency`, `verbalized` ...
     pub seconds: BTreeMap<String, f64>,
 }
 
-/// The response's tokens, aligned: end token included.
+/// The response's tokens, as parallel lists; end token included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResponseTokens {
     pub ids: Vec<u32>,
-    /// Bytes `[start, end)` of the response's text that each token stands for; empty for the end token, and for tokens
-    /// whose bytes become a character only with their neighbour's.
+    /// Byte range `[start, end)` of the response's text for each token; empty for the end token, and for tokens whose bytes
+    /// form a character only together with their neighbour's.
     pub offsets: Vec<[usize; 2]>,
-    /// ln p, full vocabulary.
+    /// ln p over the full vocabulary.
     pub logprobs: Vec<Option<f64>>,
 }
 
-/// Similarity of final hidden states to those of the answer's tokens: mean cosines.
+/// Mean cosine similarity of final hidden states to those of the answer's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Similarity {
-    /// Of the chain's tokens, the answer's left out.
+    /// Over the chain's tokens, excluding the answer's.
     pub chain: f64,
-    /// Of all tokens that the response has before the answer.
+    /// Over all response tokens before the answer.
     pub response: f64,
 }
 
-/// A member of the ensemble, and the text of the token that it puts in.
+/// A member of the ensemble, and the text of the token it substitutes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnsembleMember {
     #[serde(flatten)]
@@ -195,13 +195,13 @@ pub struct EnsembleMember {
     pub text: Option<String>,
 }
 
-/// The response's confidences under other parameters than the run's.
+/// The response's confidences under parameters other than the run's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepPoint {
-    /// Differences by their names on the command line: `k`, `theta`, `kept`, `tau`, `targets`, `chain` (with the number of the
-    /// `draw` of one that is drawn), `k-cache`, `v-cache`.
+    /// Differences by their command-line names: `k`, `theta`, `kept`, `tau`, `targets`, `chain` (with the index of the `draw`
+    /// if it is random), `k-cache`, `v-cache`.
     pub setting: BTreeMap<String, Value>,
-    /// Rows of the chain, and of what was kept of it.
+    /// Rows of the chain, and those kept.
     pub chain: Vec<i64>,
     pub kept: Vec<i64>,
     pub scores: ScoreMap,

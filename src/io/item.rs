@@ -1,9 +1,9 @@
 //! Input of `score`: JSON lines of existing responses.
 //!
 //! A line is `{id, input_ids, n_instr}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
-//! (optionally `dataset`), or what vLLM (`prompt_token_ids`, `outputs`) and lm-evaluation-harness (`arguments`, `resps`) write. All may
-//! have `target` with `grader`, and `answer_regex` with `answer_match`; other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends the
-//! iteration.
+//! (optionally `dataset`), or output of vLLM (`prompt_token_ids`, `outputs`) or lm-evaluation-harness (`arguments`, `resps`). All
+//! may have `target` with `grader`, and `answer_regex` with `answer_match`; other fields are ignored. An invalid line becomes a
+//! [`BadItem`]; only a read error ends the iteration.
 
 use super::jsonl::{Line, Lines, ReadError};
 use crate::model::chat::Conversation;
@@ -24,7 +24,7 @@ pub struct Item {
     /// A string or a number, as given; by default the 0-based line number.
     pub id: Value,
     pub dataset: Option<String>,
-    /// The right answer, and how it is compared.
+    /// The correct answer, and how it is compared.
     pub target: Option<(String, Grader)>,
     /// Finds the answer.
     pub pattern: Option<AnswerPattern>,
@@ -36,7 +36,7 @@ pub struct Item {
 pub enum Content {
     /// Tokens: `1 <= prompt_len < input_ids.len()`; the span lies in the response.
     Tokens { input_ids: Vec<u32>, prompt_len: usize, answer_span: Option<Range<usize>> },
-    /// Text; `rendered`: the prompt as the model got it, and what follows it, else for the chat template.
+    /// Text; `rendered`: the prompt exactly as the model received it, followed by the response; otherwise for the chat template.
     Text { conversation: Conversation, response: String, rendered: bool },
 }
 
@@ -51,7 +51,7 @@ pub struct BadItem {
     pub problem: String,
 }
 
-/// The items of an input. After a read error, when the position is unknown, it ends.
+/// The items of an input. It ends after a read error, since the position is then unknown.
 pub fn items(mut lines: Lines) -> impl Iterator<Item = Result<Result<Item, BadItem>, ReadError>> {
     let mut broken = false;
     std::iter::from_fn(move || {
@@ -115,7 +115,7 @@ impl Item {
         Ok(Item { id, dataset, target: target(fields)?, pattern: pattern(fields)?, content })
     }
 
-    /// Search for its answer.
+    /// How to find its answer.
     pub fn finder(&self) -> Finder<'_> {
         let rule = match &self.target {
             Some((_, grader)) if self.dataset.is_none() => grader.rule(),
@@ -126,7 +126,7 @@ impl Item {
 }
 
 fn fields(text: &[u8]) -> Result<Fields<'_>, String> {
-    // serde would read a struct from an array as well
+    // serde would also read a struct from an array
     if text.trim_ascii_start().first() != Some(&b'{') {
         let value: &RawValue = serde_json::from_slice(text).map_err(not_json)?;
         return Err(wrong("the line", "an object", value.get()));
@@ -142,7 +142,7 @@ fn missing(field: &str) -> String {
     format!("missing field {field}")
 }
 
-/// The id of an invalid line whose own cannot be read: no text that is a number, so that it is not another item's.
+/// The id of an invalid line whose own cannot be read: a text that is not a number, so that it is not another item's.
 fn place(line: u64) -> Value {
     format!("line {line}").into()
 }
@@ -223,7 +223,7 @@ fn vllm(outputs: &RawValue, fields: &Fields) -> Result<Content, String> {
     Ok(Content::Tokens { input_ids, prompt_len, answer_span: None })
 }
 
-/// A sample of lm-evaluation-harness: the first text of `arguments`, which is the prompt as the model got it, and of `resps`.
+/// A sample of lm-evaluation-harness: the first text of `arguments` (the prompt as the model received it) and of `resps`.
 fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
     /// The first text in lists and objects.
     fn first(value: &Value) -> Option<&String> {
@@ -436,7 +436,7 @@ mod tests {
         }
     }
 
-    /// A tree of a line takes up to 16 times its bytes.
+    /// A line parsed into a tree takes up to 16 times its bytes.
     #[test]
     fn hostile_values_are_read_in_a_bounded_amount_of_memory() {
         let many = |element: &str| vec![element; 100_000].join(",");
@@ -458,7 +458,7 @@ mod tests {
             let (id, message) = parse(&line).unwrap_err();
             assert!(id == "h" && message.contains(says) && message.len() < 200, "{message}");
         }
-        // what is no field of ours is passed over
+        // unknown fields are skipped
         let line = format!(r#"{{"id": 1, "other": [{}], "prompt": "p", "response": "r"}}"#, many("[1]"));
         assert!(parse(&line).is_ok());
     }

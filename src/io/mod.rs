@@ -1,4 +1,4 @@
-//! Files in and out, as JSON lines: what is scored, and the records of it.
+//! Files in and out, as JSON lines: responses to score, and their records.
 //!
 //! [`jsonl`] is the one reader and the one resumable writer of every `.jsonl` file; [`item`] is a line of `score`'s input,
 //! [`record`] a line of its output.

@@ -54,7 +54,7 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
     entries
 }
 
-/// The probability that an answer is right, by a calibration of its model.
+/// The probability that an answer is correct, from a calibration of its model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibrated {
     #[serde(rename = "confidence")]
@@ -77,7 +77,7 @@ pub struct Origin {
     pub tasks: Vec<String>,
     /// Graded answers.
     pub n: usize,
-    /// The calibration error on held-out ones.
+    /// The calibration error on held-out answers.
     pub ece: f64,
 }
 
@@ -111,10 +111,10 @@ pub struct Record {
     /// `None` without a calibration of the model.
     #[serde(flatten, serialize_with = "or_null")]
     pub confidence: Option<Calibrated>,
-    /// With `--abstain`: whether the answer is withheld, for it is not above the certified threshold.
+    /// With `--abstain`: whether the answer is withheld because it is not above the certified threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abstained: Option<bool>,
-    /// Whether the answer is the item's target.
+    /// Whether the answer matches the item's target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correct: Option<bool>,
     pub ensemble: Vec<Member>,
@@ -126,7 +126,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// An item that was scored; `text` is the answer's.
+    /// A scored item; `text` is the answer's.
     pub fn ok(id: Value, reading: impl Into<Reading>, prompt_len: usize, text: String, outcome: Outcome) -> Record {
         let Outcome { answer: tokens, chain, kept, ensemble, scores } = outcome;
         Record {

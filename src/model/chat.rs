@@ -29,7 +29,7 @@ pub enum Conversation {
 }
 
 impl Conversation {
-    /// The messages; a prompt is one of the user.
+    /// The messages; a prompt becomes one user message.
     pub fn to_messages(&self) -> Vec<Message> {
         match self {
             Conversation::Messages(messages) => messages.clone(),
@@ -43,7 +43,7 @@ impl Conversation {
 pub struct Message {
     /// `system`, `user` or `assistant`, and any other that the template supports.
     pub role: String,
-    /// A text, or as OpenAI's clients write it a list of `{"type": "text", "text": …}`, whose texts are joined.
+    /// A text or, as OpenAI's clients write it, a list of `{"type": "text", "text": …}`, whose texts are joined.
     #[serde(deserialize_with = "text_or_parts")]
     pub content: String,
 }
@@ -116,10 +116,10 @@ pub enum ChatError {
     /// The template itself refused the conversation (`raise_exception`).
     #[error("the model's chat template rejects this conversation: {message}")]
     Template { message: String },
-    /// The template broke off while it was rendered.
+    /// The template failed while rendering.
     #[error("the model's chat template cannot be rendered: {message}")]
     Render { message: String },
-    /// The template fails without tools, and not with one.
+    /// The template fails without tools, but not with one.
     #[error("the model's chat template requires tools, which are not supported; without them: {message}")]
     NeedsTools { message: String },
     /// The template takes more steps, memory or stack than any template should.
@@ -136,7 +136,7 @@ pub struct ChatTemplate {
     source: String,
     /// `bos_token`, `eos_token` ... as the template sees them; those the model lacks are undefined in it.
     special_tokens: BTreeMap<String, String>,
-    /// Variables of the user's for every conversation, such as `enable_thinking`.
+    /// The user's variables for every conversation, such as `enable_thinking`.
     pub arguments: Arguments,
 }
 
@@ -151,7 +151,7 @@ pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// Bytes of a template; published ones have up to 40 thousand.
+/// Max bytes of a template; published ones have up to 40 thousand.
 const MAX_SOURCE: usize = 512 << 10;
 
 /// Max operators in a source. minijinja folds constants again at each operator of a chain, and fuel does not bound this
@@ -159,8 +159,8 @@ const MAX_SOURCE: usize = 512 << 10;
 const MAX_OPERATORS: usize = 8_000;
 
 impl ChatTemplate {
-    /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json` (of a
-    /// list of named ones, the one named `default`). `None` if the model has none, as most base models.
+    /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json` (from a
+    /// list of named ones, the one named `default`). `None` if the model has none, like most base models.
     ///
     /// # Errors
     /// An unreadable file, or a part of the template that is not supported.
@@ -195,7 +195,7 @@ impl ChatTemplate {
             let message = format!("expected at most {MAX_SOURCE} bytes, found {}", source.len());
             return Err(ChatError::Syntax { origin, message });
         }
-        // also those in text, so that no quote or brace can hide one
+        // counted in text too, so that no quote or brace can hide one
         let words: usize = ["and", "or", "not"].iter().map(|word| source.matches(word).count()).sum();
         let operators = words + source.matches(['+', '-', '*', '/', '%', '~']).count();
         if operators > MAX_OPERATORS {
@@ -253,7 +253,7 @@ impl ChatTemplate {
         rendered.map_err(ChatError::Thread)?
     }
 
-    /// Whether a conversation that fails without tools renders with a function without parameters.
+    /// Whether a conversation that fails without tools renders with one parameterless function.
     fn needs_tools(&self, variables: &mut Json, input_len: usize) -> bool {
         let function = json!({"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}});
         variables["tools"] = json!([{"type": "function", "function": function}]);
@@ -266,8 +266,8 @@ impl ChatTemplate {
     }
 }
 
-/// Token ids of a plain text, for base models: with the tokenizer's own special tokens, and one BOS where the tokenizer
-/// adds one although the text begins with it already.
+/// Token ids of a plain text, for base models: with the tokenizer's own special tokens, and only one BOS if the tokenizer
+/// adds one although the text already begins with it.
 ///
 /// # Errors
 /// Those of [`Tokenizer::encode`].

@@ -29,13 +29,13 @@ pub enum Norms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     None,
-    /// Each head by itself, weights `[head_dim]` (Qwen3, Gemma 3).
+    /// Each head separately, weights `[head_dim]` (Qwen3, Gemma 3).
     Head,
     /// All heads together, weights `[heads · head_dim]` (OLMo 2).
     Whole,
 }
 
-/// What all models of a family have in common.
+/// Traits shared by all models of a family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FamilyTraits {
     /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
@@ -44,11 +44,11 @@ pub struct FamilyTraits {
     pub qk_norm: QkNorm,
     /// Each head of the values is normed, without weights (Gemma 4).
     pub value_norm: bool,
-    /// The residual stream after each layer has a factor, which the files hold (`layer_scalar`).
+    /// The residual stream is scaled after each layer by a factor from the files (`layer_scalar`).
     pub layer_scalar: bool,
     /// q, k, v and gate, up are one matrix each in the file (`qkv_proj`, `gate_up_proj`).
     pub fused: bool,
-    /// Attention's output is multiplied by the sigmoid of a gate, which `q_proj` has after each head's query.
+    /// Attention's output is multiplied by the sigmoid of a gate, which `q_proj` stores after each head's query.
     pub output_gate: bool,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
@@ -69,22 +69,22 @@ pub struct LayerSpec {
     pub num_key_value_heads: usize,
     pub intermediate_size: usize,
     /// The layer whose cached keys and values it attends to: itself, or an earlier one of the same sizes (`num_kv_shared_layers`).
-    /// If another, it has no keys and values of its own.
+    /// In the latter case it has no keys and values of its own.
     pub kv_layer: usize,
     /// Its values are its keys before norm and rotation (`attention_k_eq_v`).
     pub keys_are_values: bool,
 }
 
-/// Gated delta nets (arXiv 2412.06464), layers whose memory of the tokens before is a state of fixed size: a matrix for each value
-/// head, and the last inputs of a convolution. Names are the published config keys without their `linear_`.
+/// Gated delta nets (arXiv 2412.06464): layers that remember the previous tokens in a fixed-size state, a matrix per value head
+/// and the last inputs of a convolution. Names are the published config keys without `linear_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaNetSpec {
     pub num_key_heads: usize,
-    /// A multiple of `num_key_heads`: value heads of one key head.
+    /// A multiple of `num_key_heads`: value heads share key heads.
     pub num_value_heads: usize,
     pub key_head_dim: usize,
     pub value_head_dim: usize,
-    /// Rows that the convolution sees, the token's own included.
+    /// Rows covered by the convolution, the token's own included.
     pub conv_kernel_dim: usize,
 }
 
@@ -96,16 +96,16 @@ impl DeltaNetSpec {
     }
 }
 
-/// Per-layer embeddings: every layer adds an input of its own to the residual stream, made of the token and its embedding.
+/// Per-layer embeddings: every layer adds its own input to the residual stream, computed from the token and its embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerInputSpec {
     /// `hidden_size_per_layer_input`
     pub hidden_size: usize,
-    /// `vocab_size_per_layer_input`: tokens that have one.
+    /// `vocab_size_per_layer_input`: number of tokens that have one.
     pub vocab_size: usize,
 }
 
-/// A mixture of experts: every token goes through those of the highest router probabilities.
+/// A mixture of experts: every token goes through those with the highest router probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertSpec {
     pub num_experts: usize,
@@ -113,9 +113,9 @@ pub struct ExpertSpec {
     pub moe_intermediate_size: usize,
     /// The chosen experts' probabilities are scaled to a sum of 1.
     pub norm_topk_prob: bool,
-    /// Of an expert that every token goes through, whose output is multiplied by the sigmoid of a gate.
+    /// Size of an expert that every token goes through, whose output is multiplied by the sigmoid of a gate.
     pub shared_expert_intermediate_size: Option<usize>,
-    /// Whether a dense network of the layer's intermediate size stands beside the experts.
+    /// Whether a dense network of the layer's intermediate size runs next to the experts.
     pub dense_beside: bool,
 }
 
@@ -126,12 +126,12 @@ pub struct ModelSpec {
     pub architecture: String,
     pub hidden_size: usize,
     pub num_attention_heads: usize,
-    /// This and the next are those of most layers; [`LayerSpec`] has each one's.
+    /// This and the next field are those of most layers; [`LayerSpec`] has each layer's.
     pub num_key_value_heads: usize,
     pub head_dim: usize,
     /// Rows of the embedding and of the head; a tokenizer may have fewer tokens.
     pub vocab_size: usize,
-    /// Longest sequence, in tokens: `max_position_embeddings`, or less where the longer ones need what is not implemented.
+    /// Longest sequence, in tokens: `max_position_embeddings`, or less if longer ones need something not implemented.
     pub max_position_embeddings: usize,
     /// `max_position_embeddings` as published, and why it is not reached.
     pub longer_context: Option<(usize, &'static str)>,
@@ -146,9 +146,9 @@ pub struct ModelSpec {
     pub output_bias: bool,
     /// gate, up and down have a bias (`mlp_bias`).
     pub mlp_bias: bool,
-    /// Factor on a block's output before it joins the residual stream (`residual_multiplier`); 1 in most.
+    /// Factor on a block's output before it joins the residual stream (`residual_multiplier`); 1 in most models.
     pub residual_multiplier: f32,
-    /// Divisor of the logits (`logits_scaling`); 1 in most.
+    /// Divisor of the logits (`logits_scaling`); 1 in most models.
     pub logits_scaling: f32,
     /// Factor on q·k: 1/√head_dim, 1/√query_pre_attn_scalar, or `attention_multiplier`.
     pub attention_scale: f32,
@@ -157,33 +157,33 @@ pub struct ModelSpec {
     /// The same on the logits.
     pub final_logit_softcapping: Option<f32>,
     pub tie_word_embeddings: bool,
-    /// One table, or two: that of full layers, then that of sliding layers or of those without positions.
+    /// One table, or two: that of full layers, then that of sliding layers or of layers without positions.
     pub rope: Vec<RopeSpec>,
     /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
     pub experts: Option<ExpertSpec>,
-    /// Of the layers that are such, some but not all.
+    /// For the layers that are delta nets: some, but not all.
     pub delta_net: Option<DeltaNetSpec>,
     pub layer_input: Option<LayerInputSpec>,
     /// The source of settings that checkpoints keep in several places.
     pub sources: Vec<(&'static str, &'static str)>,
-    /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
+    /// Every id that ends a generation: from `config.json` and `generation_config.json`, or else the tokenizer's.
     pub eos_token_ids: Vec<u32>,
 }
 
 impl ModelSpec {
-    /// The last layer that keeps something of a sequence, keys and values or a state: rows that nobody reads end there.
+    /// The last layer that stores anything of a sequence, keys and values or a state: rows whose output is not read end there.
     pub fn last_memory(&self) -> Option<usize> {
         (0..self.layers.len()).rfind(|index| self.layers[*index].delta_net || self.layers[*index].kv_layer == *index)
     }
 
-    /// The layers that have attention. The trace and ids of heads (l·H + h) count these alone: l is a layer's place among
-    /// them, which is its index in models whose layers all have it.
+    /// The layers that have attention. The trace and head ids (l·H + h) count only these: l is a layer's index among them, which
+    /// is its layer index in models whose layers all have attention.
     pub fn attention_layers(&self) -> impl Iterator<Item = usize> {
         (0..self.layers.len()).filter(|layer| !self.layers[*layer].delta_net)
     }
 
-    /// A layer's place among those of its kind: with attention, or delta nets.
+    /// A layer's index among those of its kind: with attention, or delta nets.
     pub fn place(&self, layer: usize) -> usize {
         self.layers[..layer].iter().filter(|other| other.delta_net == self.layers[layer].delta_net).count()
     }
@@ -193,12 +193,12 @@ impl ModelSpec {
         self.attention_layers().count() * self.num_attention_heads
     }
 
-    /// The largest of some size of the layers.
+    /// The max of some size over all layers.
     pub fn widest(&self, size: impl Fn(&LayerSpec) -> usize) -> usize {
         self.layers.iter().map(size).max().unwrap_or(0)
     }
 
-    /// Layers that cache keys and values of their own, with their indices.
+    /// Layers with their own cached keys and values, and their indices.
     pub fn cached_layers(&self) -> impl Iterator<Item = (usize, &LayerSpec)> {
         self.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index && !layer.delta_net)
     }
@@ -210,7 +210,7 @@ impl ModelSpec {
         self.rope.iter().enumerate().map(|(table, rope)| rope.rotation(head_dim(table))).collect()
     }
 
-    /// Tokens that can be read: those with an embedding, and where layers have inputs, with one of these too.
+    /// Number of tokens that can be read: those with an embedding and, if layers have inputs, with one of these too.
     pub fn readable_tokens(&self) -> usize {
         self.layer_input.map_or(self.vocab_size, |input| input.vocab_size.min(self.vocab_size))
     }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(s.rope, [RopeSpec { scaling: RopeScaling::Linear { factor: 8.0 }, ..RopeSpec::plain(5e5, 16) }]);
     }
 
-    /// The older keys beside the newer one: the scaling of the older one counts, as in transformers, and θ wherever it is.
+    /// Older keys next to the newer one: the older one's scaling counts, as in transformers; θ counts wherever it is.
     #[test]
     fn settings_in_two_places() {
         let s = spec(|c| {
@@ -310,7 +310,7 @@ mod tests {
         assert!(s.tie_word_embeddings);
     }
 
-    /// Three of four layers are delta nets without `layer_types`; heads are counted over the others.
+    /// Without `layer_types`, three of four layers are delta nets; heads are counted over the rest.
     #[test]
     fn layers_of_qwen_3_5() {
         let qwen = |edit: fn(&mut Value)| {
@@ -350,7 +350,7 @@ mod tests {
         assert!(llama.unwrap_err().to_string().contains("found linear_attention"));
     }
 
-    /// Ends before lengths that need unimplemented scaling.
+    /// The context ends before lengths that need unimplemented scaling.
     #[test]
     fn longrope_and_scaled_queries_end_the_context() {
         let phi = spec(|c| {
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(ministral.unwrap().max_position_embeddings, 16_384);
     }
 
-    /// Published configs have them: `null`, ids of -1, window keys of other families.
+    /// Published configs contain these: `null`, ids of -1, window keys of other families.
     #[test]
     fn what_is_not_used_is_not_checked() {
         let s = spec(|c| {

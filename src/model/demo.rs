@@ -1,5 +1,5 @@
-//! Abacus: the small model that comes inside the program (`models/abacus/README.md`), so that the first command answers
-//! on any machine. It is unpacked at first use into the folder for caches, and from there on a model like any other.
+//! Abacus: the small model embedded in the program (`models/abacus/README.md`), so that the first command works on any
+//! machine. It is unpacked into the cache folder at first use, and from then on is a model like any other.
 
 use crate::{cache, units};
 use sha2::{Digest, Sha256};
@@ -38,11 +38,10 @@ pub enum DemoError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The model's folder, unpacked if it is not there yet and replaced if anything in it is not as it was:
-/// `<cache>/models/abacus-<hash>`.
+/// The model's folder, unpacked if it is missing and replaced if anything in it has changed: `<cache>/models/abacus-<hash>`.
 ///
 /// # Errors
-/// There is no folder for caches, it cannot be written, or it could have been filled by another user.
+/// There is no cache folder, it cannot be written, or another user could have filled it.
 pub fn folder() -> Result<PathBuf, DemoError> {
     unpack(&cache::folder().ok_or(DemoError::NoFolder)?)
 }
@@ -63,8 +62,8 @@ fn unpack(cache: &Path) -> Result<PathBuf, DemoError> {
     Err(DemoError::Write { path: folder, source })
 }
 
-/// Whether the folder holds the files, each as it was, and nothing else: a chat template that somebody has put there would be
-/// part of the model. Compared whole: it is a few megabytes, and a damaged weight would be a quietly wrong answer.
+/// Whether the folder holds exactly the files, each unchanged: a chat template placed there by someone else would be part of
+/// the model. Compared in full: it is a few megabytes, and a damaged weight would silently produce wrong answers.
 fn is_whole(folder: &Path) -> bool {
     let is_folder = folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     let names = || folder.read_dir().map_or(0, Iterator::count);
@@ -73,7 +72,7 @@ fn is_whole(folder: &Path) -> bool {
         && FILES.iter().all(|(name, bytes)| cache::read(&folder.join(name)).is_ok_and(|found| found == *bytes))
 }
 
-/// Puts a new folder in the place of what is there; a process that has mapped the old one's weights keeps them.
+/// Replaces whatever is there by a new folder; a process that has mapped the old one's weights keeps them.
 fn replace(models: &Path, folder: &Path) -> io::Result<()> {
     let draft = cache::draft_folder(models)?;
     for (name, bytes) in FILES {
@@ -86,11 +85,11 @@ fn replace(models: &Path, folder: &Path) -> io::Result<()> {
         std::fs::rename(folder, old.path().join("old"))?;
     }
     std::fs::rename(draft.path(), folder)?;
-    let _ = draft.keep(); // it has another name now
+    let _ = draft.keep(); // it has been renamed
     Ok(())
 }
 
-/// The first twelve hexadecimal digits of the files' SHA-256: another version of the model has another folder.
+/// The first twelve hexadecimal digits of the files' SHA-256: another version of the model gets another folder.
 fn hash() -> String {
     let mut hash = Sha256::new();
     for (name, bytes) in FILES {
@@ -129,7 +128,7 @@ mod tests {
         std::fs::write(folder.join("chat_template.jinja"), "planted").unwrap();
         unpack(cache.path()).unwrap();
         assert!(!folder.join("chat_template.jinja").exists());
-        // a link in the place of a file, and of the folder: what they lead to is not touched
+        // a link in place of a file, and of the folder: its target is not touched
         #[cfg(unix)]
         {
             let elsewhere = tempfile::tempdir().unwrap();

@@ -58,18 +58,18 @@ const GGUF: &str = "for llama.cpp (GGUF); give the model's own repository (safet
 
 /// The folder of a model.
 ///
-/// [`demo::NAME`] is the embedded model (a folder of that name is `./abacus`). Any other existing folder is taken as it is.
+/// [`demo::NAME`] is the embedded model (a folder of that name is `./abacus`). Any other existing folder is used as is.
 /// Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
 /// default), looked up in the local cache: `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
 /// `~/.cache/huggingface/hub`.
 ///
 /// # Errors
-/// Names the place searched and the command that downloads the model. A folder without `config.json` is an error too.
+/// Names the location searched and the command that downloads the model. A folder without `config.json` is an error too.
 pub fn locate_model(name: &str) -> Result<PathBuf, LocateError> {
     locate_with(name, |variable| std::env::var_os(variable))
 }
 
-/// [`locate_model`] with the environment as a function, so that tests need not change the process's own.
+/// [`locate_model`] with the environment as a function, so that tests need not modify the process's own.
 fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, LocateError> {
     if name == demo::NAME {
         return Ok(demo::folder()?);
@@ -101,7 +101,7 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     }
 }
 
-/// Folders of a dataset's downloaded revisions in the hub cache, that of `main` first.
+/// Folders of a dataset's downloaded revisions in the hub cache, `main` first.
 pub(crate) fn dataset_snapshots(name: &str) -> Vec<PathBuf> {
     hub_cache(|variable| std::env::var_os(variable)).map_or_else(Vec::new, |cache| dataset_snapshots_in(&cache, name))
 }
@@ -114,10 +114,10 @@ fn dataset_snapshots_in(cache: &Path, name: &str) -> Vec<PathBuf> {
     snapshots
 }
 
-/// Bytes of a file that holds a commit's hash.
+/// Max bytes of a file that holds a commit's hash.
 const MAX_REFERENCE: u64 = 1 << 10;
 
-/// The snapshot a revision stands for: through `refs/<revision>`, or a commit's own folder.
+/// The snapshot that a revision refers to: through `refs/<revision>`, or a commit's own folder.
 fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     let snapshots = folder.join("snapshots");
     let commit = files::read_to_string(&folder.join("refs").join(revision), MAX_REFERENCE).ok();

@@ -15,7 +15,7 @@ use crate::files;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// The value in a JSON file. Of two equal keys the last counts, as in Python.
+/// The value in a JSON file. The last of duplicate keys counts, as in Python.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
     let text = files::read_to_string(path, files::MAX_SETTINGS)
         .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
@@ -29,7 +29,7 @@ pub enum ModelError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{}: not valid JSON: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
-    /// `key` is `.` where the whole file is meant, as where a key is missing.
+    /// `key` is `.` if the whole file is meant, as when a key is missing.
     #[error("{}: {}{message}", path.display(), if key == "." { String::new() } else { format!("{key}: ") })]
     Config { path: PathBuf, key: String, message: String },
     #[error("{}: not a readable safetensors file (truncated download?): {message}", path.display())]

@@ -1,8 +1,8 @@
 //! Text to token ids and back, by the model's own `tokenizer.json`.
 //!
-//! Encoding is the `tokenizers` crate's. Decoding is too where only the text is asked for; where it matters *which*
-//! token wrote which part of the text ([`Tokenizer::decode_with_offsets`], [`Tokenizer::stream`]), the module
-//! `detokenize` takes the decoder's steps itself and keeps the tokens apart.
+//! Encoding is done by the `tokenizers` crate. So is decoding if only the text is needed; if it matters *which* token wrote
+//! which part of the text ([`Tokenizer::decode_with_offsets`], [`Tokenizer::stream`]), the module `detokenize` runs the
+//! decoder's steps itself and keeps the tokens apart.
 
 mod config;
 mod detokenize;
@@ -78,7 +78,7 @@ pub struct Tokenizer {
     vocab_size: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// The BOS, and `add_bos_token` of `tokenizer_config.json`, where the post-processor of `tokenizer.json` does otherwise.
+    /// The BOS, and `add_bos_token` of `tokenizer_config.json`, if the post-processor of `tokenizer.json` does otherwise.
     bos_rule: Option<(u32, bool)>,
 }
 
@@ -126,7 +126,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text of `ids` as transformers' `decode(ids)`: special tokens kept, `clean_up_tokenization_spaces` honoured.
+    /// The text of `ids` as in transformers' `decode(ids)`: special tokens kept, `clean_up_tokenization_spaces` respected.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
@@ -149,7 +149,8 @@ impl Tokenizer {
         self.decode(&[id])
     }
 
-    /// The bytes that one id adds to a text: at its `start`, or after other tokens. Those of consecutive ids join to the text.
+    /// The bytes that one id adds to a text, at its `start` or after other tokens. Concatenated over consecutive ids, they
+    /// form the text.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
@@ -159,8 +160,8 @@ impl Tokenizer {
 
     /// The text of `ids` (without clean-up) and, for each id, the byte range of its text therein.
     ///
-    /// Ranges start in order, lie on character boundaries, and together cover the text. They overlap only where a
-    /// character is made by several tokens: each of these gets the whole character. Time is linear in the ids.
+    /// Ranges start in order, lie on character boundaries, and together cover the text. They overlap only if a character is
+    /// formed by several tokens: each of these gets the whole character. Time is linear in the number of ids.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
@@ -169,7 +170,7 @@ impl Tokenizer {
         self.plan.text_with_ranges(&tokens)
     }
 
-    /// A decoder to be fed one id at a time; see [`TextStream`].
+    /// A decoder fed one id at a time; see [`TextStream`].
     pub fn stream(&self) -> TextStream<&Tokenizer> {
         TextStream::new(self)
     }
@@ -206,13 +207,12 @@ fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: boo
     Ok(encoding.get_ids().to_vec())
 }
 
-/// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to some 40 million.
+/// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to about 40 million.
 fn read_json(path: &Path) -> Result<Vec<u8>, TokenizerError> {
     files::read(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
 }
 
-/// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in the order of their ids, as
-/// transformers does.
+/// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in id order, like transformers.
 fn add_missing_tokens(
     inner: &mut tokenizers::Tokenizer,
     config: &TokenizerConfig,

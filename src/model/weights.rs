@@ -1,5 +1,5 @@
-//! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay where they
-//! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
+//! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay in place, in their file's
+//! precision; only the norm weights and biases (one vector each) are widened to f32.
 
 mod delta_net;
 mod dense_beside;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Numbers as a file stores them.
+/// Elements as stored in a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
     F32(&'a [f32]),
@@ -50,7 +50,7 @@ impl Elements<'_> {
         self.len() == 0
     }
 
-    /// The i-th number, widened to f32 without loss.
+    /// The i-th element, widened to f32 without loss.
     pub fn get(&self, i: usize) -> f32 {
         match self {
             Elements::F32(v) => v[i],
@@ -65,7 +65,7 @@ impl Elements<'_> {
     }
 }
 
-/// Storage type of a weight in its file, of keys and values in the cache.
+/// Storage type of a weight in its file, or of keys and values in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
@@ -76,7 +76,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// As on the command line and in results: `f32`, `f16`, `bf16`.
+    /// The name on the command line and in results: `f32`, `f16`, `bf16`.
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -93,7 +93,7 @@ impl DType {
         }
     }
 
-    /// The nearest number of this type; of two equally near ones, the even one.
+    /// The nearest value of this type, ties to even.
     pub fn round(self, x: f32) -> f32 {
         match self {
             DType::F32 => x,
@@ -102,7 +102,7 @@ impl DType {
         }
     }
 
-    /// Little-endian bytes of numbers in this type.
+    /// Little-endian bytes of values in this type.
     pub(crate) fn encode(self, numbers: &[f32], bytes: &mut Vec<u8>) {
         bytes.clear();
         match self {
@@ -132,15 +132,15 @@ pub struct Weight {
     pub rows: usize,
     pub in_features: usize,
     pub dtype: DType,
-    /// `None`: random numbers, or only the shape is known.
+    /// `None`: random values, or only the shape is known.
     file: Option<Arc<MappedFile>>,
-    /// Of data that the file leaves unaligned (u64 gives the alignment), or of rows in another order.
+    /// A copy of data that is unaligned in the file (u64 provides the alignment), or of reordered rows.
     copy: Option<Arc<Vec<u64>>>,
     /// The first byte, in the copy or else in the file.
     start: usize,
 }
 
-/// Bytes one after the other, aligned for any type.
+/// The concatenated bytes, aligned for any type.
 fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Arc<Vec<u64>> {
     let mut words = vec![0u64; len.div_ceil(8)];
     let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
@@ -196,19 +196,19 @@ impl Weight {
         &bytes[self.start..self.start + self.byte_len()]
     }
 
-    /// Rows `rows` under a name of their own.
+    /// Rows `rows`, under their own name.
     fn part(&self, name: String, rows: Range<usize>) -> Weight {
         let start = self.start + rows.start * self.in_features * self.dtype.size();
         Weight { name, rows: rows.len(), start, ..self.clone() }
     }
 
-    /// With the rows of each head in another order.
+    /// The matrix with the rows of each head reordered.
     fn reordered(&self, order: &[usize]) -> Weight {
         let rows = (0..self.rows).map(|row| row - row % order.len() + order[row % order.len()]);
         self.gathered(self.name.clone(), rows.collect())
     }
 
-    /// A copy of some rows under a name of their own.
+    /// A copy of some rows, under their own name.
     fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
         let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
         let numbers = || copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
@@ -216,7 +216,7 @@ impl Weight {
         Weight { name, rows: rows.len(), copy, start: 0, ..self.clone() }
     }
 
-    /// Looks for NaN and infinity.
+    /// Checks for NaN and infinity.
     fn check_finite(&self) -> Result<(), ModelError> {
         let elements = self.elements();
         let index = (0..elements.len()).find(|index| !elements.get(*index).is_finite());
@@ -226,47 +226,47 @@ impl Weight {
     }
 }
 
-/// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes in [`ModelSpec`]'s terms, those of a
-/// delta net's queries, keys and values in [`DeltaNetSpec`](super::config::DeltaNetSpec)'s.
+/// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes are named as in [`ModelSpec`], those of
+/// a delta net's queries, keys and values as in [`DeltaNetSpec`](super::config::DeltaNetSpec).
 #[derive(Clone, Debug)]
 pub struct LayerWeights<M = Weight, V = Vec<f32>> {
-    /// `[hidden_size]`, of attention's input, unless norms are [`Norms::After`].
+    /// `[hidden_size]`, for attention's input, unless norms are [`Norms::After`].
     pub input_norm: Option<V>,
     /// `[num_attention_heads · head_dim, hidden_size]`
     pub q: M,
-    /// `[num_key_value_heads · head_dim, hidden_size]`, both; none in a layer that attends to another's, and no v where keys are values.
+    /// `[num_key_value_heads · head_dim, hidden_size]`, both; none in a layer that uses another's, and no v if keys are values.
     pub k: Option<M>,
     pub v: Option<M>,
     pub q_bias: Option<V>,
     pub k_bias: Option<V>,
     pub v_bias: Option<V>,
-    /// `[head_dim]`, or `[heads · head_dim]` of each, by [`FamilyTraits::qk_norm`](super::config::FamilyTraits::qk_norm).
+    /// `[head_dim]`, or `[heads · head_dim]` each, depending on [`FamilyTraits::qk_norm`](super::config::FamilyTraits::qk_norm).
     pub q_norm: Option<V>,
     pub k_norm: Option<V>,
-    /// `[head_dim]`, of values that are normed: such that nothing is multiplied.
+    /// `[head_dim]`, if values are normed: chosen so that it has no effect.
     pub v_norm: Option<V>,
     /// `[hidden_size, num_attention_heads · head_dim]`
     pub o: M,
     pub o_bias: Option<V>,
-    /// As wide as o's input, by which it is multiplied: by the gate's sigmoid, in a delta net its silu.
+    /// As wide as o's input, which is multiplied by the gate's sigmoid, in a delta net by its silu.
     pub output_gate: Option<M>,
     pub output_gate_bias: Option<V>,
     pub delta_net: Option<DeltaNetWeights<M, V>>,
-    /// `[hidden_size]`, of attention's output, unless norms are [`Norms::Before`].
+    /// `[hidden_size]`, for attention's output, unless norms are [`Norms::Before`].
     pub post_attention_norm: Option<V>,
-    /// `[hidden_size]`, of the feed-forward network's input, as `input_norm`.
+    /// `[hidden_size]`, for the feed-forward network's input, as `input_norm`.
     pub feed_forward_norm: Option<V>,
     /// `[num_experts, hidden_size]`: the experts' logits, in a layer that has several.
     pub router: Option<M>,
     /// One in a dense layer.
     pub experts: Vec<Expert<M>>,
-    /// Beside several, with its gate `[1, hidden_size]`.
+    /// Next to several experts, with its gate `[1, hidden_size]`.
     pub shared_expert: Option<(Expert<M>, M)>,
     pub dense_beside: Option<DenseBeside<M, V>>,
     pub gate_bias: Option<V>,
     pub up_bias: Option<V>,
     pub down_bias: Option<V>,
-    /// `[hidden_size]`, of the feed-forward network's output, as `post_attention_norm`.
+    /// `[hidden_size]`, for the feed-forward network's output, as `post_attention_norm`.
     pub post_feed_forward_norm: Option<V>,
     pub input: Option<LayerInput<M, V>>,
     /// Factor on the residual stream after the layer.
@@ -276,10 +276,10 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
 /// A feed-forward network: down (act(gate x) ⊙ up x).
 #[derive(Clone, Debug)]
 pub struct Expert<M = Weight> {
-    /// `[intermediate_size, hidden_size]`, both; of several experts `[moe_intermediate_size, hidden_size]`.
+    /// `[intermediate_size, hidden_size]`, both; in a mixture `[moe_intermediate_size, hidden_size]`.
     pub gate: M,
     pub up: M,
-    /// The transpose.
+    /// The transposed shape.
     pub down: M,
 }
 
@@ -292,7 +292,7 @@ pub struct Weights {
     pub layers: Vec<LayerWeights>,
     /// `[hidden_size]`
     pub final_norm: Vec<f32>,
-    /// `[vocab_size, hidden_size]`; the embedding itself where the head is tied.
+    /// `[vocab_size, hidden_size]`; the embedding itself if the head is tied.
     pub head: Weight,
     /// Differences between the files and `config.json`.
     pub warnings: Vec<String>,
@@ -304,13 +304,13 @@ impl Weights {
         Weights::read(&TensorIndex::open(folder)?, spec)
     }
 
-    /// Names and shapes of all tensors of a checkpoint, as files have them (experts in two tensors a layer).
+    /// Names and shapes of all tensors of a checkpoint, as files contain them (experts in two tensors per layer).
     pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
         let noted = RefCell::default();
         let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source: Source::Shapes(&noted) };
         Weights::read(&index, spec)?;
         let mut tensors = noted.take();
-        // of those that are fused, every part asks
+        // a fused tensor is requested once for each of its parts
         let mut seen = HashSet::new();
         tensors.retain(|(name, _)| seen.insert(name.clone()));
         Ok(tensors)
@@ -352,7 +352,7 @@ impl Weights {
         std::iter::once(&self.embedding).chain(inputs).chain(layers).chain(head).collect()
     }
 
-    /// Every matrix that activations are multiplied with, but for routers and other small ones.
+    /// Every matrix multiplied with activations, except routers and other small ones.
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let layers = self.layers.iter().flat_map(LayerWeights::products);
         layers.chain(self.layer_inputs.iter().map(|inputs| &inputs.projection)).chain(std::iter::once(&self.head))
@@ -369,7 +369,7 @@ impl Weights {
         self.matrices().iter().map(|w| w.byte_len()).sum()
     }
 
-    /// Bytes that one decode step reads, where a matrix has `bytes`: all but the embeddings, of which it reads a row, and the
+    /// Bytes that one decode step reads, if a matrix takes `bytes`: all but the embeddings, of which it reads a row, and the
     /// experts that are not chosen.
     pub fn bytes_per_token(&self, spec: &ModelSpec, bytes: impl Fn(&Weight) -> usize) -> usize {
         let layer = |l: &LayerWeights| {
@@ -382,7 +382,7 @@ impl Weights {
         self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head) + inputs
     }
 
-    /// Looks for NaN and infinity in every matrix: the explanation of a pass that was not finite. Reads all weights.
+    /// Checks every matrix for NaN and infinity, to explain a pass that was not finite. Reads all weights.
     pub fn check_finite(&self) -> Result<(), ModelError> {
         self.matrices().into_iter().try_for_each(Weight::check_finite)
     }
@@ -452,7 +452,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         (output_gate_bias, *both) = (Some(half(1)), half(0));
     }
     let (before, after) = (spec.family.norms != Norms::After, spec.family.norms != Norms::Before);
-    // the norm of the feed-forward network's input is named by its place only where attention's output has a norm
+    // the norm of the feed-forward network's input is named after its position only if attention's output has a norm
     let feed_forward_norm = if after { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
     let (q_norm, k_norm) = match spec.family.qk_norm {
         QkNorm::Whole => (q_rows, kv_rows),
@@ -500,19 +500,19 @@ const Q: &str = "self_attn.q_proj";
 const K: &str = "self_attn.k_proj";
 const V: &str = "self_attn.v_proj";
 
-/// The first (0) or second (1) half of every head's rows, where heads have a query and a gate of `head_dim` rows each.
+/// The first (0) or second (1) half of every head's rows, if heads have a query and a gate of `head_dim` rows each.
 fn half_of_heads(rows: usize, head_dim: usize, which: usize) -> Vec<usize> {
     (0..rows).filter(|row| row / head_dim % 2 == which).collect()
 }
 
-/// A feed-forward network whose tensors have `name` before them.
+/// A feed-forward network whose tensor names start with `name`.
 fn network(index: &TensorIndex, name: &str, inner: usize, hidden: usize) -> Result<Expert, ModelError> {
     let matrix = |part: &str, rows, width| index.matrix(&format!("{name}.{part}_proj.weight"), rows, width);
     let (gate, up) = (matrix("gate", inner, hidden)?, matrix("up", inner, hidden)?);
     Ok(Expert { gate, up, down: matrix("down", hidden, inner)? })
 }
 
-/// A layer's experts: matrices of their own, or all in two tensors of three dimensions.
+/// A layer's experts: separate matrices, or all in two three-dimensional tensors.
 fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>, ModelError> {
     let inner = spec.moe_intermediate_size;
     let stacked = format!("{name}.gate_up_proj");
@@ -534,7 +534,7 @@ fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> 
 }
 
 impl LayerWeights {
-    /// The matrices of all products but those of [`small`](Self::small) ones.
+    /// The matrices of all products except [`small`](Self::small) ones.
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let shared = self.shared_expert.iter().map(|(expert, _)| expert);
         let beside = self.dense_beside.iter().map(|beside| &beside.network);
@@ -545,7 +545,7 @@ impl LayerWeights {
         [&self.q, &self.o].into_iter().chain(optional).chain(experts).chain(input)
     }
 
-    /// Puts the components of every query and key in another order, the same for both, which their products do not see.
+    /// Reorders the components of every query and key, the same way for both, which leaves their products unchanged.
     fn reorder_heads(&mut self, order: &[usize]) {
         let vector = |values: &mut Option<Vec<f32>>| {
             let heads = values.iter_mut().flat_map(|values| values.chunks_exact_mut(order.len()));
@@ -564,7 +564,7 @@ const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_
 
 /// Every tensor of a model, by name.
 struct TensorIndex<'a> {
-    /// The file that errors about a missing tensor name.
+    /// The file named by errors about a missing tensor.
     path: PathBuf,
     /// Prefix of the text model's tensors.
     prefix: &'static str,
@@ -573,9 +573,9 @@ struct TensorIndex<'a> {
 
 enum Source<'a> {
     Files(HashMap<String, Entry>),
-    /// Random numbers for every tensor.
+    /// Random values for every tensor.
     Random(RandomTensors),
-    /// No numbers; the names and shapes of what is read are noted.
+    /// No values; the names and shapes of what is read are recorded.
     Shapes(&'a RefCell<Vec<(String, Vec<usize>)>>),
 }
 
@@ -583,14 +583,14 @@ struct Entry {
     file: Arc<MappedFile>,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Of the file.
+    /// Range in the file.
     bytes: Range<usize>,
 }
 
 impl TensorIndex<'_> {
     fn open(folder: &Path) -> Result<Self, ModelError> {
         let (single, sharded) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
-        // beside a single file an index is left from another version of the folder
+        // an index next to a single file is left over from another version of the folder
         let (path, files) = if single.is_file() {
             (single.clone(), vec![single])
         } else if sharded.is_file() {
@@ -608,7 +608,7 @@ impl TensorIndex<'_> {
         Ok(TensorIndex { path, prefix, source: Source::Files(tensors) })
     }
 
-    /// A tensor of the text model.
+    /// Name of a tensor of the text model.
     fn text(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -619,7 +619,7 @@ impl TensorIndex<'_> {
         names.into_iter().find(|name| self.has(name) == Some(true)).map(str::to_owned)
     }
 
-    /// Whether there is a tensor; `None` where all are taken to be.
+    /// Whether a tensor exists; `None` if all are assumed to.
     fn has(&self, name: &str) -> Option<bool> {
         match &self.source {
             Source::Files(tensors) => Some(tensors.contains_key(name)),
@@ -683,7 +683,7 @@ fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
         weight_map: HashMap<String, String>,
     }
     let names: BTreeSet<String> = read_json::<Index>(path)?.weight_map.into_values().collect();
-    // a name is a file of this folder, never a path out of it
+    // a name is a file of this folder, never a path outside it
     match names.iter().find(|n| Path::new(n).components().count() != 1 || n.as_str() == "..") {
         None => Ok(names),
         Some(name) => Err(ModelError::Config {
@@ -694,14 +694,13 @@ fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
     }
 }
 
-/// Bytes. Some hundred describe a tensor, and what is parsed of them is held in memory.
+/// Max bytes. Some hundred describe a tensor, and what is parsed from them is held in memory.
 const MAX_HEADER: u64 = 16 << 20;
 
 fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<(), ModelError> {
     let file = files::open(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
-    // SAFETY: the map is only read. As for every program that maps its input, the file must not be truncated or
-    // rewritten while it is in use; model files are written once, under a temporary name. The commands report it where one
-    // is truncated all the same (SIGBUS).
+    // SAFETY: the map is only read. As for every program that maps its input, the file must not be truncated or rewritten while in
+    // use; model files are written once, under a temporary name. If one is truncated all the same (SIGBUS), the commands report it.
     let map = unsafe { Mmap::map(&file) }.map_err(|source| ModelError::Io { path: path.clone(), source })?;
     let corrupt = |message: String| ModelError::Safetensors { path: path.clone(), message };
     if let Some(len) = map.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).filter(|len| *len > MAX_HEADER) {

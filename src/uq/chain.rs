@@ -1,7 +1,7 @@
-//! The attention chain: from the answer's tokens back to the response tokens that the model looked at to write them.
+//! The attention chain: from the answer's tokens back to the response tokens the model attended to when writing them.
 //!
-//! A token and the row that predicts it are one node here, named by the token's position p (its row is T = p - 1):
-//! a target becomes a source by looking at what *its* row attended to.
+//! A token and the row that predicts it form one node here, identified by the token's position p (its row is T = p - 1): a
+//! target becomes a source by looking at what *its* row attended to.
 
 use super::predictions::counted_span;
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
@@ -9,19 +9,19 @@ use super::stopwords::is_stop_word_under;
 use super::{ChainRule, Link, Parameters, Response, Traced, control};
 use std::ops::Range;
 
-/// Backtracking ends after this many steps; real chains end by themselves long before.
+/// Step limit for backtracking; real chains end long before.
 const MAX_STEPS: usize = 1000;
 
-/// [`Positions::Top5`]: positions of a source that are looked at.
+/// [`Positions::Top5`]: positions considered per source.
 const TOP: usize = 5;
 
-/// Backtracking (the algorithm of the paper): sources start as the rows that predict the answer
-/// tokens, T = position - 1; each step adds up α* over its sources into φ, keeps the best targets, and the chosen
-/// targets t become the next sources as rows t - 1, until nothing is chosen.
+/// Backtracking (the paper's algorithm): sources start as the rows that predict the answer tokens, T = position - 1; each
+/// step sums α* over its sources into φ and keeps the best targets, and the chosen targets t become the next sources as rows
+/// t - 1, until nothing is chosen.
 ///
-/// Returns the chain ascending by row, the answer's own rows included with score 0; similarities are not yet measured
-/// (0). Reads α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is read; the other
-/// [controls](control) are as long as what is found.
+/// Returns the chain ascending by row, including the answer's own rows with score 0; similarities are not yet computed (0).
+/// Reads α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is read; the other
+/// [controls](control) have the length of the chain found.
 pub fn attention_chain<T: Traced>(
     response: &Response,
     answer: Range<usize>,
@@ -53,7 +53,7 @@ pub fn attention_chain<T: Traced>(
 }
 
 /// [`ChainRule::None`]: every token that counts as the response, up to the answer's last, where the authors' ablation
-/// without attention ends, too (whatever [`ResponseEnd`](super::rules::ResponseEnd) says of other scores).
+/// without attention also ends (regardless of [`ResponseEnd`](super::rules::ResponseEnd) for other scores).
 fn whole_response(response: &Response, answer: &Range<usize>, parameters: &Parameters) -> Vec<Link> {
     let counted = counted_span(response, answer, parameters.rules());
     let positions = counted.start.min(answer.start)..answer.end;
@@ -67,7 +67,7 @@ struct Target {
     position: usize,
     /// φ
     score: f64,
-    /// The source (position of its token, absolute) that gave it most.
+    /// The source (absolute position of its token) with the largest contribution.
     from: usize,
 }
 
@@ -78,13 +78,13 @@ impl Target {
     }
 }
 
-/// φ over the whole sequence: the α* that each position received from the sources of one step.
+/// φ over the whole sequence: the α* each position received from one step's sources.
 struct Phi {
     /// `[tokens]`, indexed by absolute position.
     score: Vec<f64>,
     /// `[tokens]`: the largest single contribution and the source it came from.
     largest: Vec<(f64, usize)>,
-    /// Positions with φ > 0, in the order in which they were met.
+    /// Positions with φ > 0, in order of first contribution.
     met: Vec<usize>,
 }
 
@@ -104,7 +104,7 @@ impl Phi {
         }
     }
 
-    /// Every target with φ > 0, best first; of equal ones the earlier in the text.
+    /// Every target with φ > 0, best first; ties: the earlier position.
     fn ranked(&self) -> Vec<Target> {
         let target =
             |&position: &usize| Target { position, score: self.score[position], from: self.largest[position].1 };
@@ -119,7 +119,7 @@ struct Backtracking<'a> {
     response: &'a Response<'a>,
     parameters: &'a Parameters,
     answer_length: usize,
-    /// `[tokens]`: not to be chosen whatever its φ (instruction, stop words).
+    /// `[tokens]`: never chosen, whatever its φ (instruction, stop words).
     stop: Vec<bool>,
     /// `[tokens]`: has been a source.
     processed: Vec<bool>,
@@ -141,7 +141,7 @@ impl<'a> Backtracking<'a> {
     }
 
     /// α* of the rows of `sources`, each with its source. Under [`FirstRow::Wrapped`] the row before the response's first is
-    /// padded with zeros, so that source finds nothing.
+    /// zero-padded, so that source finds nothing.
     fn attention_of<T: Traced>(&self, sources: &[usize], traced: &mut T) -> Result<Vec<(usize, Vec<f32>)>, T::Error> {
         let wrapped = self.parameters.rules().first_row == FirstRow::Wrapped;
         let padded = |source: usize| wrapped && source <= self.response.prompt_len;
@@ -153,7 +153,7 @@ impl<'a> Backtracking<'a> {
         Ok(asked.into_iter().zip(traced.attention_rows(&rows)?).collect())
     }
 
-    /// φ_t = Σ over sources of α*_t, over the targets a source may have.
+    /// φ_t = Σ over sources of α*_t, over the targets eligible for each source.
     fn sum_attention(&self, attention: &[(usize, Vec<f32>)]) -> Phi {
         let mut phi = Phi::new(self.response.tokens.len());
         for (source, weights) in attention {
@@ -165,8 +165,8 @@ impl<'a> Backtracking<'a> {
         phi
     }
 
-    /// Only response tokens are eligible; not the source itself, not a row already processed, not a stop word (unless
-    /// these are dropped later).
+    /// Only response tokens are eligible; not the source itself, not a processed row, not a stop word (unless stop words are
+    /// dropped later).
     fn eligible(&self, position: usize, source: usize) -> bool {
         (self.response.prompt_len..self.response.tokens.len()).contains(&position)
             && position + 1 != source
@@ -174,7 +174,7 @@ impl<'a> Backtracking<'a> {
             && (self.parameters.rules().stop_filter == StopFilter::AfterTop || !self.stop[position])
     }
 
-    /// The full row of one source.
+    /// Adds the full row of one source.
     fn add_all(&self, phi: &mut Phi, source: usize, weights: &[f32]) {
         for (position, &weight) in weights.iter().enumerate() {
             if weight > 0.0 && self.eligible(position, source) {
@@ -183,8 +183,8 @@ impl<'a> Backtracking<'a> {
         }
     }
 
-    /// [`Positions::Top5`]: only the five highest weights, counted before the filters; deeper only while nothing has been
-    /// found in this step and the chain is short.
+    /// [`Positions::Top5`]: only the five highest weights, counted before filtering; further ones only while this step has
+    /// found nothing and the chain is short.
     fn add_highest(&self, phi: &mut Phi, source: usize, weights: &[f32]) {
         let long = self.chain.len() >= self.parameters.min_chain_length + self.answer_length;
         let mut order: Vec<usize> = (0..weights.len()).filter(|&position| weights[position] > 0.0).collect();
@@ -199,7 +199,7 @@ impl<'a> Backtracking<'a> {
         }
     }
 
-    /// The best L_tgt targets, as far as θ lets them: `ranked` is best first, so the first one below θ ends it. Stop words
+    /// The best L_tgt targets that pass θ: `ranked` is best first, so the first one below θ ends the selection. Stop words
     /// among them ([`StopFilter::AfterTop`]) are dropped.
     fn choose(&self, ranked: &[Target]) -> Vec<Target> {
         let Parameters { targets_per_step, score_threshold, .. } = *self.parameters;
@@ -219,7 +219,7 @@ impl<'a> Backtracking<'a> {
         picks
     }
 
-    /// θ only applies once the chain is at least `min_chain_length` long, the answer's own tokens not counted.
+    /// θ applies only once the chain has `min_chain_length` links, the answer's own tokens not counted.
     fn threshold_applies(&self, picked: usize) -> bool {
         let counted = match self.parameters.rules().length_count {
             LengthCount::Once => picked,

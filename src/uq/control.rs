@@ -1,25 +1,25 @@
-//! Controls: chains that attention has no part in. A chain found by backtracking has the worth that it has beyond the same
-//! number of random tokens.
+//! Controls: chains not derived from attention. The value of a chain found by backtracking is what it adds over the same number
+//! of random tokens.
 //!
 //! | rule | its chain |
 //! |---|---|
 //! | `random` | n tokens, any |
-//! | `random-digits` | n tokens with a digit (all of them where there are fewer, as in most responses) |
-//! | `digits-matched` | the chain, each token with a digit exchanged for a random one |
-//! | `random-content` | n tokens that are no stop words (likewise) |
-//! | `similarity` | the n tokens whose final hidden states lie closest to the answer's |
+//! | `random-digits` | n tokens with a digit (all of them if there are fewer, as in most responses) |
+//! | `digits-matched` | the chain, each token with a digit replaced by a random one |
+//! | `random-content` | n tokens that are not stop words (likewise) |
+//! | `similarity` | the n tokens whose final hidden states are closest to the answer's |
 //! | `none` | every token up to the answer's last |
 //!
-//! n: the size of the chain that backtracking finds. All are tokens of the response before the answer, and the answer's own join them. A draw
-//! depends on its number and on the response's tokens alone.
+//! n: the size of the chain that backtracking finds. All tokens are from the response before the answer, and the answer's own
+//! are added. A draw depends only on its number and the response's tokens.
 
 use super::stopwords::is_stop_word_under;
 use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
 use crate::backend::sampling::{stream_of, uniform};
 use std::ops::Range;
 
-/// The chain of [`Parameters::chain`], a control of the one that backtracking `found`; ascending by row. The links of the chosen
-/// tokens name the answer's first token as where they came from.
+/// The chain of [`Parameters::chain`], a control for the chain `found` by backtracking; ascending by row. The links of the
+/// chosen tokens give the answer's first token as their source.
 ///
 /// # Errors
 /// A query fails: [`ChainRule::Similarity`] reads cosines, the others nothing.
@@ -64,9 +64,9 @@ pub fn chain<T: Traced>(
     Ok(chain)
 }
 
-/// `size` of the positions, each choice of them as likely (Fisher and Yates); all where there are fewer.
+/// `size` of the positions, uniformly among all choices (Fisher–Yates); all of them if there are fewer.
 fn draw(response: &Response, mut pool: Vec<usize>, size: usize, number: u64) -> Vec<usize> {
-    // another response, another draw
+    // a different response gets a different draw
     let stream = stream_of(response.tokens.iter().map(|token| u64::from(*token)));
     let size = size.min(pool.len());
     for i in 0..size {

@@ -5,13 +5,13 @@ use super::rules::Candidates;
 use super::{Member, Parameters, Response, TokenLogprob, Traced, Variant};
 use std::ops::Range;
 
-/// Rounding error of P beyond its bounds: the members come from two ways of computing the same model.
+/// Rounding tolerance beyond P's bounds: the members come from two ways of computing the same model.
 const ROUNDING: f64 = 1e-3;
 
 /// The variants: copies of the response with **one** filtered token replaced by an alternative with p > τ.
 ///
-/// `kept` are rows relative to `prompt_len`, ascending. An alternative is known only as far as [`super::Step::top`] goes
-/// (p > 0.01), so a smaller τ finds no more. Ordered by position and then p, best first; the most probable by p alone.
+/// `kept` are rows relative to `prompt_len`, ascending. Alternatives are limited to those in [`super::Step::top`] (p > 0.01),
+/// so a smaller τ finds no more. Ordered by position and then p, best first; [`Candidates::MostProbable`] by p alone.
 pub fn candidates(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
     match parameters.rules().candidates {
         Candidates::MostProbable => most_probable(response, kept, parameters),
@@ -29,8 +29,8 @@ fn alternatives(response: &Response, row: i64, parameters: &Parameters) -> Vec<V
 }
 
 /// [`Candidates::MostProbable`]: the 10 + n most probable (position, token) pairs over all n filtered positions together,
-/// originals included, then originals removed. A position's pairs are its top five; an original that is not among them takes its
-/// row's most probable pair with it.
+/// originals included, then originals removed. A position's pairs are its top five; if the original is not among them, its
+/// row's most probable pair is removed in its place.
 fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
     struct Pair {
         variant: Variant,
@@ -56,9 +56,9 @@ fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> 
     pairs.iter().filter(|pair| !pair.original).map(|pair| pair.variant).collect()
 }
 
-/// ln ∏ p(answer tokens) and ln ∏ p(filtered chain tokens) of every member, full vocabulary: the response itself first
-/// (its probabilities are known), then `variants` in their order, whose later text is kept, not regenerated, and
-/// re-scored: one call of the engine, none without variants.
+/// ln ∏ p(answer tokens) and ln ∏ p(filtered chain tokens) of every member, over the full vocabulary: first the response itself
+/// (its probabilities are known), then `variants` in order, whose later text is kept, not regenerated, and re-scored: one
+/// engine call, none without variants.
 pub fn score<T: Traced>(
     response: &Response,
     answer: Range<usize>,
@@ -92,8 +92,8 @@ pub fn score<T: Traced>(
     Ok(members)
 }
 
-/// P = Σ over variants of ∏ p(filtered chain tokens) ∏ p(answer tokens). The variants are disjoint, so
-/// P_sim ≤ P ≤ 1 up to rounding, which is taken off; P_sim is the response's own term, so the sum is never below it.
+/// P = Σ over variants of ∏ p(filtered chain tokens) ∏ p(answer tokens). The variants are disjoint, so P_sim ≤ P ≤ 1 up to
+/// rounding, which is removed; P_sim is the response's own term, so the sum is never below it.
 pub fn marginal(members: &[Member]) -> f64 {
     let sum: f64 = members.iter().map(|member| (member.log_answer + member.log_chain).exp()).sum();
     debug_assert!(sum <= 1.0 + ROUNDING, "the ensemble is not disjoint: P = {sum}");

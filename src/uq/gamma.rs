@@ -1,10 +1,9 @@
-//! γ, the reweighting of the nearest positions, from a model's own attention.
+//! γ, the reweighting of the nearest positions, measured on a model's own attention.
 //!
-//! A row attends most to its nearest tokens, whatever they are. The method discounts the C = 10 nearest positions
-//! by γ so that they count as much as those farther away. Here γ is measured as in the paper: the mean attention a at each
-//! distance, over rows and heads, first token and own position left out (as the method leaves them out); a line through a at
-//! the distances C + 1 and 20, which extrapolates to the nearest ones; and
-//! γ_i = line(i) / a_i, from 0 to 1.
+//! A row attends most to its nearest tokens, whatever they are. The method discounts the C = 10 nearest positions by γ so
+//! that they count as much as more distant ones. γ is measured as in the paper: the mean attention a at each distance, over
+//! rows and heads, excluding the first token and the row's own position (as the method does); a line through a at the
+//! distances C + 1 and 20, extrapolated to the nearest ones; and γ_i = line(i) / a_i, from 0 to 1.
 
 use crate::backend::entropy::{GAMMA, Gamma};
 
@@ -14,7 +13,7 @@ pub const NEAREST: usize = GAMMA.len();
 /// The largest C.
 pub const MAX_NEAREST: usize = Gamma::MAX_NEAREST;
 
-/// Distances that are measured: two more leave a line to be drawn.
+/// Distances measured: two beyond the largest C, to draw a line through.
 const SPAN: usize = MAX_NEAREST + 2;
 
 /// Attention by distance, summed over rows and heads.
@@ -39,13 +38,13 @@ pub struct GammaFit {
     pub gamma: Vec<f64>,
     /// The published γ_i.
     pub published: Vec<f64>,
-    /// Root mean square of their difference, where both are defined.
+    /// Root mean square of their difference, over the entries both define.
     pub difference: f64,
 }
 
 impl AttentionByDistance {
-    /// Adds a head's reweighted attention α' of row T, `[T + 1]`. Rows too short for all distances are left out, as are
-    /// heads without attention.
+    /// Adds a head's reweighted attention α' of row T, `[T + 1]`. Rows too short for all distances are skipped, as are heads
+    /// without attention.
     pub fn add(&mut self, reweighted: &[f32]) {
         let row = reweighted.len().saturating_sub(1);
         if row <= SPAN {
@@ -103,7 +102,7 @@ mod tests {
         assert!(fit.difference < 1e-6, "{fit:?}");
     }
 
-    /// a falls along a line from distance C + 1 on, and before that it is the line over γ: the line is not flat, and γ is
+    /// a falls along a line from distance C + 1 on; before that it is the line over γ. The line is not flat, and γ is
     /// measured against it.
     #[test]
     fn the_nearest_are_measured_against_the_line_through_the_others() {

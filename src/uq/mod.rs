@@ -2,7 +2,7 @@
 //!
 //! [`pipeline`] is the whole path, read from top to bottom: find the answer, follow the attention [`chain`] back from it,
 //! keep what is [similar](similarity), re-score the [`ensemble`], compute the [`scores`]. Everything here is plain code over
-//! a [`Response`] (what the pass recorded of each step) and the three queries of [`Traced`] that only an engine can answer.
+//! a [`Response`] (the pass's record of each step) and the three queries of [`Traced`] that only an engine can answer.
 //! Positions are 0-based over the whole sequence; the response starts at `prompt_len`; **row T** is what the model computes
 //! with token `x_T` as its input, so it predicts `x_{T+1}`.
 
@@ -63,16 +63,16 @@ impl Traced for TraceQueries<'_> {
 pub struct Link {
     /// Row relative to `prompt_len`: it predicts response token `row + 1`. -1 is the row before the response.
     pub row: i64,
-    /// φ, the summed α* that chose it; 0 for answer tokens, where the chain starts.
+    /// φ, the summed α* by which it was chosen; 0 for answer tokens, where the chain starts.
     pub score: f64,
-    /// Mean cosine to the answer tokens.
+    /// Mean cosine similarity to the answer tokens.
     pub similarity: f64,
-    /// The row (relative) whose attention gave it most; `None` for answer tokens.
+    /// The row (relative) that contributed most to its φ; `None` for answer tokens.
     pub from: Option<i64>,
 }
 
 impl Link {
-    /// A link of which nothing else is known.
+    /// A link about which nothing else is known.
     pub fn at(row: i64) -> Link {
         Link { row, score: 0.0, similarity: 0.0, from: None }
     }

@@ -73,7 +73,7 @@ impl FromStr for ChainRule {
     }
 }
 
-/// A rule setting that is not valid.
+/// An invalid rule setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error("\"{0}\": expected NAME=VALUE, such as threshold=above")]
@@ -112,7 +112,7 @@ impl TryFrom<String> for RuleSetting {
 
 /// A profile with single rules changed.
 ///
-/// In JSON: the profile's name, and in `rules` any that differ from the profile's.
+/// In JSON: the profile's name, and in `rules` those that differ from the profile's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "WrittenReading", try_from = "WrittenReading")]
 pub struct Reading {
@@ -121,7 +121,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A profile with some rules changed, by the names of rules and values.
+    /// A profile with some rules changed, given as names of rules and values.
     ///
     /// # Errors
     /// An unknown rule or value.
@@ -205,11 +205,11 @@ pub struct Parameters {
     pub score_threshold: f64,
     /// Chain length (without answer tokens) from which θ applies.
     pub min_chain_length: usize,
-    /// L': maximum number of chain tokens that the similarity filter keeps.
+    /// L': maximum number of chain tokens kept by the similarity filter.
     pub max_kept: usize,
-    /// Minimum cosine of a token that the similarity filter keeps.
+    /// Minimum cosine similarity of a token kept by the similarity filter.
     pub min_similarity: f64,
-    /// τ: an alternative token joins the ensemble if its probability is above this.
+    /// τ: an alternative token joins the ensemble if its probability exceeds this.
     pub min_alternative: f64,
     /// [`Candidates::MostProbable`](super::rules::Candidates) only: the ensemble comes from this many candidates plus one per
     /// kept token.

@@ -1,5 +1,5 @@
-//! The one path from a traced response to its confidence, for every command, bench and test: find the answer → follow the
-//! attention chain → finish with similarity filter, ensemble and scores.
+//! The single path from a traced response to its confidence, for every command, benchmark and test: find the answer →
+//! follow the attention chain → finish with similarity filter, ensemble and scores.
 
 use super::answer::{self, AnswerForm, AnswerRule, AnswerSpan, Finder};
 use super::rules::{Extraction, Rules};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Instant;
 
-/// The final answer as it stands in the response.
+/// The final answer as written in the response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub text: String,
@@ -34,7 +34,7 @@ mod pair {
     }
 }
 
-/// Seconds that a run of the method took.
+/// Run time of the method, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seconds {
     /// Backtracking.
@@ -52,10 +52,10 @@ pub struct Assessed {
 }
 
 /// UQAC over a traced response: find → chain → finish. `given` are the answer's tokens (absolute positions); without them
-/// they are looked for in the text by `rule`. `None`: no answer was found, or the given span is not in the response.
+/// `finder` searches the text. `None`: no answer was found, or the given span is not in the response.
 ///
 /// # Errors
-/// Only where the engine fails.
+/// Only if the engine fails.
 pub fn assess<'f>(
     traced: &mut TracedSequence,
     finder: impl Into<Finder<'f>>,
@@ -68,15 +68,15 @@ pub fn assess<'f>(
     Ok(Some(Assessed { answer, outcome, seconds }))
 }
 
-/// Chain → similarity filter → ensemble → scores, over whatever answers the queries of [`Traced`].
+/// Chain → similarity filter → ensemble → scores, over any implementation of [`Traced`].
 ///
-/// `answer` are the positions (absolute) of the answer's tokens, inside the response; what lies outside is cut off, and an
-/// answer without tokens has confidence 0. A `chain` that is given takes the place of backtracking, for ablations (random
-/// tokens, the chain of another profile): its rows may come in any order, those outside the response are dropped, a
-/// repeated one counts once, and similarities are measured here.
+/// `answer` are the positions (absolute) of the answer's tokens, clamped to the response; an answer without tokens has
+/// confidence 0. A given `chain` replaces backtracking, for ablations (random tokens, the chain of another profile): its
+/// rows may be in any order, those outside the response are dropped, duplicates count once, and similarities are computed
+/// here.
 ///
 /// # Errors
-/// Only where a query fails.
+/// Only if a query fails.
 pub fn run<T: Traced>(
     response: &Response,
     answer: Range<usize>,
@@ -102,14 +102,14 @@ pub fn run<T: Traced>(
     Ok((Outcome { answer, chain, kept, ensemble, scores }, seconds))
 }
 
-/// The part of `answer` inside the response; the sequence's very first token has no row that predicts it.
+/// The part of `answer` inside the response; no row predicts the sequence's very first token.
 fn inside_response(response: &Response, answer: Range<usize>) -> Range<usize> {
     let end = answer.end.min(response.tokens.len());
     let start = answer.start.max(response.prompt_len).max(1).min(end.max(1));
     start..end.max(start)
 }
 
-/// The links of a given chain inside the response, each once, ascending.
+/// The links of a given chain inside the response, deduplicated, ascending.
 fn inside_chain(response: &Response, mut chain: Vec<Link>) -> Vec<Link> {
     let last = response.relative_row(response.tokens.len());
     chain.retain(|link| (-1..last).contains(&link.row));
@@ -118,7 +118,7 @@ fn inside_chain(response: &Response, mut chain: Vec<Link>) -> Vec<Link> {
     chain
 }
 
-/// The answer of a response: the given tokens (absolute positions), or what is found in the text.
+/// The answer of a response: the given tokens (absolute positions), or the one found in the text.
 ///
 /// # Errors
 /// Tokens that the tokenizer cannot decode.
@@ -138,8 +138,8 @@ pub fn find(
     Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
 }
 
-/// The answer that is found in the response `tokens[prompt_len..]`. By a rule, one that was `cut_off` has an answer only if
-/// that is boxed or announced, and not if the announced text may go on after the end: its last number is a step on the way.
+/// The answer found in the response `tokens[prompt_len..]`. By a rule, a `cut_off` response has an answer only if that is
+/// boxed, or announced and not at the very end, where it might continue: its last number is a step on the way.
 ///
 /// # Errors
 /// Tokens that the tokenizer cannot decode.
@@ -163,7 +163,7 @@ pub fn find_in(
     Ok(found.map(|(text, span)| Answer { text, tokens: prompt_len + span.start..prompt_len + span.end }))
 }
 
-/// [`Extraction::Full`]: in the response before its first end token, by the tokens' own offsets.
+/// [`Extraction::Full`]: searches the response before its first end token, using the tokens' own offsets.
 fn find_full(
     tokenizer: &Tokenizer,
     response: &[u32],
@@ -181,15 +181,15 @@ fn find_full(
     Ok(tokens.map(|tokens| (with_percent_sign(&text, bytes).to_owned(), tokens)))
 }
 
-/// The text of an answer with a percent sign right after it: that is outside the tokens of a number, but 50 % may be graded
-/// as 0.5.
+/// An answer's text, with a percent sign right after it if there is one: that is outside a number's tokens, but 50 % may be
+/// graded as 0.5.
 fn with_percent_sign(text: &str, answer: Range<usize>) -> &str {
     let is_number = text[answer.clone()].ends_with(|c: char| c.is_ascii_digit());
     let sign = ["%", "\\%"].into_iter().find(|sign| is_number && text[answer.end..].starts_with(sign));
     &text[answer.start..answer.end + sign.map_or(0, str::len)]
 }
 
-/// Whether the answer found in a text that was cut off is the response's final one.
+/// Whether the answer found in a truncated text is the response's final one.
 fn is_final(text: &str, span: &AnswerSpan) -> bool {
     match span.form {
         AnswerForm::Boxed => true,
@@ -198,8 +198,8 @@ fn is_final(text: &str, span: &AnswerSpan) -> bool {
     }
 }
 
-/// [`Extraction::Published`]: the decoded response, template end included, is tokenized again, and the answer's characters
-/// are mapped through the texts of those tokens.
+/// [`Extraction::Published`]: the decoded response, template end included, is re-tokenized, and the answer's characters are
+/// mapped through the texts of those tokens.
 fn find_published(
     tokenizer: &Tokenizer,
     response: &[u32],

@@ -1,13 +1,13 @@
-//! The scores' inputs of the pass: probabilities of tokens and entropies of predictions, under the rules.
+//! The scores' inputs from the forward pass: token probabilities and prediction entropies, under the rules.
 
 use super::rules::{EntropyRows, FirstRow, FirstToken, ResponseEnd, Rules, Vocabulary};
 use super::{Response, Step};
 use std::ops::Range;
 
-/// Tokens of a prediction under [`Vocabulary::Top5`].
+/// Number of tokens per prediction under [`Vocabulary::Top5`].
 pub const TOP: usize = 5;
 
-/// Whether the token at `position` is one whose row is not the one before it.
+/// Whether the token at `position` is predicted by a row other than the one before it.
 fn is_wrapped(response: &Response, position: usize, rules: &Rules) -> bool {
     rules.first_row == FirstRow::Wrapped && position <= response.prompt_len
 }
@@ -18,8 +18,8 @@ pub fn step_of<'a>(response: &'a Response, position: usize, rules: &Rules) -> &'
     response.step(row.saturating_sub(1))
 }
 
-/// ln p of the response token at `position` (absolute): exact, but from the prediction's listed tokens where the rules know
-/// no more; there a token that is not listed gets the first one's.
+/// ln p of the response token at `position` (absolute): exact, unless the rules limit it to the prediction's listed tokens;
+/// then an unlisted token gets the first one's.
 pub fn token_logprob(response: &Response, position: usize, rules: &Rules) -> f64 {
     if rules.probabilities == Vocabulary::Full && !is_wrapped(response, position, rules) {
         return response.logprob_at(position);
@@ -37,7 +37,7 @@ pub fn response_span(response: &Response, answer: &Range<usize>, rules: &Rules) 
     }
 }
 
-/// [`response_span`] without the first token, where the rules skip it.
+/// [`response_span`] without the first token if the rules skip it.
 pub fn counted_span(response: &Response, answer: &Range<usize>, rules: &Rules) -> Range<usize> {
     let Range { start, end } = response_span(response, answer, rules);
     start + usize::from(rules.first_token == FirstToken::Skipped)..end
@@ -69,7 +69,7 @@ pub fn response_entropies(response: &Response, answer: &Range<usize>, rules: &Ru
     }
 }
 
-/// ∏ p and the mean of p (1 and 0 of no tokens).
+/// ∏ p and the mean of p (1 and 0 without tokens).
 pub fn product_and_mean(logprobs: &[f64]) -> (f64, f64) {
     let product = logprobs.iter().sum::<f64>().exp();
     let mean = logprobs.iter().map(|logprob| logprob.exp()).sum::<f64>() / logprobs.len().max(1) as f64;

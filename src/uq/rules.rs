@@ -1,5 +1,5 @@
 //! The rules on which the paper, the authors' published code and this program differ. A profile sets all of them; setting a
-//! single one ([`Reading::set`]) is an ablation of that difference.
+//! single one ([`Reading::set`]) ablates that difference.
 //!
 //! [`Reading::set`]: super::Reading::set
 
@@ -17,10 +17,10 @@ pub fn names<T: ValueEnum>() -> Vec<String> {
     T::value_variants().iter().cloned().map(name).collect()
 }
 
-/// The value of a name.
+/// The value with this name.
 ///
 /// # Errors
-/// The names that there are, and the one found.
+/// The valid names, and the one found.
 pub fn named<T: ValueEnum>(found: &str) -> Result<T, String> {
     T::from_str(found, false).map_err(|_| format!("expected {}, found \"{found}\"", one_of(&names::<T>())))
 }
@@ -33,7 +33,7 @@ pub(super) fn one_of(names: &[String]) -> String {
     }
 }
 
-/// Search for the answer in the text.
+/// How the answer is found in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Extraction {
     /// By the rules of [`answer`](super::answer), before the first end token.
@@ -147,7 +147,7 @@ pub enum MemberFloor {
 }
 
 impl MemberFloor {
-    /// ln of it.
+    /// Its natural logarithm.
     pub fn ln(self) -> f64 {
         match self {
             MemberFloor::None => f64::NEG_INFINITY,
@@ -163,7 +163,7 @@ pub struct Rule {
     pub meaning: &'static str,
     /// The names of its values.
     pub values: fn() -> Vec<String>,
-    /// The name of its value.
+    /// The name of its current value.
     pub get: fn(&Rules) -> String,
     /// Sets it by the name of a value; `None` if there is no such value.
     pub set: fn(&mut Rules, &str) -> Option<()>,
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Every rule is a difference between profiles, and is in the table: set one by one they turn one into another.
+    /// Every rule differs between profiles and is in the table: set one by one, they turn one profile into another.
     #[test]
     fn the_table_holds_every_field() {
         for target in [PAPER, REFERENCE] {

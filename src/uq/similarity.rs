@@ -1,4 +1,4 @@
-//! The similarity filter: of the chain, the tokens whose final hidden state lies close to the answer's.
+//! The similarity filter: keeps the chain tokens whose final hidden state is close to the answer's.
 
 use super::{Link, Parameters, Response, Traced};
 use std::ops::Range;
@@ -22,8 +22,8 @@ pub fn measure<T: Traced>(
     Ok(())
 }
 
-/// Keep the best L' of the chain with similarity ≥ `min_similarity`: their rows (relative), ascending. The answer's own
-/// rows are not up for choice. Of equally similar tokens the earlier is kept.
+/// Keeps the best L' of the chain with similarity ≥ `min_similarity`: returns their rows (relative), ascending. The
+/// answer's own rows are not candidates. Ties: the earlier token.
 pub fn filter(response: &Response, answer: Range<usize>, chain: &[Link], parameters: &Parameters) -> Vec<i64> {
     let of_answer = |link: &&Link| answer.contains(&response.position_after(link.row));
     let similar = |link: &&Link| link.similarity >= parameters.min_similarity;

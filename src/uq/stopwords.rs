@@ -5,28 +5,28 @@ use super::rules::StopWords;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// The stop words, lower case; contractions have the typographic apostrophe (U+2019) only. Lines with `#` are headings.
+/// The stop words, in lower case; contractions only with the typographic apostrophe (U+2019). `#` lines are headings.
 const WORDS: &str = include_str!("stopwords.txt");
 
 fn words() -> impl Iterator<Item = &'static str> {
     WORDS.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace)
 }
 
-/// The stop characters: punctuation that is no operator.
+/// The stop characters: punctuation that is not an operator.
 const CHARACTERS: &str = ".,!?;:'\"“”‘’()[]{}_…\\@~`";
 
-/// All of them, and the empty string.
+/// All stop words and characters, and the empty string.
 static STOP: LazyLock<HashSet<String>> = LazyLock::new(|| {
     words().map(str::to_owned).chain(CHARACTERS.chars().map(String::from)).chain([String::new()]).collect()
 });
 
-/// Whether a token's text, whitespace removed and in lower case, is a stop word, a stop character or empty.
+/// Whether a token's text, lower-cased and without whitespace, is a stop word, a stop character or empty.
 pub fn is_stop_word(token_text: &str) -> bool {
     STOP.contains(&folded(token_text))
 }
 
-/// As [`is_stop_word`], but a letter or word that is the answer itself counts as content (`corrected` profile): with the
-/// answer `(A)`, the token ` a` is the option, not an article.
+/// As [`is_stop_word`], but a letter or word that is the answer itself counts as content (`corrected` profile): if the
+/// answer is `(A)`, the token ` a` is the option, not an article.
 ///
 /// The answer itself: its text without surrounding brackets, quotes, punctuation and `\text{…}`, or its option letter
 /// (`(A) the cat`).
@@ -43,12 +43,12 @@ pub fn is_stop_word_under(rule: StopWords, token_text: &str, answer_text: &str) 
     }
 }
 
-/// Lower case without whitespace, as in Python.
+/// Lower-cased without whitespace, as in Python.
 fn folded(text: &str) -> String {
     text.chars().filter(|c| !is_space(*c)).collect::<String>().to_lowercase()
 }
 
-/// Whether a stop word has letters (is not punctuation or empty).
+/// Whether a stop word contains letters (is not punctuation or empty).
 fn is_word(folded: &str) -> bool {
     folded.contains(char::is_alphabetic)
 }
@@ -71,7 +71,7 @@ fn is_mark(c: char) -> bool {
     CHARACTERS.contains(c) || matches!(c, '*' | '$')
 }
 
-/// The inside of a formula's text command: of `\text{A}`, `A`.
+/// The content of a formula's text command: `A` for `\text{A}`.
 fn without_command(text: &str) -> &str {
     const COMMANDS: [&str; 5] = ["\\text{", "\\textbf{", "\\mathrm{", "\\mathbf{", "\\mbox{"];
     let text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '$' | '*'));

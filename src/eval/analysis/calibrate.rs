@@ -1,5 +1,5 @@
-//! `uqac calibrate`: of graded runs, the score and the map whose probabilities are best, and how good they are on answers that
-//! took no part in the choice.
+//! `uqac calibrate`: selects, from graded runs, the score and map that yield the best probabilities, and measures their quality
+//! on answers that took no part in the selection.
 //!
 //! ```text
 //! answers ─┬─ 5 folds ─ on 4: best score and map by 5-fold Brier, fitted ─ the 5th predicted ─ held-out figures
@@ -7,8 +7,8 @@
 //!          └─ the lowest threshold of that score that holds the target risk, if there is one
 //! ```
 //!
-//! Few scores are tried: of many, the best on one run is the luckiest, and a map of it promises too much. The threshold's
-//! promise covers the choice among them, for each could have been certified with its share of the probability to fail.
+//! Few scores are tried: among many, the best on one run is the luckiest, and its map is overconfident. The threshold's
+//! guarantee covers the selection among them, because each could have been certified with its share of the failure probability.
 
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
@@ -22,20 +22,20 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Parts of a cross-validation.
+/// Folds of a cross-validation.
 pub const FOLDS: usize = 5;
 
-/// Fewest answers, and fewest right and wrong ones, that a map is fitted on: a map of two parameters, cross-validated twice.
+/// Minimum answers, in total and per class, to fit a map on: a map of two parameters, cross-validated twice.
 const MIN_ITEMS: usize = 50;
 const MIN_OF_CLASS: usize = 10;
 
-/// Fewest answers for isotonic regression, whose steps at the ends hold a few answers each.
+/// Minimum answers for isotonic regression, whose outermost steps hold few answers each.
 const MIN_ISOTONIC: usize = 500;
 
-/// Scores among which `auto` chooses.
+/// Candidate scores for `auto`.
 const SCORES: [&str; 4] = ["p", "response_prob", "min_token_prob", "g4"];
 
-/// Why runs cannot be calibrated on.
+/// Why runs cannot be used for calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     #[error(transparent)]
@@ -54,26 +54,26 @@ pub enum CalibrateError {
     NotHeld { target: f64 },
 }
 
-/// Answers with what a map needs of them.
+/// The data of answers needed to fit a map.
 struct Answers {
     scores: Vec<Scored>,
     correct: Vec<bool>,
 }
 
-/// A score of every answer.
+/// One score, on every answer.
 struct Scored {
     method: Method,
-    /// The form in which maps take it, and the scores in this form.
+    /// The form in which maps take the score, and the scores in that form.
     input: Input,
     inputs: Vec<f64>,
 }
 
-/// The calibration of a model from its runs: of the score with this key, or with `None` of the best of [`SCORES`]; `risk`: what
-/// a threshold is to hold.
+/// The calibration of a model from its runs: of the score with this key, or with `None` of the best of [`SCORES`]; `risk`: the
+/// limit a threshold must satisfy.
 ///
 /// # Errors
-/// Runs that cannot be read, are of different models or readings, or have too few answers; a score that they do not have; a risk
-/// that no threshold holds.
+/// Runs that cannot be read, are of different models or readings, or have too few answers; a score they lack; a risk that no
+/// threshold satisfies.
 pub fn calibrate(
     folders: &[PathBuf],
     score: Option<&str>,
@@ -154,12 +154,12 @@ impl Answers {
         Ok(Answers { scores, correct: items.iter().map(|item| item.correct == Some(true)).collect() })
     }
 
-    /// The lowest threshold of a score that holds the risk, of all scores that were candidates together.
+    /// The lowest threshold of a score that satisfies the risk, valid jointly for all candidate scores.
     fn certified(&self, inputs: &[f64], risk: RiskControl) -> Result<Certified, CalibrateError> {
         let RiskControl { target, confidence } = risk;
         let mut items: Vec<(f64, bool)> = inputs.iter().copied().zip(self.correct.iter().copied()).collect();
-        // Answers above the highest are withheld, too (they are out of range). Given that one, the others are independent draws
-        // from what lies below it, and so is each answer that will be given.
+        // Answers above the highest score are withheld too (they are out of range). Given that score, the others are
+        // independent draws from what lies below it, and so is every answer that will be returned.
         items.sort_by(|a, b| a.0.total_cmp(&b.0));
         items.pop();
         let share = RiskControl { confidence: 1.0 - (1.0 - confidence) / self.scores.len() as f64, ..risk };
@@ -168,12 +168,12 @@ impl Answers {
         Ok(Certified { target_risk: target, confidence, above, bound, coverage })
     }
 
-    /// A map of a score fitted on these answers.
+    /// Fits a map of a score to these answers.
     fn fit(&self, &Scored { input, ref inputs, .. }: &Scored, isotonic: bool, answers: &[usize]) -> Option<Map> {
         let of = |item: &usize| (inputs[*item], self.correct[*item]);
         let (mut inputs, mut labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
         if isotonic {
-            // one wrong answer more at the top and one right one at the bottom: a step of a few answers alike is no certainty
+            // add a wrong answer at the top and a right one at the bottom: a step of a few unanimous answers is no certainty
             let ends = [(f64::max as fn(f64, f64) -> f64, false), (f64::min, true)];
             for (end, label) in ends {
                 inputs.extend(inputs.iter().copied().reduce(end));
@@ -182,11 +182,11 @@ impl Answers {
             return Isotonic::fit(&inputs, &labels).map(|knots| Map::Isotonic { input, knots });
         }
         let Platt { slope, intercept } = Platt::fit(&inputs, &labels)?;
-        // a score is higher for more confidence: a falling map has found noise
+        // scores increase with confidence: a decreasing map has fitted noise
         (slope > 0.0).then_some(Map::Platt { input, slope, intercept })
     }
 
-    /// Every answer's probability by the score and the map that `choose` makes of the other folds.
+    /// Every answer's probability under the score and map that `choose` derives from the other folds.
     fn cross_validate<'s>(
         &'s self,
         answers: &[usize],
@@ -194,7 +194,7 @@ impl Answers {
     ) -> Option<(Vec<f64>, Vec<bool>)> {
         let mut predicted = Vec::new();
         for fold in 0..FOLDS {
-            // every FOLDS-th answer is the fold's
+            // every FOLDS-th answer belongs to the fold
             let of_others = answers.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
             let rest: Vec<usize> = of_others.map(|(_, item)| *item).collect();
             let (score, map) = choose(&rest)?;
@@ -204,8 +204,8 @@ impl Answers {
         Some(predicted.into_iter().unzip())
     }
 
-    /// Of every score with every map that the answers suffice for, the one of the least cross-validated Brier score on these
-    /// answers (of equals the first), fitted on all of them.
+    /// Among all scores with all maps that there are enough answers for, the one with the lowest cross-validated Brier score on
+    /// these answers (ties: the first), fitted on all of them.
     fn best(&self, answers: &[usize]) -> Option<(&Scored, Map)> {
         let maps: &[bool] = if self.correct.len() >= MIN_ISOTONIC { &[false, true] } else { &[false] };
         let candidates = self.scores.iter().flat_map(|score| maps.iter().map(move |&isotonic| (score, isotonic)));
@@ -219,7 +219,7 @@ impl Answers {
         Some((score, self.fit(score, isotonic, answers)?))
     }
 
-    /// The procedure on parts that it has not seen.
+    /// Evaluates the procedure on held-out folds.
     fn held_out(&self, answers: &[usize]) -> Option<HeldOut> {
         let (mut base, mut chosen) = (Vec::new(), BTreeMap::<String, usize>::new());
         let (predicted, labels) = self.cross_validate(answers, |rest| {

@@ -1,4 +1,4 @@
-//! Methods on the items of a task: each on what it has scores of, and beside one of them on the items that both have.
+//! Methods on a task's items: each on the items it scores, and against one of them on the items both score.
 
 use super::*;
 use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controlled_auroc, resampled};
@@ -6,8 +6,7 @@ use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controll
 /// The value of each of [`Metric::ALL`].
 pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 
-/// Statistics of the items, with intervals over resamples. `statistics` is called
-/// with how often each item counts.
+/// Statistics of the items, with intervals over resamples. `statistics` is called with each item's count.
 pub(super) fn estimates(data: Data, statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync) -> Vec<Option<Estimate>> {
     let Data { items, options, .. } = data;
     let resampled = resampled(items.len(), (options.resamples, options.seed), &statistics);
@@ -27,19 +26,19 @@ pub(super) fn minus(a: &Row, b: &Row) -> Row {
     std::array::from_fn(|i| Some(a[i]? - b[i]?))
 }
 
-/// A method over a choice of items, sorted.
+/// A method over a selection of items, sorted.
 pub(super) struct View {
     ranking: Ranking,
     probability: bool,
 }
 
 impl View {
-    /// Of (item's index, confidence, whether its answer is right).
+    /// From (item's index, confidence, whether its answer is right).
     pub fn new(judged: impl IntoIterator<Item = (usize, Confidence, bool)>, method: &Method) -> View {
         View { ranking: Ranking::new(judged), probability: method.probability }
     }
 
-    /// Of item i `counts[i]` times.
+    /// The metrics with item i counted `counts[i]` times.
     pub fn row(&self, counts: &[u16]) -> Row {
         let levels = self.ranking.resampled(counts);
         Metric::ALL.map(|metric| metric.of(&levels, self.probability))
@@ -55,13 +54,13 @@ impl View {
 struct Views {
     answered: View,
     all: View,
-    /// The items of which the method and the one it is compared with have scores, ranked by each of the two.
+    /// The items scored by both this method and the one it is compared with, ranked by each of the two.
     own: View,
     base: View,
 }
 
 impl Views {
-    /// `against`: the method that this one is compared with.
+    /// `against`: the method to compare with.
     fn new(items: &[Item], method: &Method, against: &Method) -> Views {
         let judged = |method: &Method| {
             let each = items.iter().enumerate();
@@ -84,10 +83,10 @@ impl Views {
         }
     }
 
-    /// Over the answered items, over all, over those of both, and there less the other method's.
+    /// Metrics over the answered items, over all, over those scored by both, and the difference there.
     fn rows(&self, counts: &[u16]) -> [Row; 4] {
         let answered = self.answered.row(counts);
-        // it is a part, or has it as one
+        // one contains the other, so equal sizes mean equal views
         let same = |view: &View| view.ranking.items() == self.answered.ranking.items();
         let row = |view: &View| if same(view) { answered } else { view.row(counts) };
         let own = row(&self.own);
@@ -95,7 +94,7 @@ impl Views {
     }
 }
 
-/// Every method that has a score of an answered, graded item; and each of them beside `against`, on the items that both have.
+/// Every method that scores an answered, graded item; and each compared with `against` on the items both score.
 pub(super) fn methods(data: Data) -> (Vec<MethodAnalysis>, Option<Common>) {
     let Data { items, methods, options } = data;
     let present: Vec<&Method> =

@@ -1,4 +1,4 @@
-//! Runs of items in, an [`Analysis`] out.
+//! Computes an [`Analysis`] from runs of items.
 
 use super::load::{Run, load};
 use super::methods::{self, TASK_IDENTITY};
@@ -7,12 +7,12 @@ use crate::eval::metrics::MeanSd;
 use crate::files;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reads run folders and computes everything of them. Shards of one run, in one folder or several, are merged.
+/// Reads and analyses run folders. Shards of one run, in one folder or several, are merged.
 pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
     let mut runs = load(folders)?;
     runs.iter_mut().for_each(score_task_identity);
     let mut methods = methods_of(&runs);
-    // the default may be missing: then the first method is compared with
+    // the default may be absent: then the first method is the baseline
     let against = Some(&options.against).filter(|key| **key != AnalysisOptions::default().against);
     if let Some(unknown) =
         options.methods.iter().chain(against).find(|key| !methods.iter().any(|method| method.key == **key))
@@ -26,8 +26,8 @@ pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysi
     Ok(Analysis { format: FORMAT, options: options.clone(), methods, runs })
 }
 
-/// Gives every answered item of a benchmark with several subtasks the accuracy of its own as a score: what knowing the subtask
-/// alone is worth, at best, since the item itself is counted in it.
+/// Adds, to every answered item of a benchmark with several subtasks, its subtask's accuracy as a score: what knowing the
+/// subtask alone is worth at best, since the item itself is counted in it.
 fn score_task_identity(run: &mut Run) {
     let mut tasks: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for item in run.items.values() {
@@ -48,7 +48,7 @@ fn benchmark(task: &str) -> &str {
     task.split(':').next().unwrap_or_default()
 }
 
-/// Every method that a run had or any item has a score of.
+/// Every method that a run had or that any item has a score of.
 fn methods_of(runs: &[Run]) -> Vec<Method> {
     let items = || runs.iter().flat_map(|run| run.items.values());
     let scores = items().flat_map(|item| &item.uq.scores).filter(|(_, score)| score.is_some());
@@ -60,7 +60,7 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
     methods
 }
 
-/// The models' names; with the folder's where two are the same, and the folder's whole path where those are.
+/// The models' names; with the folder's name where two coincide, and its full path where those do too.
 fn names_of(runs: &[Run]) -> Vec<String> {
     let with = |what: fn(&Run) -> String| runs.iter().map(move |run| format!("{} ({})", model_name(run), what(run)));
     let short: Vec<String> = runs.iter().map(model_name).collect();
@@ -112,7 +112,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
     }
 }
 
-/// The run's tasks by name, the subtasks of a benchmark after all of them together.
+/// The run's tasks by name; a benchmark's subtasks follow their pooled entry.
 fn tasks_of(run: &Run) -> Vec<(String, Level, Vec<Item>)> {
     let mut benchmarks: BTreeMap<&str, BTreeMap<&str, Vec<Item>>> = BTreeMap::new();
     for item in run.items.values() {

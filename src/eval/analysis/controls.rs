@@ -1,4 +1,4 @@
-//! The run's chain beside its controls: the same scores of the same responses over chains that attention has no part in.
+//! The run's chain against its controls: the same scores of the same responses over chains not derived from attention.
 
 use super::compare::{Row, View, by_metric, estimates, minus};
 use super::load::{SweepItem, confidence};
@@ -9,39 +9,39 @@ use std::collections::BTreeSet;
 /// A control of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Control {
-    /// `random`, `random-digits`, `random-content`, `similarity`, `none`.
+    /// `random`, `random-digits`, `digits-matched`, `random-content`, `similarity`, `none`.
     pub chain: String,
-    /// Draws over which its metrics are means.
+    /// Number of draws its metrics are averaged over.
     pub draws: usize,
     pub methods: Vec<ControlMethod>,
 }
 
-/// A score over the run's chain and over the control's, on the items that have both.
+/// A score over the run's chain and over the control's, on the items with both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ControlMethod {
     pub method: String,
     pub items: usize,
     /// Over the run's own chain.
     pub own: BTreeMap<Metric, Option<Estimate>>,
-    /// Over the control's: the mean over its draws, each of which is measured by itself.
+    /// Over the control's: the mean over its draws, each measured separately.
     pub control: BTreeMap<Metric, Option<Estimate>>,
-    /// The first minus the second, with the paired bootstrap's interval: every resample is of items, with all their draws.
+    /// `own` minus `control`, with the paired-bootstrap interval: resampling is over items, with all their draws.
     pub difference: BTreeMap<Metric, Option<Estimate>>,
 }
 
-/// A control's name and draw, if that is all in which a setting differs.
+/// A control's name and draw, if the setting differs in nothing else.
 fn control_of(setting: &BTreeMap<String, Value>) -> Option<(&str, u64)> {
     let only = setting.keys().all(|key| key == "chain" || key == "draw");
     let chain = setting.get("chain").filter(|_| only)?.as_str().filter(|chain| *chain != "attention")?;
     Some((chain, setting.get("draw").and_then(Value::as_u64).unwrap_or(0)))
 }
 
-/// Whether a point of an item is one of its controls, which other settings are not shown among.
+/// Whether an item's point is one of its controls, which are not listed among the other settings.
 pub(super) fn is_control(point: &SweepItem) -> bool {
     control_of(&point.setting).is_some()
 }
 
-/// Every control that any item has, in the order of [`ChainRule`](crate::uq::ChainRule).
+/// Every control present in any item, in the order of [`ChainRule`](crate::uq::ChainRule).
 pub(super) fn controls(data: Data) -> Vec<Control> {
     use crate::uq::{ChainRule, rules};
     let of_chain = |chain: String| {
@@ -60,7 +60,7 @@ fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) ->
         let point = item.sweep.iter().find(|point| control_of(&point.setting) == Some((chain, draw)))?;
         confidence(&point.scores, method)
     };
-    // (item, own, by draw, whether it is right) of items with all draws
+    // (item, own, by draw, whether it is right), for items with all draws
     let found = data.items.iter().enumerate().filter_map(|(i, item)| {
         let (own, correct) = item.judged(method)?;
         let all: Option<Vec<Confidence>> = draws.iter().map(|draw| drawn(item, *draw)).collect();
@@ -82,7 +82,7 @@ fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) ->
     Some(ControlMethod { method: method.key.clone(), items: found.len(), own, control, difference })
 }
 
-/// The mean of each metric, where all rows have it.
+/// The mean of each metric, if all rows have it.
 fn mean(rows: &[Row]) -> Row {
     std::array::from_fn(|i| {
         let values: Option<Vec<f64>> = rows.iter().map(|row| row[i]).collect();

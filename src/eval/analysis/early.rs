@@ -1,5 +1,5 @@
-//! Savings and costs of ending unsure responses early, from responses that were written to their end: those of runs
-//! with a wide trace.
+//! Savings and costs of stopping low-confidence responses early, computed from responses that ran to completion, in
+//! runs with a wide trace.
 
 use super::compare::estimates;
 use super::summary::wilson;
@@ -7,20 +7,20 @@ use super::*;
 use crate::engine::running::{Measure, WINDOW};
 use crate::eval::metrics::{Ranking, auroc};
 
-/// Shares of the responses that the thresholds of a curve end early.
+/// Shares of the responses stopped early by a curve's thresholds.
 const SHARES: [f64; 7] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
 
-/// A running confidence, and what its thresholds would have done.
+/// A running confidence, and the effect of its thresholds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EarlyStopping {
     /// The name of a [`Measure`].
     pub measure: String,
-    /// Tokens that it is the mean of.
+    /// Tokens it is averaged over.
     pub window: usize,
-    /// Graded items of which it was recorded, and the tokens of their responses.
+    /// Graded items for which it was recorded, and the tokens of their responses.
     pub items: usize,
     pub tokens: usize,
-    /// From the threshold that ends no response.
+    /// Starting with no response stopped.
     pub points: Vec<EarlyPoint>,
 }
 
@@ -29,22 +29,22 @@ pub struct EarlyStopping {
 pub struct EarlyPoint {
     /// `None`: no response ends early.
     pub threshold: Option<f64>,
-    /// Responses that end early, and of them those whose answer was right.
+    /// Responses stopped early, and how many of them had a correct answer.
     pub stopped: usize,
     pub right_stopped: usize,
-    /// Share of the tokens that are not written.
+    /// Share of tokens not generated.
     pub tokens_saved: f64,
-    /// A response that ends early has no answer, and is wrong.
+    /// A response stopped early has no answer and counts as wrong.
     pub accuracy: f64,
-    /// 95 %, Wilson's score interval.
+    /// Wilson's 95 % score interval.
     pub accuracy_interval: Option<[f64; 2]>,
-    /// The control: the expected accuracy where the same number of random responses end early.
+    /// The control: the expected accuracy if the same number of randomly chosen responses are stopped.
     pub accuracy_by_chance: f64,
-    /// AUROC of [`AnalysisOptions::against`] among the responses that go on.
+    /// AUROC of [`AnalysisOptions::against`] among the responses not stopped.
     pub auroc: Option<Estimate>,
 }
 
-/// The curve of every running confidence that items have.
+/// One curve for each running confidence the items have.
 pub(super) fn curves(data: Data) -> Vec<EarlyStopping> {
     Measure::ALL.iter().filter_map(|measure| curve(data, measure.name())).collect()
 }
@@ -53,7 +53,7 @@ fn curve(data: Data, measure: &str) -> Option<EarlyStopping> {
     let items = data.items.iter().enumerate();
     let recorded = items.filter_map(|(index, item)| {
         let (lows, correct) = (item.uq.running_lows.get(measure)?, item.correct?);
-        // with its last token it has ended by itself
+        // a low at the last token cannot stop the response early
         let before_end = lows.partition_point(|(tokens, _)| *tokens < item.response_tokens);
         Some(Response { index, item, lows: &lows[..before_end], correct })
     });
@@ -76,12 +76,12 @@ fn curve(data: Data, measure: &str) -> Option<EarlyStopping> {
     })
 }
 
-/// A response, and where its running confidence fell while it was being written.
+/// A response and the successive lows of its running confidence.
 struct Response<'a> {
     /// Of all the task's items.
     index: usize,
     item: &'a Item,
-    /// (tokens written, running confidence), falling.
+    /// (tokens written, running confidence), decreasing.
     lows: &'a [(usize, f64)],
     correct: bool,
 }

@@ -1,4 +1,4 @@
-//! Run folders in, runs of items out.
+//! Reads run folders into runs of items.
 
 use super::Method;
 use crate::eval::metrics::Confidence;
@@ -38,7 +38,7 @@ pub enum AnalysisError {
     Read(#[from] ReadError),
 }
 
-/// The analysis' fields of a [`Sample`].
+/// The fields of a [`Sample`] used in analysis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     pub task: String,
@@ -46,13 +46,13 @@ pub struct Item {
     /// `None`: not graded.
     pub correct: Option<bool>,
     pub correct_reference: Option<bool>,
-    /// Whether the majority's answer is right, where there are several samples.
+    /// Whether the majority answer is correct, if there are several samples.
     pub majority_correct: Option<bool>,
     pub response_tokens: usize,
     /// Links of the chain without the answer's tokens.
     pub chain: usize,
     pub sweep: Vec<SweepItem>,
-    /// The sample's, without its tokens and its sweep.
+    /// The sample's, without tokens and sweep.
     pub uq: Uq,
 }
 
@@ -60,14 +60,14 @@ pub struct Item {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepItem {
     pub setting: BTreeMap<String, Value>,
-    /// |A ∩ B| / |A ∪ B| of its chain and the run's own, without the answer's tokens; 1 of two empty chains.
+    /// |A ∩ B| / |A ∪ B| of its chain and the run's own, without the answer's tokens; 1 for two empty chains.
     pub overlap: f64,
     pub chain: usize,
     pub scores: ScoreMap,
 }
 
 impl Item {
-    /// The response under another setting; the later of two under the same counts.
+    /// Adds the response under another setting, replacing an earlier one under the same setting.
     fn add(&mut self, point: SweepPoint) {
         let answer = rows(&self.uq, true);
         let chain: BTreeSet<i64> = point.chain.into_iter().filter(|row| !answer.contains(row)).collect();
@@ -85,36 +85,36 @@ impl Item {
         self.uq.status == Status::Ok
     }
 
-    /// The method's score; `None` also for one that is not finite.
+    /// The method's score; `None` also if it is not finite.
     pub fn score(&self, method: &str) -> Option<f64> {
         finite(&self.uq.scores, method)
     }
 
-    /// Whether the answer that the method scores is right; `None`: not graded.
+    /// Whether the answer that the method scores is correct; `None`: not graded.
     pub fn label(&self, method: &Method) -> Option<bool> {
         if method.own_answer { self.majority_correct } else { self.correct }
     }
 
-    /// The method's confidence in the answer that it scores; `None` where there is no such answer or no score of it.
+    /// The method's confidence in the answer it scores; `None` if there is no such answer or no score for it.
     pub fn confidence(&self, method: &Method) -> Option<Confidence> {
         let there = self.answered() || method.own_answer;
         if there { confidence(&self.uq.scores, method) } else { None }
     }
 
-    /// The confidence, and whether the answer is right; `None` where one of them is not known.
+    /// The confidence, and whether the answer is correct; `None` if either is unknown.
     pub fn judged(&self, method: &Method) -> Option<(Confidence, bool)> {
         Some((self.confidence(method)?, self.label(method)?))
     }
 }
 
-/// A method's confidence among scores, with its logarithm as the rank where the method has one.
+/// A method's confidence from `scores`, ranked by its logarithm if the method has one.
 pub(super) fn confidence(scores: &ScoreMap, method: &Method) -> Option<Confidence> {
     let score = finite(scores, &method.key)?;
     let rank = method.log.map_or(score, |log| finite(scores, log).unwrap_or_else(|| score.ln()));
     Some(Confidence { score, rank })
 }
 
-/// A method's score if it is a number.
+/// A method's score, if finite.
 pub(super) fn finite(scores: &ScoreMap, method: &str) -> Option<f64> {
     scores.get(method).copied().flatten().filter(|score| score.is_finite())
 }
@@ -139,7 +139,7 @@ impl From<Sample> for Item {
     }
 }
 
-/// Rows of the chain: those of the answer's tokens, or the others.
+/// Rows of the chain: those of the answer's tokens, or the rest.
 fn rows(uq: &Uq, of_answer: bool) -> BTreeSet<i64> {
     uq.chain.iter().filter(|link| link.from.is_none() == of_answer).map(|link| link.row).collect()
 }
@@ -149,19 +149,19 @@ fn jaccard(a: &BTreeSet<i64>, b: &BTreeSet<i64>) -> f64 {
     if union == 0 { 1.0 } else { a.intersection(b).count() as f64 / union as f64 }
 }
 
-/// A run as it was found.
+/// A run as found on disk.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub folders: Vec<PathBuf>,
     pub manifest: Value,
     /// By task, then doc_id.
     pub items: BTreeMap<(String, usize), Item>,
-    /// The shards that were found, of how many.
+    /// The shards found, each as (index, total).
     shards: BTreeSet<(usize, usize)>,
     pub notes: Vec<String>,
 }
 
-/// Reads every folder; shards of one run become one.
+/// Reads every folder; shards of one run are merged.
 pub(super) fn load(folders: &[PathBuf]) -> Result<Vec<Run>, AnalysisError> {
     let mut runs: Vec<Run> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -180,7 +180,7 @@ pub(super) fn load(folders: &[PathBuf]) -> Result<Vec<Run>, AnalysisError> {
 }
 
 impl Run {
-    /// Both are shards, of runs that differ in nothing that could change a result.
+    /// Whether both are shards, of runs that differ in nothing that could change a result.
     fn is_shard_of_same(&self, other: &Run) -> bool {
         let fit = |a: &(usize, usize)| other.shards.iter().all(|b| a.0 != b.0 && a.1 == b.1);
         let sharded = !self.shards.is_empty() && !other.shards.is_empty();
@@ -198,7 +198,7 @@ impl Run {
         let mut twice = 0;
         for (key, item) in items {
             if let Some(other) = self.items.get_mut(&key) {
-                // what two processes of one run have done is the same but for the time that it took
+                // duplicates from two processes of one run are identical except for timing
                 other.uq.seconds.clone_from(&item.uq.seconds);
                 twice += usize::from(*other != item);
             }
@@ -236,7 +236,7 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
     Ok(run)
 }
 
-/// The items of a sample file, with what a sweep has added in `sweep_` of the same name; and what was wrong with them.
+/// The items of a sample file, with results added by a sweep in the corresponding `sweep_` file; and notes on problems.
 fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
     let mut items: Vec<Item> = Vec::new();
     let mut notes = for_each_line(file, |sample: Sample| items.push(sample.into()))?;
@@ -263,7 +263,7 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
     let file = folder.join("manifest.json");
     let text = match files::read_to_string(&file, files::MAX_SETTINGS) {
         Ok(text) => text,
-        // a folder without one, or something that is no folder
+        // a folder without one, or something that is not a folder
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             let inside =
                 entries(folder).unwrap_or_default().into_iter().find(|path| path.join("manifest.json").is_file());
@@ -279,15 +279,15 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
     }
 }
 
-/// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4). It may have been compressed since.
+/// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4). The file may have been compressed since.
 fn shard_of(file: &Path) -> Option<(usize, usize)> {
     let name = name(file);
     let found = pattern!(r"\.shard-([0-9]+)-of-([0-9]+)\.jsonl(?:\.gz)?$").captures(&name)?;
     Some((found[1].parse().ok()?, found[2].parse().ok()?))
 }
 
-/// Hands over every line of a file in its order, a sample or a row of a sweep; returns what was wrong with it. A half-written
-/// last line (of a run that died) and damaged lines are left out; a file in which no line can be read is an error.
+/// Passes every line of a file, a sample or a sweep row, to `each` in order; returns notes on problems. A half-written last
+/// line (of a run that died) and damaged lines are skipped; a file without any readable line is an error.
 pub fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
     let name = name(file);
     let (mut lines, mut good) = (Lines::open(file)?, 0);

@@ -1,4 +1,4 @@
-//! Facts of each score by its key: its name and place in reports, and whether it is a probability.
+//! Properties of each score by key: its name and position in reports, and whether it is a probability.
 
 use crate::eval::run::methods::{METHODS, own_passes};
 pub use crate::uq::scores::Group;
@@ -12,20 +12,20 @@ use std::collections::BTreeSet;
 pub struct Method {
     /// Its key in `uq.scores`.
     pub key: String,
-    /// Its name for people.
+    /// Display name.
     pub name: String,
     pub group: Group,
-    /// Whether its scores claim to be probabilities, so that calibration can be measured.
+    /// Whether its scores claim to be probabilities, so that their calibration can be measured.
     pub probability: bool,
-    /// Whether it scores an answer of its own, the samples' majority's, and not the response's.
+    /// Whether it scores an answer of its own (the samples' majority) rather than the response's.
     #[serde(skip)]
     pub own_answer: bool,
-    /// The score that holds its logarithm, if any item has it: by that it ranks.
+    /// The score that holds its logarithm, if any item has it; ranking uses it.
     #[serde(skip)]
     pub log: Option<&'static str>,
 }
 
-/// The baseline of an item's subtask alone.
+/// The baseline that uses only an item's subtask.
 pub const TASK_IDENTITY: &str = "task_identity";
 
 /// Products of probabilities, and the scores that hold their logarithms.
@@ -37,19 +37,19 @@ const LOGARITHMS: [(&str, &str); 5] = [
     ("p", "p_logprob"),
 ];
 
-/// Keys of the scores of the methods with passes of their own that a run had.
+/// Keys of the scores of a run's methods with their own passes.
 pub fn of_run(manifest: &Value) -> Vec<&'static str> {
     let keys: Vec<String> = Deserialize::deserialize(&manifest["options"]["methods"]).unwrap_or_default();
     own_passes(&keys).flat_map(|method| method.scores).map(|score| score.key).collect()
 }
 
-/// All scores, in the order in which reports show them.
+/// All scores, in report order.
 fn known() -> impl Iterator<Item = &'static Score> {
     as_shown().iter().copied().chain(METHODS.iter().flat_map(|method| method.scores))
 }
 
 impl Method {
-    /// A method by its key, over items that have the scores `keys`. One that is not known counts as a probability if all its
+    /// A method by its key, over items that have the scores `keys`. An unknown one counts as a probability if all its
     /// `scores` are in [0, 1].
     pub fn of(key: &str, keys: &BTreeSet<&str>, mut scores: impl Iterator<Item = f64>) -> Method {
         let log = LOGARITHMS.iter().find(|(product, log)| *product == key && keys.contains(log));
@@ -66,7 +66,7 @@ impl Method {
         }
     }
 
-    /// Its place in reports.
+    /// Its position in reports.
     pub(super) fn rank(&self) -> (usize, &str) {
         (known().position(|known| known.key == self.key).unwrap_or(usize::MAX), &self.key)
     }

@@ -1,4 +1,4 @@
-//! From run folders to the numbers of a report, without a model.
+//! From run folders to a report's figures, without a model.
 //!
 //! ```text
 //! run folders ─ load: runs of items (shards merged) ─┬─ summary ─────┐
@@ -7,9 +7,9 @@
 //!                                                    └─ overhead ────┘
 //! ```
 //!
-//! Two views of the items: **answered** (the main one, as in the paper: responses in which an answer was found and the
-//! method has a score) and **all** (every graded item; one without a score ranks lowest, as probability 0). An item
-//! without an answer is wrong in both the accuracy and the second view.
+//! Two views of the items: **answered** (the main one, as in the paper: responses in which an answer was found and the method
+//! has a score) and **all** (every graded item; one without a score ranks lowest, as probability 0). An item without an answer
+//! counts as wrong in both the accuracy and the second view.
 
 pub mod calibrate;
 mod compare;
@@ -37,7 +37,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Version of what [`results_json`] returns.
+/// Format version of [`results_json`].
 pub const FORMAT: u32 = 1;
 
 /// Options of an analysis; also those of the command line.
@@ -63,7 +63,7 @@ impl Default for AnalysisOptions {
     }
 }
 
-/// Data of a task: the items, and the methods, of which not every item has a score.
+/// A task's data: items, and methods, not all of which have a score on every item.
 #[derive(Clone, Copy)]
 struct Data<'a> {
     items: &'a [Item],
@@ -76,7 +76,7 @@ struct Data<'a> {
 pub struct Analysis {
     pub format: u32,
     pub options: AnalysisOptions,
-    /// Every method that any run has a score of, in the order in which they are shown.
+    /// Every method that any run has a score of, in display order.
     pub methods: Vec<Method>,
     pub runs: Vec<RunAnalysis>,
 }
@@ -88,8 +88,8 @@ impl Analysis {
         self.methods.iter().filter(move |method| method.key == self.options.against || !has_twin(method))
     }
 
-    /// Those that a task has a row for, each with the methods that rank its items in the same way and share the row: of methods
-    /// that are no probabilities nothing else is measured.
+    /// The rows of a task, each with the methods that rank its items identically and share the row: for non-probability
+    /// methods, nothing but the ranking is measured.
     pub fn rows_of(&self, task: &TaskAnalysis) -> Vec<(&Method, Vec<&Method>)> {
         let mut rows: Vec<(&Method, Vec<&Method>)> = Vec::new();
         let mut orders: Vec<Vec<Option<(usize, bool)>>> = Vec::new();
@@ -107,7 +107,7 @@ impl Analysis {
         rows
     }
 
-    /// A method's name for people.
+    /// A method's display name.
     pub fn name_of<'a>(&'a self, key: &'a str) -> &'a str {
         self.methods.iter().find(|method| method.key == key).map_or(key, |method| &method.name)
     }
@@ -116,46 +116,46 @@ impl Analysis {
 /// One evaluation of a model: a folder, or the folders of its shards.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunAnalysis {
-    /// The model's name; with the folder's where two runs have the same.
+    /// The model's name; with the folder's name if two runs share it.
     pub name: String,
     pub model: String,
     pub profile: Option<String>,
     pub device: Option<String>,
     pub folders: Vec<PathBuf>,
-    /// As found; of the first folder.
+    /// As found, from the first folder.
     pub manifest: Value,
     /// Notes for the reader: missing shards, half-written lines.
     pub notes: Vec<String>,
     /// Benchmarks by name, each followed by its subtasks.
     pub tasks: Vec<TaskAnalysis>,
-    /// Over the benchmarks, where there is more than one.
+    /// Means over the benchmarks, if there is more than one.
     pub means: Vec<MethodMeans>,
 }
 
 impl RunAnalysis {
-    /// Tasks that stand for themselves: subtasks pooled.
+    /// Top-level tasks: subtasks pooled.
     pub fn benchmarks(&self) -> impl Iterator<Item = &TaskAnalysis> {
         self.tasks.iter().filter(|task| task.level == Level::Benchmark)
     }
 
-    /// The expected calibration error that this run's profile means.
+    /// The variant of expected calibration error for this run's profile.
     pub fn ece(&self) -> Metric {
         ece_of(self.profile.as_deref())
     }
 }
 
-/// The expected calibration error that a profile means.
+/// The variant of expected calibration error for a profile.
 fn ece_of(profile: Option<&str>) -> Metric {
     if profile == Some("paper") { Metric::EceRight } else { Metric::Ece }
 }
 
-/// Whether a task stands for itself.
+/// Whether a task is top-level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// A task, or all subtasks of one together (`bbh`).
     Benchmark,
-    /// `bbh:causal_judgement`; its items are in its benchmark's, too.
+    /// `bbh:causal_judgement`; its items are in its benchmark too.
     Subtask,
 }
 
@@ -173,7 +173,7 @@ pub struct TaskAnalysis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub sweep: Vec<SweepSetting>,
-    /// Of runs with a wide trace.
+    /// For runs with a wide trace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub early: Vec<EarlyStopping>,
     pub overhead: Vec<Stage>,
@@ -188,7 +188,7 @@ impl TaskAnalysis {
         self.methods.iter().find(|method| method.method == key)
     }
 
-    /// Each item's place in a method's ranking, the lowest first, and whether its answer is right.
+    /// Each item's position in a method's ranking, lowest first, and whether its answer is correct.
     fn order(&self, method: &Method) -> Vec<Option<(usize, bool)>> {
         let judged: Vec<_> = self.items.iter().map(|item| item.judged(method)).collect();
         let mut ranks: Vec<f64> = judged.iter().flatten().map(|(confidence, _)| confidence.rank).collect();
@@ -198,55 +198,54 @@ impl TaskAnalysis {
     }
 }
 
-/// A task's items counted.
+/// Counts over a task's items.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     pub items: usize,
     /// Items with a grade; those with an error may have none.
     pub graded: usize,
     pub correct: usize,
-    /// Of the graded items; those without an answer are wrong.
+    /// Over the graded items; those without an answer count as wrong.
     pub accuracy: Option<f64>,
-    /// 95 %, Wilson's score interval.
+    /// Wilson's 95 % score interval.
     pub accuracy_interval: Option<[f64; 2]>,
     /// Items with an answer and scores.
     pub answered: usize,
     pub no_answer: usize,
     pub errors: usize,
-    /// Responses that were cut off, with an answer or without.
+    /// Truncated responses, with an answer or without.
     pub truncated: usize,
-    /// Of the items that have both grades: how many, accuracy by the authors' grading, and where the two differ.
+    /// Items with both grades: how many, accuracy under the authors' grading, and number of disagreements.
     pub graded_twice: usize,
     pub accuracy_reference: Option<f64>,
     pub disagreements: usize,
-    /// Of the items with several samples: accuracy of the majority's answer.
+    /// Items with several samples: accuracy of the majority answer.
     pub majority_accuracy: Option<f64>,
-    /// Of runs whose samples were drawn until their vote was decided.
+    /// For runs that drew samples until the vote was decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub votes: Option<Votes>,
     /// Over all responses.
     pub response_tokens: usize,
-    /// Means over the answered items: tokens of the response, links of the chain (answer tokens not counted), of them
-    /// kept, members of the ensemble.
+    /// Means over the answered items: response tokens, chain links (answer tokens not counted), links kept, ensemble members.
     pub mean_response_tokens: Option<f64>,
     pub mean_chain: Option<f64>,
     pub mean_kept: Option<f64>,
     pub mean_ensemble: Option<f64>,
-    /// Over the items that have it.
+    /// Over the items that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_similarity: Option<Similarity>,
     pub seconds: f64,
 }
 
-/// Samples that were drawn until their vote was decided.
+/// Samples drawn until the vote was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Votes {
     /// Samples that would have been drawn otherwise.
     pub samples: usize,
     pub drawn: usize,
-    /// Of the responses that were drawn.
+    /// In the responses drawn.
     pub tokens: usize,
-    /// Of undrawn ones, each as long as the mean of its item's others: an estimate.
+    /// Estimate: each undrawn response counts as the mean of its item's drawn ones.
     pub tokens_saved: f64,
 }
 
@@ -282,36 +281,36 @@ impl Measures {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MethodAnalysis {
     pub method: String,
-    /// Answered items of which it has no score.
+    /// Answered items without a score of this method.
     pub missing: usize,
     pub answered: Measures,
     pub all: Measures,
     /// On the paper's subsamples of the answered items.
     pub balanced: Option<Balanced>,
-    /// AUROC within fifths of the response lengths, of the answered items.
+    /// AUROC within quintiles of response length, over the answered items.
     pub length_controlled_auroc: Option<f64>,
 }
 
-/// Methods beside one of them, each on the items of which both have a score.
+/// Methods compared with one of them, each on the items scored by both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Common {
-    /// The method that the differences are to.
+    /// The method the differences are taken against.
     pub against: String,
-    /// Of which `against` has a score.
+    /// Items scored by `against`.
     pub items: usize,
     pub methods: Vec<CommonMethod>,
 }
 
-/// A method on the items of which it and [`Common::against`] have a score.
+/// A method on the items scored by both it and [`Common::against`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommonMethod {
     pub method: String,
     pub measures: Measures,
-    /// Its metric minus that of `against` on the same items, with the paired bootstrap's interval.
+    /// Its metric minus that of `against` on the same items, with the paired-bootstrap interval.
     pub difference: BTreeMap<Metric, Option<Estimate>>,
 }
 
-/// A method's means over benchmarks, each counting the same; `None` unless a metric is defined on every one.
+/// A method's means over benchmarks, equally weighted; `None` unless the metric is defined on every one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MethodMeans {
     pub method: String,
@@ -324,7 +323,7 @@ pub struct MethodMeans {
 /// The same responses under other parameters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepSetting {
-    /// Differences; empty: the run's own parameters, over the same items.
+    /// Differences from the run; empty: the run's own parameters, over the same items.
     pub setting: BTreeMap<String, Value>,
     pub items: usize,
     /// Mean Jaccard overlap with the run's own chain, answer tokens not counted; share of items with the same chain.
@@ -353,12 +352,12 @@ pub struct SweepMethod {
     pub method: String,
     pub items: usize,
     pub metrics: BTreeMap<Metric, Option<f64>>,
-    /// Of |score - the run's own score|.
+    /// |score - the run's own score|.
     pub mean_change: Option<f64>,
     pub largest_change: Option<f64>,
 }
 
-/// Time that a stage of the evaluation took.
+/// Time spent in a stage of the evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
     pub stage: String,
@@ -366,11 +365,11 @@ pub struct Stage {
     pub items: usize,
     pub seconds: f64,
     pub seconds_per_item: f64,
-    /// Over the seconds of `generate` for the same items.
+    /// Relative to the seconds of `generate` for the same items.
     pub relative_to_generate: Option<f64>,
 }
 
-/// Content of a run folder's `results.json`: the [`Analysis`] of this folder alone, without the folder, which may be moved.
+/// Content of a run folder's `results.json`: the [`Analysis`] of this folder alone, without its path, since it may be moved.
 pub fn results_json(analysis: &Analysis) -> Value {
     let mut json = serde_json::to_value(analysis).unwrap_or_default();
     json["runs"].as_array_mut().into_iter().flatten().for_each(|run| run["folders"] = Value::Array(Vec::new()));

@@ -1,4 +1,4 @@
-//! A task's items counted, and the costs of the stages that they went through.
+//! Counts a task's items, and the costs of the stages they went through.
 
 use super::{Item, Stage, Summary, Votes};
 use crate::eval::run::methods::self_consistency::SelfConsistency;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// Wilson's 95 % score interval of a proportion (Wilson 1927); `None` of no items.
+/// Wilson's 95 % score interval of a proportion (Wilson 1927); `None` without items.
 pub fn wilson(successes: usize, n: usize) -> Option<[f64; 2]> {
     let (k, n) = (successes as f64, n as f64);
     let centre = (k + Z * Z / 2.0) / (n + Z * Z);
@@ -56,7 +56,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
     }
 }
 
-/// `None` where every item's samples were all drawn.
+/// `None` if no item's drawing could stop early.
 fn votes(items: &[Item]) -> Option<Votes> {
     let mut votes: Option<Votes> = None;
     for details in items.iter().filter_map(|item| item.uq.details.get("self_consistency")) {
@@ -80,7 +80,7 @@ fn mean_similarity(items: &[Item]) -> Option<Similarity> {
     (!found.is_empty()).then(|| Similarity { chain: mean(|s| s.chain), response: mean(|s| s.response) })
 }
 
-/// The stage that writes the response, which a model without a confidence needs, too.
+/// The stage that writes the response, needed even without a confidence.
 const GENERATE: &str = "generate";
 
 /// Seconds by stage: `generate` first, then the most expensive.

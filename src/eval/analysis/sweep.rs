@@ -1,4 +1,4 @@
-//! The responses under other parameters: how far chains, confidences and metrics move.
+//! The responses under other parameters: how much chains, confidences and metrics change.
 
 use super::controls::is_control;
 use super::load::{SweepItem, confidence};
@@ -7,8 +7,8 @@ use crate::eval::metrics::{Confidence, Ranking};
 use crate::eval::run::sweep::Setting;
 use std::cmp::Ordering;
 
-/// One entry for the run's own parameters, over the items that have a sweep, then one for each setting; nothing where no
-/// item has one.
+/// One entry for the run's own parameters, over the items that have a sweep, then one per setting; empty if no item has
+/// one.
 pub(super) fn settings(Data { items, methods, .. }: Data) -> Vec<SweepSetting> {
     let of_item = |item: &&'_ Item| item.answered() && item.sweep.iter().any(|point| !is_control(point));
     let swept: Vec<&Item> = items.iter().filter(of_item).collect();
@@ -33,7 +33,7 @@ pub(super) fn settings(Data { items, methods, .. }: Data) -> Vec<SweepSetting> {
     settings
 }
 
-/// By what differs, then by its value: numbers as numbers.
+/// Orders by the parameters that differ, then by value: numbers numerically.
 fn order(a: &Setting, b: &Setting) -> Ordering {
     let value = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a.total_cmp(&b),

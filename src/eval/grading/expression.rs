@@ -8,7 +8,7 @@ use super::vocabulary::{UNITS, is_half_of_day, is_unit_letter, multiplier};
 use crate::uq::answer::pattern;
 use regex::Regex;
 
-/// The form of an expression; `None` if it is none or has something unknown.
+/// The form of an expression; `None` if it is not an expression or contains something unknown.
 pub(super) fn parse(text: &str) -> Option<Form> {
     let mut parser = Parser::new(text, 0);
     let form = parser.stacked()?;
@@ -18,14 +18,14 @@ pub(super) fn parse(text: &str) -> Option<Form> {
 pub(super) struct Parser<'a> {
     pub(super) rest: &'a str,
     pub(super) depth: usize,
-    /// Between two bars: the next bar closes.
+    /// Inside a pair of bars: the next bar closes.
     in_bars: bool,
-    /// In the argument of a trigonometric function, where `°` is a factor and no unit.
+    /// In the argument of a trigonometric function, where `°` is a factor rather than a unit.
     pub(super) in_angle: bool,
 }
 
 impl<'a> Parser<'a> {
-    /// Limit on the recursion: an answer has a few levels.
+    /// Recursion limit; a real answer has a few levels.
     const MAX_DEPTH: usize = 40;
 
     pub(super) fn new(text: &'a str, depth: usize) -> Self {
@@ -36,14 +36,14 @@ impl<'a> Parser<'a> {
         self.rest.chars().next()
     }
 
-    /// Takes what a pattern finds at the start.
+    /// Consumes a pattern's match at the start.
     fn take(&mut self, pattern: &Regex) -> Option<&'a str> {
         let (found, rest) = self.rest.split_at(pattern.find(self.rest)?.end());
         self.rest = rest;
         Some(found)
     }
 
-    /// Takes the braces at the start; their content.
+    /// Consumes the braces at the start; returns their content.
     pub(super) fn group(&mut self) -> Option<&'a str> {
         let (inside, rest) = group(self.rest.trim_start())?;
         self.rest = rest;
@@ -129,7 +129,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Factor of a word: `million`, `\text{ million dollars}`.
+    /// Factor denoted by a word: `million`, `\text{ million dollars}`.
     fn multiplier(&mut self) -> Option<Rational> {
         let letters = letters(self.rest);
         let (words, rest) = self.words().unwrap_or((letters, &self.rest[letters.len()..]));
@@ -138,7 +138,7 @@ impl<'a> Parser<'a> {
         Some(value)
     }
 
-    /// Skips a unit, its exponent and the unit that it is divided by.
+    /// Skips a unit, its exponent and the unit it is divided by.
     fn skip_unit(&mut self) -> bool {
         let (start, letters) = (self.rest, letters(self.rest));
         let (is_unit, rest) = match self.words() {
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
         if negative { value.negated() } else { Some(value) }
     }
 
-    /// An argument as TeX reads it: the first digit of `\frac12`.
+    /// An argument under TeX's rules: the first digit of `\frac12`.
     pub(super) fn tex_argument(&mut self) -> Option<Form> {
         self.skip_spaces();
         match self.take(pattern!("^[0-9A-Za-z]")) {
@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An operand. Every nesting passes through here.
+    /// An operand. All nesting passes through here.
     pub(super) fn primary(&mut self) -> Option<Form> {
         self.depth += 1;
         let form = if self.depth > Self::MAX_DEPTH { None } else { self.operand() };
@@ -237,14 +237,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The inside of brackets, the opening one next.
+    /// The content of brackets, starting at the opening one.
     fn enclosed(&mut self, close: &[&str], read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         take_char(&mut self.rest);
         let inside = self.within(close == ["|"], read)?;
         close.iter().any(|close| self.eat(close)).then_some(inside)
     }
 
-    /// Reads inside of brackets, where a bar opens again, or of bars.
+    /// Reads inside brackets, where a bar opens again, or inside bars.
     pub(super) fn within(&mut self, bars: bool, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         let before = std::mem::replace(&mut self.in_bars, bars);
         let inside = read(self);
@@ -252,7 +252,7 @@ impl<'a> Parser<'a> {
         inside
     }
 
-    /// Digits, decimals, a period, an exponent of ten, a base as index.
+    /// Digits, decimals, a period, a power of ten, a base as index.
     fn number(&mut self) -> Option<Form> {
         let text = self.take(pattern!(r"^[0-9]*(?:\.[0-9]*)?"))?;
         if text.contains('.') && self.rest.starts_with(['\\', '(']) {

@@ -1,13 +1,13 @@
 //! Normal forms of expressions.
 //!
-//! Numbers are equal by value: fractions exactly, others to eleven digits. Expressions with letters are equal up to the
-//! order of terms and factors, with numbers multiplied out and like terms collected. A product of sums is not expanded: a
-//! question for a factored polynomial must distinguish the two.
+//! Numbers are compared by value: fractions exactly, others to eleven digits. Expressions with letters are compared up to
+//! the order of terms and factors, with numbers multiplied out and like terms collected. A product of sums is not
+//! expanded: a question that asks for a factored polynomial must distinguish the two.
 
 use super::rational::Rational;
 use std::collections::BTreeMap;
 
-/// A fraction, or a floating-point value that is none.
+/// A fraction, or a floating-point value that is not one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Constant {
     Exact(Rational),
@@ -20,7 +20,7 @@ impl Constant {
     const ZERO: Self = Exact(Rational::ZERO);
     const ONE: Self = Exact(Rational::ONE);
 
-    /// A computed value: the fraction that it is up to rounding, if there is one.
+    /// A computed value: the fraction it equals up to rounding, if there is one.
     fn computed(value: f64) -> Option<Self> {
         const MAX_DENOMINATOR: i128 = 1000;
         value.is_finite().then(|| Rational::near(value, MAX_DENOMINATOR).map_or(Rounded(value), Exact))
@@ -78,7 +78,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Limit on the work for hostile answers.
+    /// Bounds the work on hostile answers.
     const MAX_TERMS: usize = 200;
 
     /// The constant form.
@@ -117,7 +117,7 @@ impl Form {
         if let Exact(value) = self.as_constant()? { Some(value) } else { None }
     }
 
-    /// Its value, if it is a whole number.
+    /// Its value, if it is an integer.
     pub fn as_whole(&self) -> Option<i128> {
         self.as_rational()?.whole()
     }
@@ -132,7 +132,7 @@ impl Form {
         self.symbol_factor() == Some(Rational::ONE)
     }
 
-    /// Factor of a multiple of a single letter.
+    /// The coefficient, if this is a multiple of a single letter.
     pub fn symbol_factor(&self) -> Option<Rational> {
         let (monomial, coefficient) = self.terms.first_key_value().filter(|_| self.terms.len() == 1)?;
         let single = monomial.len() == 1 && monomial.values().all(|e| *e == Rational::ONE);
@@ -142,7 +142,7 @@ impl Form {
         }
     }
 
-    /// The sum; `None` where it would have more than `MAX_TERMS` terms or a number overflows.
+    /// The sum; `None` if it would have more than `MAX_TERMS` terms or on overflow.
     pub fn add(mut self, other: Self) -> Option<Self> {
         for (monomial, coefficient) in other.terms {
             let before = self.terms.remove(&monomial).unwrap_or(Constant::ZERO);
@@ -154,7 +154,7 @@ impl Form {
         (self.terms.len() <= Self::MAX_TERMS).then_some(self)
     }
 
-    /// The form times -1; `None` where a number overflows.
+    /// The form times -1; `None` on overflow.
     pub fn negated(self) -> Option<Self> {
         self.scaled(Exact(Rational::integer(-1)))
     }
@@ -189,7 +189,7 @@ impl Form {
         self.mul(other.power(Self::number(Rational::integer(-1)))?)
     }
 
-    /// The power; `None` where it is no form.
+    /// The power; `None` if it is not a form.
     pub fn power(self, exponent: Self) -> Option<Self> {
         if let (Some(base), Some(exponent)) = (self.as_constant(), exponent.as_constant()) {
             return base.power(exponent).map(Self::constant);
@@ -200,7 +200,7 @@ impl Form {
         if rational == Rational::ONE {
             return Some(self);
         }
-        // Only whole powers of a negative coefficient can be taken out of a power.
+        // A negative coefficient can be taken out of integer powers only.
         let negative = self.terms.values().next().is_some_and(|first| first.value() < 0.0);
         if rational.whole().is_none() && negative {
             let factors = Monomial::from([(format!("({})", self.key()), rational)]);
@@ -222,7 +222,7 @@ impl Form {
         Some((first, Monomial::from([(format!("({})", self.monic()?.key()), Rational::ONE)])))
     }
 
-    /// Divided by the coefficient of its first term: the same for all multiples of an equation.
+    /// Divided by the coefficient of its first term, so that all multiples of an equation agree.
     pub fn monic(self) -> Option<Self> {
         match self.terms.values().next().copied() {
             Some(first) => self.scaled(first.power(Exact(Rational::integer(-1)))?),

@@ -1,9 +1,9 @@
-//! Functions of numbers, computed; of other forms, symbols.
+//! Functions: evaluated on numbers, kept as symbols for other forms.
 
 use super::form::Form;
 use super::rational::Rational;
 
-/// A function of a number, or a symbol for it.
+/// A function's value at a number; for other arguments, a symbol.
 pub(super) fn rounded(argument: &Form, name: &str, function: fn(f64) -> f64) -> Option<Form> {
     match argument.as_f64() {
         Some(value) => Form::rounded(function(value)),
@@ -40,7 +40,7 @@ pub(super) fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Fo
     rounded(&argument, name, function)
 }
 
-/// n! up to 33!, the largest that fits 127 bits; else a symbol.
+/// n! up to 33!, the largest that fits in 127 bits; otherwise a symbol.
 pub(super) fn factorial(of: &Form) -> Option<Form> {
     match of.as_whole() {
         Some(n @ 0..=33) => Some(Form::number(Rational::integer((1..=n).product()))),

@@ -1,4 +1,4 @@
-//! LaTeX without what only changes its looks: one spelling for everything that the parsers look at.
+//! LaTeX with presentation-only markup removed: one spelling for everything the parsers look at.
 
 use super::text::{digits, group, letters, take_char};
 use super::vocabulary::{FUNCTIONS, PERCENT, Words};
@@ -10,14 +10,14 @@ pub(super) struct Clean {
     /// The first column of [`SPELLINGS`] for every other spelling, `\text{…}` for all words, single spaces; without
     /// dollar and percent signs, sizes and fonts. A thousands separator is a comma or nothing.
     pub text: String,
-    /// The answer has a percent sign or the word.
+    /// The answer contains a percent sign or the word.
     pub percent: bool,
 }
 
-/// Max bytes of an answer that is read as a formula.
+/// Max bytes of an answer to be parsed as a formula.
 const MAX_LENGTH: usize = 2000;
 
-/// Normal forms, and the spellings that are rewritten to them. A command is matched as a whole.
+/// Normal forms, and the spellings rewritten to them. A command must match as a whole.
 const SPELLINGS: &[(&str, &str)] = &[
     ("°", r"^{\circ} ^\circ ^\degree ^{\degree} ^{\text{o}} ^\text{o} ^{o} º ˚ \degree"),
     ("≤", r"<= ⩽ ≦ \le \leq \leqslant"),
@@ -72,7 +72,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     (" ", r"~ \quad \qquad \space \enspace \thinspace"),
 ];
 
-/// Thousands separators, and what they are elsewhere.
+/// Thousands separators, and their meaning elsewhere.
 const THOUSANDS: [(&str, &str); 5] =
     [("{,}", ","), ("\\,", " "), ("\u{202f}", " "), ("\u{2009}", " "), ("\u{a0}", " ")];
 
@@ -85,7 +85,7 @@ pub(super) fn clean(source: &str) -> Option<Clean> {
     if source.len() > MAX_LENGTH {
         return None;
     }
-    // Outside of a matrix two backslashes are one that was escaped.
+    // Outside a matrix, a double backslash is an escaped single one.
     let single = if source.contains("\\begin") { source.to_owned() } else { source.replace("\\\\", "\\") };
     let single = single.replace("^{ \\circ }", "°").replace("\\not =", "≠");
     let single = pattern!(r"(^|[^0-9)\\])!=").replace_all(&single, "$1≠"); // `5!=120` is the value of a factorial
@@ -100,13 +100,13 @@ pub(super) fn clean(source: &str) -> Option<Clean> {
     Some(Clean { text: text.to_owned(), percent: in_words || source.contains(['%', '％']) })
 }
 
-/// A text with its known characters replaced.
+/// The known characters of a text, replaced; others are dropped.
 fn translated(text: &str, from: &str, to: &str) -> String {
     let other = |c| from.chars().zip(to.chars()).find(|(known, _)| *known == c).map(|(_, other)| other);
     text.chars().filter_map(other).collect()
 }
 
-/// Joins groups of three digits that cannot be numbers of their own: `1 000`, `12 345 678`, not `100 200 300`.
+/// Joins groups of three digits that cannot be separate numbers: `1 000`, `12 345 678`, not `100 200 300`.
 fn without_spaces_in_numbers(text: &str) -> String {
     let joined = |found: &Captures| {
         let groups: Vec<&str> = found[2].split(' ').collect();
@@ -118,7 +118,7 @@ fn without_spaces_in_numbers(text: &str) -> String {
     pattern!(r"(^|[^0-9.,])([0-9]{1,3}(?: [0-9]{3})+)([^0-9/]|$)").replace_all(text, joined).into_owned()
 }
 
-/// Replacement of the spelling at the start of a text, and the text after it.
+/// Replacement for the spelling at the start of a text, and the text after it.
 fn replacement(text: &str) -> Option<(&'static str, &str)> {
     if text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == ' ') {
         return None;
@@ -165,7 +165,7 @@ impl Cleaner<'_> {
         Some(())
     }
 
-    /// The rest after a backslash: a command, or a character that is no letter.
+    /// What follows a backslash: a command, or a non-letter.
     fn command(&mut self) {
         let name = letters(self.rest);
         self.rest = &self.rest[name.len()..];

@@ -1,4 +1,4 @@
-//! Answers of competition mathematics: numbers, expressions, equations, sets, intervals, tuples, words.
+//! Answers in competition mathematics: numbers, expressions, equations, sets, intervals, tuples, words.
 
 use super::expression::parse;
 use super::form::Form;
@@ -12,15 +12,15 @@ use crate::uq::answer::pattern;
 use regex::Captures;
 use std::collections::BTreeSet;
 
-/// The meanings of an answer.
+/// The possible readings of an answer.
 #[derive(Default)]
 struct Readings {
     normal: String,
-    /// Further readings: equal to an answer whose normal form is among them.
+    /// Alternative readings: equal to an answer whose normal form is among them.
     others: Vec<String>,
-    /// Values of a list or tuple in their order, and whether they have names: `x=1, y=2` equals `(1,2)`.
+    /// Values of a list or tuple in order, and whether they are named: `x=1, y=2` equals `(1,2)`.
     sequence: Option<(String, bool)>,
-    /// Whether the answer could be parsed; else `normal` is its text without spaces.
+    /// Whether the answer could be parsed; if not, `normal` is its text without spaces.
     understood: bool,
     percent: bool,
 }
@@ -37,8 +37,8 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
         || (!(a.understood && b.understood) && equal_as_text(answer, target))
 }
 
-/// The comparison of the dataset's authors, for answers that cannot be parsed. It ignores the text after a `\text{ `,
-/// which is wrong where that is more than a unit.
+/// The dataset authors' comparison, for answers that cannot be parsed. It ignores the text after a `\text{ `, which is
+/// incorrect where that is more than a unit.
 fn equal_as_text(answer: &str, target: &str) -> bool {
     const MORE: Words = Words("and or AM PM a.m. p.m. to if for when more less plus minus");
     let says_more = |text: &str| {
@@ -50,7 +50,7 @@ fn equal_as_text(answer: &str, target: &str) -> bool {
     !says_more(answer) && !says_more(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
 }
 
-/// A text that equal answers share.
+/// A string that equal answers share.
 pub(super) fn normal_form(answer: &str) -> String {
     readings(answer).normal
 }
@@ -100,7 +100,7 @@ fn residue(text: &str) -> Option<(i128, i128)> {
     Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
 }
 
-/// `y = 2x` as an equation, with letters on either side.
+/// `y = 2x` as an equation; letters may be on both sides.
 fn equation(text: &str) -> Option<String> {
     let sides = split(text, &['=']);
     let [left, right] = sides.as_slice() else { return None };
@@ -168,7 +168,7 @@ impl Reader {
         parts.iter().map(|part| self.read(part, depth + 1)).collect()
     }
 
-    /// An expression, or the value that an equation gives to a letter.
+    /// An expression, or the value an equation assigns to a letter.
     fn value(&self, text: &str, depth: usize) -> Option<String> {
         let parts = split(text, &['=']);
         let [first, .., last] = parts.as_slice() else { return parse(text).map(|form| form.key()) };
@@ -182,7 +182,7 @@ impl Reader {
         equation(text)
     }
 
-    /// Items in any order, each once. Names stay where there is more than one: `x=1,y=2`.
+    /// Items in any order, without duplicates. Names are kept if there is more than one: `x=1,y=2`.
     fn list(&self, items: &[&str], depth: usize) -> Option<String> {
         let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
         let name = |item: &str| match split(item, &['=']).as_slice() {
@@ -198,7 +198,7 @@ impl Reader {
         if let [only] = read.as_slice() { Some(only.clone()) } else { Some(format!("{{{}}}", read.join(";"))) }
     }
 
-    /// Values of a list or tuple in their order, and whether they have names, which must be in alphabetical order.
+    /// Values of a list or tuple in order, and whether they are named; names must be in alphabetical order.
     fn sequence(&self, text: &str) -> Option<(String, bool)> {
         let items = match enclosed(text) {
             Some(('(', inside, ')')) => list_items(inside),
@@ -217,7 +217,7 @@ impl Reader {
     }
 }
 
-/// The value's part of a text: of `x ≈ 5`, `1/3 ≈ 0.33`, `A:B = 1:2`, `\text{A, B}`, `x ∈ …`.
+/// The part of a text that holds the value: in `x ≈ 5`, `1/3 ≈ 0.33`, `A:B = 1:2`, `\text{A, B}`, `x ∈ …`.
 fn value_in(text: &str) -> Option<&str> {
     let sides = |sign: char| split(text, &[sign]);
     if let [first, second, ..] = sides('≈').as_slice() {
@@ -230,12 +230,12 @@ fn value_in(text: &str) -> Option<&str> {
     }
 }
 
-/// An item with the upper and with the lower signs of `±`.
+/// An item with the upper and with the lower sign of `±`.
 fn both_signs(item: &str) -> BTreeSet<String> {
     [["+", "-"], ["-", "+"]].map(|[plus, minus]| item.replace('±', plus).replace('∓', minus)).into()
 }
 
-/// Whether the left side of an equation is only a name of the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
+/// Whether an equation's left side merely names the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
 fn is_name(text: &str) -> bool {
     const POINTS: &str = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
     const MARKS: &str = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
@@ -258,14 +258,14 @@ fn is_ratio(text: &str) -> bool {
     ratio.is_match(text.trim())
 }
 
-/// Whether a text names all real numbers.
+/// Whether a text denotes all real numbers.
 fn is_real_line(text: &str) -> bool {
     let plain = text.replace("\\text{", " ").replace('}', " ").to_lowercase();
     let words = plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all"));
     matches!(words.collect::<Vec<_>>().join(" ").as_str(), "ℝ" | "reals" | "real numbers" | "real values")
 }
 
-/// Two inequalities as one set: those between `or` as a union, those between `and` as one interval.
+/// Inequalities combined: a union if joined by `or`, one interval if joined by `and`.
 fn alternatives(text: &str) -> Option<String> {
     let parts = |words: [&str; 2]| -> Option<Vec<String>> {
         let word = words.into_iter().find(|word| text.contains(word))?;
@@ -283,7 +283,7 @@ fn alternatives(text: &str) -> Option<String> {
     (!lower.contains('∞')).then(|| format!("{lower}{upper}"))
 }
 
-/// The normal form of words: `\text{Tuesday}`, `no solution`. Letters by themselves are no words.
+/// The normal form of words: `\text{Tuesday}`, `no solution`. Single letters do not count as words.
 fn as_words(text: &str) -> Option<String> {
     let only_text = text.starts_with("\\text{") && text.ends_with('}') && text.matches(['{', '}', '\\']).count() == 3;
     let plain = text.replace("\\text{", " ").replace(['{', '}'], " ");
@@ -298,7 +298,7 @@ fn as_words(text: &str) -> Option<String> {
     is_words.then(|| format!("\"{}\"", words::normal_form(&plain)))
 }
 
-/// Items of a list: between commas, semicolons, "and", "or".
+/// Items of a list, separated by commas, semicolons, "and" or "or".
 fn list_items(text: &str) -> Vec<&str> {
     let words = pattern!(r"\\text\{(?:, )?(?:and|or)\}| and | or ");
     let items = split(text, &[',', ';']).into_iter().flat_map(|item| words.split(item));
@@ -307,7 +307,7 @@ fn list_items(text: &str) -> Vec<&str> {
     if filled.len() > 1 { filled } else { vec![text] }
 }
 
-/// Removes the commas before groups of three digits. In brackets a comma separates.
+/// Removes commas before groups of three digits, except in brackets, where a comma separates.
 fn without_thousands(text: &str) -> String {
     let plain = |found: &Captures| {
         let before = &text[..found.get(0).map_or(0, |number| number.start())];
@@ -345,10 +345,10 @@ fn relation(text: &str) -> Option<String> {
     let sides = split(text, &SIGNS);
     let mut signs: Vec<char> = text.chars().filter(|c| SIGNS.contains(c)).collect();
     if sides.len() < 2 || signs.len() + 1 != sides.len() {
-        return None; // no sign, or one inside of brackets
+        return None; // no sign, or one inside brackets
     }
     let sides = sides.into_iter().map(parse).collect::<Option<Vec<Form>>>()?;
-    // `-2x < 6` as `-3 < x`, where one side is a multiple of a letter and the others are numbers
+    // `-2x < 6` as `-3 < x`, if one side is a multiple of a letter and the others are numbers
     let mut symbolic = sides.iter().filter(|side| side.as_f64().is_none());
     let factor = symbolic.next().and_then(Form::symbol_factor).filter(|_| symbolic.next().is_none());
     let inverse = factor.and_then(|factor| factor.power(-1)).unwrap_or(Rational::ONE);

@@ -1,12 +1,12 @@
-//! Whether an answer is right. By hand: no crate reads LaTeX answers with the rules of the MATH dataset's authors.
+//! Whether an answer is correct. Hand-written: no crate reads LaTeX answers by the rules of the MATH dataset's authors.
 //!
-//! | grader | equal are |
+//! | grader | counts as equal |
 //! |---|---|
-//! | [`Grader::Number`] | the same value, exactly: `1,234.50`, `\$1234.5`, `2469/2`, `5 million`; units and words around it do not count; `50%` is 50 and 0.5 |
-//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; units, degree, percent and dollar signs and `x =` do not count; an answer with a command that is not known equals itself alone |
+//! | [`Grader::Number`] | the same value, exactly: `1,234.50`, `\$1234.5`, `2469/2`, `5 million`; surrounding units and words are ignored; `50%` is 50 and 0.5 |
+//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; units, degree, percent and dollar signs and `x =` are ignored; an answer with an unknown command equals only itself |
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
-//! | [`Grader::Exact`] | the same words, whatever their case, quotes and punctuation; the same number |
-//! | [`Grader::Contains`] | as Exact, or the target's words one after the other somewhere in it |
+//! | [`Grader::Exact`] | the same words, ignoring case, quotes and punctuation; the same number |
+//! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence |
 
 use super::tasks::{Grader, Question};
 use crate::uq::answer::digit;
@@ -30,7 +30,7 @@ use vocabulary::half_of_day;
 /// Whether `answer`, as extracted from a response, equals `target`.
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
     let (answer, target) = (&*ascii_digits(answer), &*ascii_digits(target));
-    // one is a time before noon and the other one after: units do not count, these do
+    // one time is am, the other pm: unlike units, these count
     let half_days_differ = || half_of_day(answer).zip(half_of_day(target)).is_some_and(|(a, b)| a != b);
     match grader {
         Grader::Number | Grader::Math if half_days_differ() => false,
@@ -41,9 +41,9 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
     }
 }
 
-/// A form of the answer that equal answers share: votes of self-consistency are counted by it.
+/// A form that equal answers share, by which self-consistency votes are counted.
 ///
-/// Answers that are equal only in a wider sense ([`correct`] takes `50\%` for 0.5) differ.
+/// Answers that are equal only in a wider sense ([`correct`] accepts `50\%` for 0.5) differ.
 pub fn normal_form(answer: &str, grader: Grader) -> String {
     let answer = &*ascii_digits(answer);
     let form = match grader {
@@ -55,23 +55,23 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))
 }
 
-/// The digits of other scripts as ours.
+/// Digits of other scripts as ASCII digits.
 fn ascii_digits(text: &str) -> Cow<'_, str> {
     if text.is_ascii() { text.into() } else { text.chars().map(ascii_digit).collect() }
 }
 
-/// The digit of another script as ours.
+/// A digit of another script as an ASCII digit.
 fn ascii_digit(c: char) -> char {
     digit(c).and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
 }
 
-/// Whether the target's words follow each other in the answer.
+/// Whether the target's words occur consecutively in the answer.
 fn contains(answer: &str, target: &str) -> bool {
     let [answer, target] = [answer, target].map(|text| format!(" {} ", words::normal_form(text)));
     target.trim() != "" && answer.contains(&target)
 }
 
-/// Words; a number that is written with digits alone by its value.
+/// Words; a number written only in digits by its value.
 fn exact(answer: &str) -> String {
     let words = words::normal_form(answer);
     let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
@@ -79,12 +79,12 @@ fn exact(answer: &str) -> String {
     if number { number::normal_form(answer) } else { words }
 }
 
-/// [`correct`] for a question, whose options' words stand for their letters.
+/// [`correct`] for a question, where an option's words count as its letter.
 pub fn correct_for(item: &Question, answer: &str) -> bool {
     normal_form_for(item, answer) == normal_form_for(item, &item.target) || correct(answer, &item.target, item.grader)
 }
 
-/// [`normal_form`] for a question, whose options' words stand for their letters.
+/// [`normal_form`] for a question, where an option's words count as its letter.
 pub fn normal_form_for(item: &Question, answer: &str) -> String {
     if item.grader == Grader::Choice && words::letter(answer).is_none() {
         let question = ["input", "question", "problem"].iter().find_map(|field| item.doc.get(field)?.as_str());
@@ -95,10 +95,10 @@ pub fn normal_form_for(item: &Question, answer: &str) -> String {
     normal_form(answer, item.grader)
 }
 
-/// The authors' label; `None` for responses that their code cannot grade and leaves out, those without an answer.
+/// The authors' label; `None` for responses that their code cannot grade and skips, those without an answer.
 ///
-/// `response` is the decoded text without the template's end tokens; `target` the right answer, or the publisher's worked
-/// solution around it. `task` chooses the comparison; that of a file's items depends on their grader.
+/// `response` is the decoded text without the template's end tokens; `target` the correct answer, or the publisher's worked
+/// solution containing it. `task` selects the comparison; for items from a file it depends on their grader.
 pub fn label_reference(response: &str, target: &str, task: &str, grader: Grader) -> Option<bool> {
     let label = match (task, grader) {
         ("gsm8k", _) => reference::gsm8k,

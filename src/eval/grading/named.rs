@@ -1,4 +1,4 @@
-//! Named parts of a formula: commands, symbols with their indices and arguments, functions, matrices.
+//! Named elements of a formula: commands, symbols with their indices and arguments, functions, matrices.
 
 use super::expression::Parser;
 use super::form::Form;
@@ -58,7 +58,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A symbol with the parts of its name: arguments in braces, an index, primes; the arguments of a function.
+    /// A symbol with the rest of its name: arguments in braces, an index, primes; the arguments of a function.
     fn symbol(&mut self, name: &str) -> Option<Form> {
         let mut name = name.to_owned();
         if name.len() > 1 {
@@ -105,7 +105,7 @@ impl Parser<'_> {
         if let Some(power) = power { value.power(power) } else { Some(value) }
     }
 
-    /// The argument of a function without brackets: the factors up to brackets, words or the next function.
+    /// The argument of a function without brackets: the factors up to a bracket, words or the next function.
     fn bare_argument(&mut self) -> Option<Form> {
         let mut argument = self.power()?;
         loop {
@@ -145,8 +145,8 @@ impl Parser<'_> {
     }
 }
 
-/// Whether the parentheses after a symbol hold its arguments and no factor: those of f, g and h, and a number alone, as in
-/// `P(2)`.
+/// Whether the parentheses after a symbol hold its arguments rather than a factor: after f, g and h, or around a single
+/// number, as in `P(2)`.
 fn is_applied(name: &str, rest: &str) -> bool {
     let of_one_letter = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
     rest.starts_with('(') && (of_one_letter || pattern!(r"^\([-0-9]+\)").is_match(rest))

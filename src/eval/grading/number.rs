@@ -18,12 +18,12 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
     a == b || (a_percent != b_percent && hundredth() == Some(plain))
 }
 
-/// The value as a fraction in lowest terms; the words of an answer that is no number.
+/// The value as a fraction in lowest terms; for a non-number, its words.
 pub(super) fn normal_form(answer: &str) -> String {
     number(answer).map_or_else(|| words::normal_form(answer), |(value, _)| value.to_string())
 }
 
-/// A number, and whether it has a percent sign.
+/// A number, and whether it is a percentage.
 fn number(answer: &str) -> Option<(Rational, bool)> {
     let clean = clean(answer)?;
     if clean.text.contains(['<', '>', '≤', '≥', '≠']) {
@@ -38,7 +38,8 @@ fn number(answer: &str) -> Option<(Rational, bool)> {
     Some((value, clean.percent))
 }
 
-/// Factor of the words after a number: 1, or a million; `None` where they change it: `i`, `and a half`.
+/// Factor from the words after a number: 1, or a million; `None` if they change it: `i`, `and a
+/// half`.
 fn multiplied_by(words: &str) -> Option<Rational> {
     let plain = words.replace("\\text{", " ").replace('}', " ");
     let words: Vec<&str> = plain.split_whitespace().collect();
@@ -50,7 +51,7 @@ fn multiplied_by(words: &str) -> Option<Rational> {
     (!variable && !fraction && !formula).then(|| multiplier(first).unwrap_or(Rational::ONE))
 }
 
-/// The number of a text and the words after it; `None` if these have another number.
+/// The number in a text and the words after it; `None` if these contain another number.
 fn numeral(text: &str) -> Option<(&str, &str)> {
     let starts = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '(' | '[' | '\\' | '⌊' | '|');
     let first_word = text.find(char::is_alphabetic).unwrap_or(text.len());
@@ -59,14 +60,14 @@ fn numeral(text: &str) -> Option<(&str, &str)> {
         _ => pattern!(r"[-+]*\.?[0-9]").find(text)?.start(),
     };
     let text = &text[start..];
-    // commands (`\frac`) and the `e` of `1e5` are no words
+    // commands (`\frac`) and the `e` of `1e5` do not count as words
     let mut parts = pattern!(r"(\\text\b|\p{Alphabetic})|\\[A-Za-z]+|[0-9][eE][-+]?[0-9]").captures_iter(text);
     let (numeral, words) = text.split_at(parts.find_map(|part| Some(part.get(1)?.start())).unwrap_or(text.len()));
     let more = pattern!(r"(?:^|[^\^{\p{Alphabetic}])[0-9]").is_match(words);
     (!more).then(|| (numeral.trim_end_matches([' ', '.', '/', '-']), words))
 }
 
-/// A text without the commas between a digit and three more.
+/// The text without commas between a digit and three more.
 fn without_commas(text: &str) -> String {
     let separates = |at: usize| text[..at].ends_with(|c: char| c.is_ascii_digit()) && digits(&text[at + 1..]) == 3;
     text.char_indices().filter(|(at, c)| *c != ',' || !separates(*at)).map(|(_, c)| c).collect()
@@ -88,7 +89,7 @@ fn in_words(text: &str) -> Option<Rational> {
         }
         None => SMALL_NUMBERS.position(first)?,
     };
-    // "one hundred", "two thirds", "five or six" are more than this number.
+    // "one hundred", "two thirds", "five or six" say more than this number.
     let larger = |word: &str| multiplier(word).is_some() || word == "dozen" || FRACTIONS.contains(word);
     let more = words.any(|word| SMALL_NUMBERS.contains(word) || TENS.contains(word) || larger(word));
     (!more).then_some(Rational::integer(value as i128))

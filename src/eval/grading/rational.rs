@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A fraction in lowest terms with a positive denominator. Operations give `None` on overflow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)] // the order is that of the fields: it only sorts
+/// A fraction in lowest terms with a positive denominator. Operations return `None` on overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)] // orders by field, not by value: only for sorting
 pub(super) struct Rational {
     numerator: i128,
     pub denominator: i128,
@@ -20,7 +20,7 @@ impl Rational {
         Self { numerator: value, denominator: 1 }
     }
 
-    /// In lowest terms, the denominator positive; `None` if it is 0 or a number overflows.
+    /// In lowest terms with a positive denominator; `None` if the denominator is 0 or on overflow.
     pub fn new(numerator: i128, denominator: i128) -> Option<Self> {
         let divisor = i128::try_from(gcd(numerator.unsigned_abs(), denominator.unsigned_abs())).ok()?;
         if denominator == 0 {
@@ -39,7 +39,7 @@ impl Rational {
         Self::new(digits, power_of_ten(decimals.len())?)
     }
 
-    /// The decimal `whole` with the digits `repeated` after it for ever: `0.\overline{3}`.
+    /// The decimal `whole` with the digits `repeated` after it forever: `0.\overline{3}`.
     pub fn repeating(whole: &str, repeated: &str) -> Option<Self> {
         let decimals = whole.split_once('.').map_or("", |(_, decimals)| decimals).len();
         let period = power_of_ten(repeated.len())?.checked_sub(1)?;
@@ -47,7 +47,7 @@ impl Rational {
         Self::decimal(whole)?.add(tail)
     }
 
-    /// Its value if it is a whole number.
+    /// The value, if it is an integer.
     pub fn whole(self) -> Option<i128> {
         (self.denominator == 1).then_some(self.numerator)
     }
@@ -57,28 +57,28 @@ impl Rational {
         self.numerator as f64 / self.denominator as f64
     }
 
-    /// The sum; `None` where a number overflows.
+    /// The sum; `None` on overflow.
     pub fn add(self, other: Self) -> Option<Self> {
         let left = self.numerator.checked_mul(other.denominator)?;
         let right = other.numerator.checked_mul(self.denominator)?;
         Self::new(left.checked_add(right)?, self.denominator.checked_mul(other.denominator)?)
     }
 
-    /// The product; `None` where a number overflows.
+    /// The product; `None` on overflow.
     pub fn mul(self, other: Self) -> Option<Self> {
-        // Reduced crosswise first, so that a result that fits does not overflow on the way.
+        // Cross-reduce first, so that a result that fits does not overflow on the way.
         let (a, b) = (Self::new(self.numerator, other.denominator)?, Self::new(other.numerator, self.denominator)?);
         Self::new(a.numerator.checked_mul(b.numerator)?, a.denominator.checked_mul(b.denominator)?)
     }
 
-    /// The power; `None` for 0 to a negative one and where a number overflows.
+    /// The power; `None` for 0 to a negative power and on overflow.
     pub fn power(self, exponent: i128) -> Option<Self> {
         let times = u32::try_from(exponent.unsigned_abs()).ok()?;
         let (numerator, denominator) = (self.numerator.checked_pow(times)?, self.denominator.checked_pow(times)?);
         if exponent < 0 { Self::new(denominator, numerator) } else { Self::new(numerator, denominator) }
     }
 
-    /// The root of this degree, if it is a fraction.
+    /// The root of this degree, if it is rational.
     pub fn root(self, degree: u32) -> Option<Self> {
         let negative = self.numerator < 0;
         if negative && degree.is_multiple_of(2) {
@@ -92,7 +92,7 @@ impl Rational {
         Self::new(if negative { -numerator } else { numerator }, root(self.denominator)?)
     }
 
-    /// The fraction, with a denominator of at most `max_denominator`, that a value is up to rounding.
+    /// The fraction with a denominator of at most `max_denominator` that equals the value up to rounding.
     pub fn near(value: f64, max_denominator: i128) -> Option<Self> {
         let tolerance = 1e-12 * value.abs().max(1.0);
         let above = |denominator: i128| (value * denominator as f64).round();

@@ -1,5 +1,5 @@
-//! Grading as the authors' code does it, defects included: what their published numbers rest on. A label is `None` where
-//! their code fails, in which case they leave the item out.
+//! Grading as in the authors' code, defects included: the basis of their published results. A label is `None` where their
+//! code fails, in which case they skip the item.
 
 use crate::uq::answer::{is_space, last_box_text, last_number_text, pattern};
 
@@ -8,10 +8,10 @@ pub(super) fn gsm8k(response: &str, target: &str) -> Option<bool> {
     let answer = last_number_text(response).or_else(|| last_box_text(response))?;
     let target = target.split_once("####").map_or(target, |(_, rest)| rest.trim_start_matches(is_space));
     let target = target.lines().next().unwrap_or_default().trim_matches(is_space);
-    Some(float(answer) == float(target)) // two that are no numbers are equal
+    Some(float(answer) == float(target)) // two non-numbers are equal
 }
 
-/// As Python's `float` reads it, after a currency sign and before a percent sign.
+/// Parsed like Python's `float`, after dropping a currency sign and applying a percent sign.
 fn float(text: &str) -> Option<f64> {
     let text = text.strip_prefix(['$', '£', '€', '¥']).unwrap_or(text);
     let (text, divisor) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
@@ -19,13 +19,13 @@ fn float(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().map(|value| value / divisor)
 }
 
-/// The boxes' contents, but for case and one pair of parentheses.
+/// Compares the boxes' contents, ignoring case and one pair of parentheses.
 pub(super) fn bbh(response: &str, target: &str) -> Option<bool> {
     let plain = |text: &str| pattern!(r"^\((.*)\)(\n?)$").replace(&text.to_lowercase(), "$1$2").into_owned();
     Some(plain(last_box_text(response)?) == plain(target))
 }
 
-/// The boxes' contents in the MATH dataset's own normal form, or as they are where that has none.
+/// Compares the boxes' contents in the MATH dataset's own normal form, or verbatim where that fails.
 pub(super) fn math(response: &str, target: &str) -> Option<bool> {
     let answer = last_box_text(response)?;
     let target = if target.contains("\\boxed") { last_box_text(target)? } else { target };
@@ -60,7 +60,7 @@ pub(super) fn hendrycks_form(text: &str) -> Option<String> {
     Some(pattern!("^(-?[1-9][0-9]*|0)/(-?[1-9][0-9]*|0)$").replace(&text, r"\frac{$1}{$2}").into_owned())
 }
 
-/// `\frac12` and `\frac1{2}` as `\frac{1}{2}`; as it is where one has nothing below, `None` where one has nothing at all.
+/// `\frac12` and `\frac1{2}` as `\frac{1}{2}`; unchanged where a denominator is missing, `None` for an empty fraction.
 fn braced_fractions(text: String) -> Option<String> {
     if let Some(broken) = pattern!(r"\\frac([^{]?)(?:\\frac|$)").captures(&text) {
         return (!broken[1].is_empty()).then(|| text.clone());

@@ -3,7 +3,7 @@
 use super::rational::Rational;
 use crate::uq::answer::pattern;
 
-/// An argument as TeX reads it: digits in braces, or a single digit.
+/// An argument under TeX's rules: digits in braces, or a single digit.
 const TEX: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
 
 /// Number of ASCII digits at the start of a text.
@@ -35,7 +35,8 @@ pub(super) fn group(text: &str) -> Option<(&str, &str)> {
     Some((&text[1..end], &text[end + 1..]))
 }
 
-/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
+/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`,
+/// `(3)`.
 pub(super) fn period(text: &str) -> Option<(String, &str)> {
     let pattern =
         pattern!(r"^(?:\\(?:overline|bar)", TEX, r"|\(([0-9]+)\)|\\dot", TEX, r"(?:([0-9]*)\\dot", TEX, ")?)");
@@ -59,7 +60,7 @@ pub(super) fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
     proper.then_some((Rational::new(above.into(), below.into())?, rest))
 }
 
-/// Parts between separators outside of brackets and LaTeX environments.
+/// Splits at separators outside brackets and LaTeX environments.
 pub(super) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);

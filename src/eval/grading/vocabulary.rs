@@ -3,11 +3,11 @@
 use super::rational::Rational;
 use crate::uq::answer::{self, pattern};
 
-/// Words separated by spaces.
+/// A space-separated word list.
 pub(super) struct Words(pub &'static str);
 
 impl Words {
-    /// Whether a word is in the list; case counts.
+    /// Whether a word is in the list; case-sensitive.
     pub fn contains(&self, word: &str) -> bool {
         self.position(word).is_some()
     }
@@ -33,7 +33,7 @@ pub(super) const PERCENT: Words = Words("percent pct percentage");
 /// Functions written before their argument, with or without a backslash.
 pub(super) const FUNCTIONS: Words = Words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log lg exp");
 
-/// Commands that stand for themselves. An answer with a command from no list is not read as a formula.
+/// Commands that denote themselves. An answer with a command from no list is not parsed as a formula.
 pub(super) const SYMBOLS: Words = Words(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma \
      varsigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell hbar \
@@ -50,10 +50,10 @@ pub(super) const SMALL_NUMBERS: Words = Words(answer::SMALL_NUMBERS);
 /// Twenty to ninety.
 pub(super) const TENS: Words = Words(answer::TENS);
 
-/// Parts of one.
+/// Fractions of one.
 pub(super) const FRACTIONS: Words = Words("half halves third thirds quarter quarters");
 
-/// Factor of a word after a number: `million`.
+/// Factor denoted by a word after a number: `million`.
 pub(super) fn multiplier(word: &str) -> Option<Rational> {
     const POWERS_OF_TEN: [(&str, i128); 5] =
         [("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12)];
@@ -61,12 +61,12 @@ pub(super) fn multiplier(word: &str) -> Option<Rational> {
     Rational::integer(10).power(*power)
 }
 
-/// Whether a single letter inside `\text{…}`, where no variable stands, is a unit.
+/// Whether a single letter inside `\text{…}`, where variables do not appear, is a unit.
 pub(super) fn is_unit_letter(letter: char) -> bool {
     "msghlLJNWVKCFAΩ".contains(letter)
 }
 
-/// `am`, `P.M.`: part of a time, no unit.
+/// `am`, `P.M.`: part of a time, not a unit.
 pub(super) fn is_half_of_day(words: &str) -> bool {
     matches!(words.trim().to_lowercase().replace('.', "").as_str(), "am" | "pm")
 }

@@ -1,9 +1,9 @@
-//! Answers in words, and answers that name an option of the question.
+//! Answers in words, and answers that name one of the question's options.
 
 use crate::uq::answer::pattern;
 
-/// Words in lower case with single spaces, without the quotes, punctuation and formatting around them; brackets alone
-/// (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
+/// Lower-case words with single spaces, without surrounding quotes, punctuation and formatting; an answer of brackets
+/// only (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
 pub(super) fn normal_form(answer: &str) -> String {
     let text = pattern!(r"\\(?:text|textbf|textit|mathrm|mathbf|boxed)\{").replace_all(answer.trim(), "{");
     if let Some(brackets) = brackets(&text) {
@@ -16,7 +16,7 @@ pub(super) fn normal_form(answer: &str) -> String {
     words.join(" ")
 }
 
-/// An answer of nothing but brackets.
+/// An answer that consists only of brackets.
 fn brackets(text: &str) -> Option<String> {
     let plain = text.replace("\\langle", "<").replace("\\rangle", ">").replace(['$', '\\', ',', '"', '`'], "");
     let plain: String = plain.split_whitespace().collect();
@@ -24,7 +24,7 @@ fn brackets(text: &str) -> Option<String> {
     found.then_some(plain)
 }
 
-/// The letter of an answer like `B`, `(b)`, `B) the cat`, `option B`, `\text{(B)}`, but not of `a cat`.
+/// The letter in an answer like `B`, `(b)`, `B) the cat`, `option B`, `\text{(B)}`, but not in `a cat`.
 pub(super) fn letter(answer: &str) -> Option<char> {
     let plain = pattern!(r"\\[A-Za-z]+").replace_all(answer, " ");
     let plain = plain.replace(['{', '}', '$', '*', '`', '"', '\\', '_'], " ");
@@ -37,7 +37,7 @@ pub(super) fn letter(answer: &str) -> Option<char> {
     Some(letter.to_ascii_uppercase())
 }
 
-/// The letter of the option whose words an answer repeats; `question` lists them as `(A) …`, one a line.
+/// The letter of the option whose words an answer repeats; `question` lists the options as `(A) …`, one per line.
 pub(super) fn letter_of_text(answer: &str, question: &str) -> Option<char> {
     let wanted = normal_form(answer);
     let options = pattern!(r"(?m)^[ \t]*\(?([A-Z])[).:][ \t]+(.+?)[ \t]*$").captures_iter(question);

@@ -12,8 +12,8 @@ pub const MAX_PER_CLASS: usize = 500;
 /// Seeds of the subsamples.
 pub const SEEDS: std::ops::Range<u32> = 0..5;
 
-/// Draws the same number from each class, indices of right answers and of wrong ones: min(500, right answers, wrong answers),
-/// each as `DataFrame.sample(n, random_state=seed)` of the class's items in their order.
+/// Draws equally many indices from each class, correct and incorrect answers: min(500, correct, incorrect), each as
+/// `DataFrame.sample(n, random_state=seed)` over the class's items in their order.
 pub fn balanced_subsample(labels: &[bool], seed: u32) -> [Vec<usize>; 2] {
     let (correct, incorrect): (Vec<usize>, Vec<usize>) = (0..labels.len()).partition(|i| labels[*i]);
     let n = correct.len().min(incorrect.len()).min(MAX_PER_CLASS);
@@ -21,7 +21,7 @@ pub fn balanced_subsample(labels: &[bool], seed: u32) -> [Vec<usize>; 2] {
     [correct, incorrect].map(|class| order(&class).map(|i| class[i]).collect())
 }
 
-/// The levels of every subsample; none if a class has no item.
+/// The levels of every subsample; empty if a class has no items.
 fn subsamples(scores: &[Confidence], labels: &[bool]) -> impl Iterator<Item = Vec<Level>> {
     let drawn = SEEDS.map(|seed| balanced_subsample(labels, seed).concat()).filter(|drawn| !drawn.is_empty());
     drawn.map(|drawn| Ranking::new(drawn.into_iter().map(|i| (i, scores[i], labels[i]))).levels())
@@ -31,12 +31,12 @@ fn subsamples(scores: &[Confidence], labels: &[bool]) -> impl Iterator<Item = Ve
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MeanSd {
     pub mean: f64,
-    /// Standard deviation over the seeds, of the n values themselves (over n, as the authors' `numpy.std`).
+    /// Population standard deviation over the seeds (divided by n, as the authors' `numpy.std`).
     pub sd: f64,
 }
 
 impl MeanSd {
-    /// Of at least one value.
+    /// `None` without values.
     pub fn of(values: &[f64]) -> Option<MeanSd> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -56,7 +56,7 @@ pub struct Balanced {
 }
 
 impl Balanced {
-    /// Of confidences (none NaN) and labels, in the data's order; `None` if a class has no item.
+    /// From confidences (none NaN) and labels, in the data's order; `None` if a class has no items.
     pub fn of(scores: &[Confidence], labels: &[bool], probability: bool) -> Option<Balanced> {
         let levels: Vec<Vec<Level>> = subsamples(scores, labels).collect();
         let (_, per_class) = totals(levels.first()?);
@@ -71,7 +71,7 @@ impl Balanced {
     }
 }
 
-/// The reliability diagram of every subsample, as the authors draw it; none if a class has no item.
+/// The reliability diagram of every subsample, as the authors draw it; empty if a class has no items.
 pub fn balanced_reliability(scores: &[Confidence], labels: &[bool], binning: Binning) -> Vec<Vec<Bin>> {
     subsamples(scores, labels).map(|levels| reliability(&levels, binning)).collect()
 }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn bins_are_those_of_the_subsamples() {
-        // six right ones at 0.92; of nine wrong ones, every third at 0.22 and the others at 0.62
+        // six correct at 0.92; of nine incorrect, every third at 0.22 and the rest at 0.62
         let labels: Vec<bool> = (0..15).map(|i| i < 6).collect();
         let scores: Vec<Confidence> = (0..15)
             .map(|i| {

@@ -1,11 +1,11 @@
-//! The bootstrap (Efron 1979): how far a metric moves when the items are drawn again.
+//! The bootstrap (Efron 1979): how much a metric varies when the items are resampled.
 
 use super::mt19937::{Mt19937, up_to};
 use rayon::prelude::*;
 
-/// Draws `items` of `items` with replacement, `resamples` times, and returns the values of `evaluate`, in
-/// order. `evaluate` is called with how often each item was drawn; what is to be compared must be evaluated on the
-/// same draw. Each resample has its own stream, so the result does not depend on the number of threads.
+/// Draws `items` of `items` with replacement, `resamples` times, and returns the values of `evaluate`, in order.
+/// `evaluate` is called with each item's draw count; quantities to be compared must be evaluated on the same draw.
+/// Each resample has its own random stream, so the result does not depend on the number of threads.
 pub fn resampled<T: Send>(
     items: usize,
     (resamples, seed): (usize, u32),
@@ -24,9 +24,8 @@ pub fn resampled<T: Send>(
     (0..resamples).into_par_iter().map_init(|| vec![0; items], one).collect()
 }
 
-/// The percentile interval that holds 95 % of the values: quantiles 0.025 and 0.975, interpolated linearly. `None`
-/// unless at least half of the resamples gave a value (those of one class only do not), since the rest would not
-/// stand for all.
+/// The 95 % percentile interval: quantiles 0.025 and 0.975, interpolated linearly. `None` unless at least half of the
+/// resamples produced a value (single-class ones do not), since the remainder would not be representative.
 pub fn interval(values: &[Option<f64>]) -> Option<[f64; 2]> {
     let mut sorted: Vec<f64> = values.iter().copied().flatten().filter(|value| !value.is_nan()).collect();
     if sorted.is_empty() || 2 * sorted.len() < values.len() {
@@ -36,7 +35,7 @@ pub fn interval(values: &[Option<f64>]) -> Option<[f64; 2]> {
     Some([quantile(&sorted, 0.025), quantile(&sorted, 0.975)])
 }
 
-/// Of ascending values, at least one.
+/// `sorted` must be ascending and non-empty.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let at = q * (sorted.len() - 1) as f64;
     let below = at.floor();
@@ -70,7 +69,7 @@ mod tests {
         assert_eq!(interval(&[]), None);
     }
 
-    /// The mean of n uniform numbers has standard deviation 1/√(12 n): the interval is about 1.96 of it to each side.
+    /// The mean of n uniform values has standard deviation 1/√(12 n): the interval is ±1.96 of it or so.
     #[test]
     fn the_interval_of_a_mean_is_as_wide_as_theory_says() {
         let n = 2000;

@@ -21,18 +21,18 @@ pub struct Bin {
     pub low: f64,
     pub high: f64,
     pub items: u32,
-    /// Mean score, `None` of no items.
+    /// Mean score, `None` without items.
     pub confidence: Option<f64>,
-    /// Share of right answers, `None` of no items.
+    /// Share of right answers, `None` without items.
     pub accuracy: Option<f64>,
 }
 
-/// Lower end of a bin; [`BINS`] gives 1. Rounded as numpy's `linspace(0, 1, 21)`, on which scores like 0.15 depend.
+/// Lower edge of a bin; 1 for [`BINS`]. Rounded like numpy's `linspace(0, 1, 21)`, which matters for scores like 0.15.
 fn edge(bin: usize) -> f64 {
     if bin >= BINS { 1.0 } else { bin as f64 * (1.0 / BINS as f64) }
 }
 
-/// The bin of a probability, from `bin` downwards; the outermost for what is none.
+/// The bin of a probability, searching down from `bin`; values outside [0, 1] go to the outermost bin.
 fn bin_of(score: f64, mut bin: usize, binning: Binning) -> usize {
     let is_past = |edge: f64| match binning {
         Binning::Left => score >= edge,
@@ -44,7 +44,7 @@ fn bin_of(score: f64, mut bin: usize, binning: Binning) -> usize {
     bin
 }
 
-/// Items, right ones and the sum of the scores, of each of the [`BINS`] bins.
+/// Items, correct answers and sum of scores for each of the [`BINS`] bins.
 fn binned(levels: &[Level], binning: Binning) -> [(u32, u32, f64); BINS] {
     let mut bins = [(0, 0, 0.0); BINS];
     let mut bin = BINS - 1;
@@ -68,14 +68,14 @@ pub fn reliability(levels: &[Level], binning: Binning) -> Vec<Bin> {
 }
 
 /// Expected calibration error over 20 equal bins: Σ over bins of (its share of the items) · |accuracy - mean confidence|
-/// (Naeini et al. 2015). `None` of no items.
+/// (Naeini et al. 2015). `None` without items.
 pub fn ece(levels: &[Level], binning: Binning) -> Option<f64> {
     let (all, _) = totals(levels);
     let gap = |(_, correct, sum): (u32, u32, f64)| (sum - f64::from(correct)).abs();
     (all > 0).then(|| binned(levels, binning).into_iter().map(gap).sum::<f64>() / all as f64)
 }
 
-/// Brier score: the mean of (score - label)² (Brier 1950). `None` of no items.
+/// Brier score: the mean of (score - label)² (Brier 1950). `None` without items.
 pub fn brier(levels: &[Level]) -> Option<f64> {
     let (all, _) = totals(levels);
     let square = |level: &Level| {

@@ -1,8 +1,8 @@
-//! From scores to probabilities, by maps that are fitted on labelled items and applied to others.
+//! Maps from scores to probabilities, fitted on labelled items and applied to others.
 
 use serde::{Deserialize, Serialize};
 
-/// Newton's steps at most; a handful will do.
+/// Max Newton steps; a handful suffices.
 const STEPS: usize = 100;
 
 /// Platt's sigmoid (Platt 1999): σ(slope · score + intercept).
@@ -13,18 +13,17 @@ pub struct Platt {
 }
 
 impl Platt {
-    /// The maximum of the likelihood with Platt's targets, (n₊ + 1) / (n₊ + 2) for right answers and 1 / (n₋ + 2) for
-    /// wrong ones, by Newton's method with halved steps (Lin, Lin and Weng 2007). Scores must be finite; `None` of no
-    /// items.
+    /// Maximum likelihood with Platt's targets, (n₊ + 1) / (n₊ + 2) for right answers and 1 / (n₋ + 2) for wrong ones, by
+    /// Newton's method with step halving (Lin, Lin and Weng 2007). Scores must be finite; `None` without items.
     pub fn fit(scores: &[f64], labels: &[bool]) -> Option<Platt> {
         let n = scores.len() as f64;
         if scores.is_empty() {
             return None;
         }
-        // scores of like size, so that one step length fits both parameters
+        // standardised scores, so that one step length suits both parameters
         let centre = scores.iter().sum::<f64>() / n;
         let spread = (scores.iter().map(|score| (score - centre).powi(2)).sum::<f64>() / n).sqrt();
-        // of equal scores the mean is off by a rounding, and so would be the spread
+        // for equal scores the mean has a rounding error, and so would the spread
         let spread = if scores.iter().all(|score| *score == scores[0]) { 1.0 } else { spread };
         let right = labels.iter().filter(|label| **label).count() as f64;
         let target = |label: bool| if label { (right + 1.0) / (right + 2.0) } else { 1.0 / (n - right + 2.0) };
@@ -40,7 +39,7 @@ impl Platt {
     }
 }
 
-/// The [slope, intercept] of the least cross-entropy of targets t under σ(slope · x + intercept), over points (x, t).
+/// The [slope, intercept] that minimises the cross-entropy of targets t under σ(slope · x + intercept), over points (x, t).
 fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
     let loss = |[a, b]: [f64; 2]| {
         let of = |(x, t): &(f64, f64)| {
@@ -52,7 +51,7 @@ fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
     let mut at = [0.0, 0.0];
     for _ in 0..STEPS {
         let step = newton_step(points, at);
-        // at the minimum the loss is flat to rounding, where the gradient still has digits to give
+        // near the minimum the loss is flat to rounding, while the gradient still has significant digits
         let most = loss(at) * (1.0 + 1e-12);
         let scaled = |halvings| [0, 1].map(|i| at[i] - step[i] * 0.5f64.powi(halvings));
         let Some(next) = (0..34).map(scaled).find(|next| loss(*next) <= most) else { break };
@@ -67,7 +66,7 @@ fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
 
 /// Hessian⁻¹ · gradient of the cross-entropy.
 fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
-    // a little on the diagonal: scores that are all the same leave the slope open
+    // a small ridge on the diagonal: identical scores leave the slope undetermined
     let (mut haa, mut hab, mut hbb) = (1e-12, 0.0, 1e-12);
     let (mut ga, mut gb) = (0.0, 0.0);
     for (x, t) in points {
@@ -83,8 +82,8 @@ fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
     [(hbb * ga - hab * gb) / determinant, (haa * gb - hab * ga) / determinant]
 }
 
-/// Isotonic regression (Zadrozny and Elkan 2002): the non-decreasing map of least squared error, linear between the scores
-/// that it was fitted on and constant beyond them.
+/// Isotonic regression (Zadrozny and Elkan 2002): the non-decreasing map with the least squared error, linear between the
+/// scores it was fitted on and constant beyond them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(f64, f64)>")]
 pub struct Isotonic(
@@ -93,9 +92,9 @@ pub struct Isotonic(
 );
 
 impl Isotonic {
-    /// By pooling adjacent violators. Scores must be finite; `None` of no items.
+    /// By pooling adjacent violators. Scores must be finite; `None` without items.
     pub fn fit(scores: &[f64], labels: &[bool]) -> Option<Isotonic> {
-        /// Neighbours of one value.
+        /// Neighbouring scores mapped to one value.
         struct Pool {
             right: f64,
             items: f64,
@@ -146,10 +145,10 @@ impl TryFrom<Vec<(f64, f64)>> for Isotonic {
     }
 }
 
-/// −ln(−ln p) of a probability whose logarithm is known, kept finite: from that of the least positive number in f64 (if the
-/// logarithm is not lower) to that of the largest below 1.
+/// −ln(−ln p) from ln p, kept finite: from its value for the smallest positive f64 (unless the logarithm is lower) to that
+/// for the largest f64 below 1.
 pub fn log_log(log: f64) -> f64 {
-    /// ln of the least positive number: a probability of 0 has no better one.
+    /// ln of the smallest positive f64: the best substitute for a probability of 0.
     const LEAST: f64 = -745.2;
     let log = if log.is_finite() { log } else { LEAST };
     -(-log.min(1.0f64.next_down().ln())).ln()
@@ -216,7 +215,7 @@ mod tests {
     #[test]
     fn platt_of_little() {
         assert_eq!(Platt::fit(&[], &[]), None);
-        // nothing to tell items apart by: the mean target, (3·(4/5) + 1/3) / 4
+        // identical scores: the mean target, (3·(4/5) + 1/3) / 4
         let same = Platt::fit(&[0.7; 4], &[true, true, true, false]).unwrap();
         assert!((same.at(0.7) - (3.0 * 0.8 + 1.0 / 3.0) / 4.0).abs() < 1e-9);
         let one_class = Platt::fit(&[0.1, 0.9], &[true, true]).unwrap();
@@ -232,7 +231,7 @@ mod tests {
         let fitted = Isotonic::fit(&[0.1, 0.2, 0.3, 0.4, 0.5], &labels).unwrap();
         assert_eq!([0.0, 0.1, 0.2, 0.25, 0.3, 0.4, 9.0].map(|s| fitted.at(s)), [0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0]);
         assert!((fitted.at(0.15) - 0.25).abs() < 1e-12);
-        // equal scores are one; falling labels are all one pool
+        // equal scores merge; falling labels form one pool
         let falling = Isotonic::fit(&[0.9, 0.1, 0.9, 0.1], &[false, true, true, true]).unwrap();
         assert_eq!(falling.at(0.5), 0.75);
         assert_eq!(Isotonic::fit(&[], &[]), None);

@@ -1,15 +1,15 @@
-//! Discrimination of right answers from wrong ones by scores.
+//! How well scores discriminate correct from incorrect answers.
 
 use super::ranking::{Level, Ranking, totals};
 
-/// Area under the ROC curve: the probability that a right answer has a higher score than a wrong one, ties half
-/// (Mann-Whitney U over the number of pairs; Hanley and McNeil 1982). `None` of one class only.
+/// Area under the ROC curve: the probability that a right answer has a higher score than a wrong one, ties counting half
+/// (Mann-Whitney U over the number of pairs; Hanley and McNeil 1982). `None` for a single class.
 pub fn auroc(levels: &[Level]) -> Option<f64> {
     let (won, pairs) = pairs_won(levels);
     (pairs > 0).then(|| won as f64 / (2 * pairs) as f64)
 }
 
-/// Twice the (right, wrong) pairs in the right order, ties half; and the number of pairs.
+/// Twice the number of correctly ordered (right, wrong) pairs, ties counting half; and the number of pairs.
 fn pairs_won(levels: &[Level]) -> (u64, u64) {
     let (mut right_above, mut won, mut wrong) = (0, 0, 0);
     for level in levels {
@@ -22,7 +22,7 @@ fn pairs_won(levels: &[Level]) -> (u64, u64) {
 }
 
 /// Average precision: Σ (R_i - R_(i-1)) P_i over the distinct scores from the highest down, a right answer being the
-/// positive class (area under the precision-recall curve without interpolation, as scikit-learn's
+/// positive class (area under the precision-recall curve without interpolation, like scikit-learn's
 /// `average_precision_score`). `None` without a right answer.
 pub fn auprc(levels: &[Level]) -> Option<f64> {
     let (_, all_right) = totals(levels);
@@ -35,13 +35,13 @@ pub fn auprc(levels: &[Level]) -> Option<f64> {
     (all_right > 0).then(|| sum / all_right as f64)
 }
 
-/// Strata by response length of [`length_controlled_auroc`].
+/// Number of response-length strata in [`length_controlled_auroc`].
 pub const LENGTH_STRATA: usize = 5;
 
-/// AUROC among responses of like length: over (right, wrong) pairs whose responses lie in the same fifth of the lengths.
-/// It is the mean of the fifths' AUROCs weighted by their pairs (the stratified Mann-Whitney statistic, van Elteren 1960,
-/// with weights by pairs), so what a score owes to length alone counts for nothing but the rest within a fifth. Responses
-/// of one length are in one fifth. Items: (score, length, whether the answer is right). `None` where no fifth has both
+/// AUROC among responses of similar length: over (right, wrong) pairs whose responses lie in the same length quintile. It
+/// is the mean of the quintiles' AUROCs weighted by their pair counts (the stratified Mann-Whitney statistic, van Elteren
+/// 1960, with pair-count weights), so length alone contributes only through its variation within a quintile. Responses of
+/// equal length share a quintile. Items: (score, length, whether the answer is right). `None` if no quintile has both
 /// classes.
 pub fn length_controlled_auroc(items: &[(f64, usize, bool)]) -> Option<f64> {
     let mut sorted: Vec<&(f64, usize, bool)> = items.iter().filter(|(score, ..)| !score.is_nan()).collect();
@@ -93,7 +93,7 @@ mod tests {
         let plain: Vec<_> = items.iter().enumerate().map(|(i, item)| (i, item.0, item.2)).collect();
         assert!(auroc(&Ranking::new(plain).levels()).unwrap() > 0.7);
         assert_eq!(length_controlled_auroc(&items), Some(0.5));
-        // one length: AUROC itself
+        // a single length: plain AUROC
         let one: Vec<_> = items.iter().map(|item| (item.0, 7, item.2)).collect();
         let plain: Vec<_> = items.iter().enumerate().map(|(i, item)| (i, item.0, item.2)).collect();
         assert_eq!(length_controlled_auroc(&one), auroc(&Ranking::new(plain).levels()));

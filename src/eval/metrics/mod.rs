@@ -7,10 +7,10 @@
 //! balanced: the paper's subsamples (by mt19937)          calibrators: Platt's sigmoid, isotonic regression
 //! ```
 //!
-//! Scores: higher is more confident. Labels: whether the answer is right. Everything is computed from [`Level`]s, the
-//! labels counted by distinct score, so that the order of tied items never matters: where a definition needs an order
-//! (AURC, PRR), the value is its expectation over all orders of the tied ones. A metric that is not defined (of no items,
-//! of one class only) is `None`. By hand: no crate has these expectations over ties, the paper's bins and subsamples.
+//! Scores: higher is more confident. Labels: whether the answer is correct. Everything is computed from [`Level`]s, the
+//! label counts per distinct score, so the order of tied items never matters: where a definition needs an order (AURC,
+//! PRR), the value is its expectation over all orders of the ties. An undefined metric (no items, or a single class) is
+//! `None`. Hand-written: no crate has these expectations over ties, the paper's bins and subsamples.
 
 pub mod balanced;
 pub mod bootstrap;
@@ -39,9 +39,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
     Auroc,
-    /// Bins [a, b), as the authors' code.
+    /// Bins [a, b), as in the authors' code.
     Ece,
-    /// Bins (a, b], as the paper's text.
+    /// Bins (a, b], as in the paper's text.
     EceRight,
     Brier,
     Auprc,
@@ -57,8 +57,8 @@ impl Metric {
     pub const ALL: [Metric; 7] =
         [Metric::Auroc, Metric::Ece, Metric::EceRight, Metric::Brier, Metric::Auprc, Metric::Aurc, Metric::Prr];
 
-    /// Its name for programs, its name for people, whether it takes the score for a probability (the others only rank
-    /// by it), and its value.
+    /// Machine-readable name, display name, whether the metric treats the score as a probability (the others only rank by
+    /// it), and the function that computes it.
     fn row(self) -> (&'static str, &'static str, bool, Compute) {
         match self {
             Metric::Auroc => ("auroc", "AUROC", false, auroc),
@@ -71,22 +71,22 @@ impl Metric {
         }
     }
 
-    /// Its name for programs.
+    /// Machine-readable name.
     pub fn key(self) -> &'static str {
         self.row().0
     }
 
-    /// Its name for people.
+    /// Display name.
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// The bins of this calibration error; of other metrics the authors' code's.
+    /// The binning of this calibration error; for other metrics, the authors' code's.
     pub fn binning(self) -> Binning {
         if self == Metric::EceRight { Binning::Right } else { Binning::Left }
     }
 
-    /// The metric of these labels; `None` of scores that are no probabilities (`probability` false) where it needs them.
+    /// The metric over these levels; `None` if it needs probabilities and the scores are not (`probability` false).
     pub fn of(self, levels: &[Level], probability: bool) -> Option<f64> {
         let (_, _, needs_probability, value) = self.row();
         if needs_probability && !probability { None } else { value(levels) }

@@ -1,10 +1,10 @@
 //! Draws of numpy's legacy `RandomState` from the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), so that a
-//! published seed gives the published sample. By hand on top of `rand_mt`: no crate has numpy's legacy `choice`.
+//! published seed yields the published sample. Hand-written on top of `rand_mt`: no crate has numpy's legacy `choice`.
 
-/// A stream of 32-bit numbers, seeded as `numpy.random.RandomState(seed)` (the authors' `init_genrand`).
+/// A stream of 32-bit values, seeded like `numpy.random.RandomState(seed)` (the authors' `init_genrand`).
 pub use rand_mt::Mt as Mt19937;
 
-/// Uniform in `0..=max`: numpy's legacy bounded integers, the low bits of a number, drawn again while too large.
+/// Uniform in `0..=max`, as numpy's legacy bounded integers: the low bits of a draw, redrawn while too large.
 pub fn up_to(random: &mut Mt19937, max: u32) -> u32 {
     let mask = u32::MAX.checked_shr(max.leading_zeros()).unwrap_or(0);
     loop {
@@ -15,7 +15,7 @@ pub fn up_to(random: &mut Mt19937, max: u32) -> u32 {
     }
 }
 
-/// `RandomState(seed).permutation(n)`; its first numbers are `RandomState.choice(n, size, replace=False)`, which is also what
+/// `RandomState(seed).permutation(n)`; its first elements are `RandomState.choice(n, size, replace=False)`, which is also what
 /// `pandas.DataFrame.sample` draws.
 pub fn permutation(seed: u32, n: usize) -> Vec<usize> {
     let (mut random, mut order) = (Mt19937::new(seed), Vec::from_iter(0..n));
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn the_published_stream() {
-        // first numbers of seed 5489, and the 10000th, which the C++ standard fixes
+        // first values for seed 5489, and the 10000th, as specified by the C++ standard
         let mut random = Mt19937::new(5489);
         assert_eq!([random.next_u32(), random.next_u32()], [3_499_211_612, 581_869_302]);
         let mut random = Mt19937::new(5489);

@@ -1,12 +1,12 @@
-//! Items in the order of their scores.
+//! Items sorted by score.
 
-/// The items of one rank. Metrics take them as [`Ranking`] gives them: ranks distinct and descending, so scores never
-/// ascend.
+/// The items of one rank. Metrics expect them as [`Ranking`] produces them: ranks distinct and descending, so scores
+/// never increase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     pub score: f64,
     pub items: u32,
-    /// Those of them whose answer is right.
+    /// Items with a correct answer.
     pub correct: u32,
 }
 
@@ -17,12 +17,12 @@ impl Level {
     }
 }
 
-/// A score, and what items are ranked by: the score itself, or of a product of probabilities its logarithm, which tells
-/// apart what underflows to 0.
+/// A score and the key that items are ranked by: the score itself or, for a product of probabilities, its logarithm,
+/// which still distinguishes values that underflow to 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Confidence {
     pub score: f64,
-    /// Not decreasing in `score`.
+    /// Non-decreasing in `score`.
     pub rank: f64,
 }
 
@@ -32,7 +32,7 @@ impl From<f64> for Confidence {
     }
 }
 
-/// Sums over levels: items and right ones.
+/// Totals over levels: items, correct answers.
 pub(super) fn totals(levels: &[Level]) -> (u64, u64) {
     levels.iter().fold((0, 0), |(n, c), level| (n + u64::from(level.items), c + u64::from(level.correct)))
 }
@@ -40,13 +40,12 @@ pub(super) fn totals(levels: &[Level]) -> (u64, u64) {
 /// Scored items, sorted once, so that any resampling of them is counted in one pass.
 #[derive(Clone, Debug, Default)]
 pub struct Ranking {
-    /// (item's index, confidence, whether its answer is right), most confident first; of equal score in the given order.
+    /// (item's index, confidence, whether its answer is right), most confident first; ties in the given order.
     entries: Vec<(u32, Confidence, bool)>,
 }
 
 impl Ranking {
-    /// Of (item's index, confidence, whether its answer is right); an item whose confidence is NaN has none and is left
-    /// out.
+    /// From (item's index, confidence, whether its answer is right); items with a NaN confidence are left out.
     pub fn new<C: Into<Confidence>>(items: impl IntoIterator<Item = (usize, C, bool)>) -> Ranking {
         let entry = |(item, confidence, correct): (usize, C, bool)| {
             let Confidence { score, rank } = confidence.into();
@@ -57,7 +56,7 @@ impl Ranking {
         Ranking { entries }
     }
 
-    /// Of scores and labels of the same length.
+    /// From scores and labels of the same length.
     pub fn of(scores: &[f64], labels: &[bool]) -> Ranking {
         Ranking::new(scores.iter().zip(labels).enumerate().map(|(i, (score, label))| (i, *score, *label)))
     }
@@ -77,7 +76,7 @@ impl Ranking {
         self.counted(|item| u32::from(counts[item as usize]))
     }
 
-    /// Descending by rank; levels without an item are left out.
+    /// Descending by rank; levels without items are left out.
     fn counted(&self, times: impl Fn(u32) -> u32) -> Vec<Level> {
         let mut levels: Vec<Level> = Vec::new();
         let mut last = f64::NAN;

@@ -1,19 +1,20 @@
-//! Answering only above a threshold, with a bound on the share of wrong answers that holds.
+//! Answering only above a threshold, with a valid bound on the share of wrong answers.
 //!
-//! **What is promised.** Items are drawn independently from one distribution, those that the threshold is chosen on and those
-//! to come. With probability at least 1 - δ over the former, the risk R(λ) = P(wrong | confidence above λ) of the chosen
-//! threshold is at most the target r; if no threshold can be shown to hold it, nothing is answered.
+//! **Guarantee.** The items the threshold is chosen on and future items are drawn independently from one distribution. With
+//! probability at least 1 - δ over the former, the risk R(λ) = P(wrong | confidence above λ) of the chosen threshold is at most
+//! the target r; if no threshold can be shown to satisfy this, nothing is answered.
 //!
 //! **Why it holds.** Let λ be the m-th highest of the n confidences, m fixed beforehand, and a the number of items strictly
 //! above it. Given λ and a, these a items are independent draws from the items above λ (ties included: the number at λ carries
-//! nothing of the labels above it), so k, the wrong ones of them, is binomial: k ~ Bin(a, R(λ)). If R(λ) > r, then
-//! P(Bin(a, R(λ)) ≤ k) ≤ α has probability at most α, and since that tail falls with R(λ) so has P(Bin(a, r) ≤ k) ≤ α, which is
-//! the same as a Clopper-Pearson upper bound U(k, a, α) ≤ r. So one λ that passes this test exceeds r with probability at most
-//! α, and by Bonferroni's inequality any of [`LEVELS`] of them does with at most δ where α = δ / [`LEVELS`]. This is
-//! learn-then-test (Angelopoulos et al. 2021) with exact binomial p-values; of the thresholds that pass, the one that answers
-//! most is taken. Testing them in a fixed order, each with all of δ, would need thresholds that do not depend on the items.
+//! no information about the labels above it), so k, the number of wrong ones among them, is binomial: k ~ Bin(a, R(λ)). If
+//! R(λ) > r, then P(Bin(a, R(λ)) ≤ k) ≤ α has probability at most α, and since that tail falls with R(λ), so has
+//! P(Bin(a, r) ≤ k) ≤ α, which is equivalent to a Clopper-Pearson upper bound U(k, a, α) ≤ r. So a single λ passes this test
+//! while exceeding r with probability at most α, and by Bonferroni's inequality any of [`LEVELS`] does so with at most δ for
+//! α = δ / [`LEVELS`]. This is learn-then-test (Angelopoulos et al. 2021) with exact binomial p-values; of the thresholds that
+//! pass, the one that answers most is chosen. Testing them in a fixed order, each with all of δ, would need thresholds that do
+//! not depend on the items.
 
-/// Thresholds that are tried: the confidences at ranks n/20, 2n/20, ..., n. Bonferroni's price grows with their logarithm.
+/// Candidate thresholds: the confidences at ranks n/20, 2n/20, ..., n. The Bonferroni penalty grows with their logarithm.
 pub const LEVELS: usize = 20;
 
 /// P(Bin(n, p) ≤ k), for 0 < p < 1.
@@ -21,7 +22,7 @@ pub fn binomial_cdf(k: usize, n: usize, p: f64) -> f64 {
     if k >= n {
         return 1.0;
     }
-    // ln of the terms, each from the one before, added relative to the largest
+    // log terms by recurrence, summed relative to the largest
     let odds = p.ln() - (-p).ln_1p();
     let mut log = n as f64 * (-p).ln_1p();
     let mut logs = vec![log];
@@ -34,8 +35,8 @@ pub fn binomial_cdf(k: usize, n: usize, p: f64) -> f64 {
     (max + sum.ln()).exp().min(1.0)
 }
 
-/// The upper confidence bound of a proportion by Clopper and Pearson (1934), one-sided: the p with P(Bin(n, p) ≤ k) = α,
-/// and 1 where every one of the n counts (or there is none).
+/// One-sided upper confidence bound of a proportion (Clopper and Pearson 1934): the p with P(Bin(n, p) ≤ k) = α, and 1 if k = n
+/// (including n = 0).
 pub fn clopper_pearson_upper(k: usize, n: usize, alpha: f64) -> f64 {
     if k >= n {
         return 1.0;
@@ -48,7 +49,7 @@ pub fn clopper_pearson_upper(k: usize, n: usize, alpha: f64) -> f64 {
     high
 }
 
-/// A risk that is not to be exceeded, and how surely.
+/// A risk limit and the confidence with which it must hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RiskControl {
     /// r: the share of wrong answers among those given, in (0, 1).
@@ -57,17 +58,17 @@ pub struct RiskControl {
     pub confidence: f64,
 }
 
-/// A threshold that holds a risk.
+/// A threshold that satisfies a risk limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Controlled {
     /// Items above it are answered.
     pub above: f64,
-    /// The upper bound on the risk at confidence 1 - δ, of all thresholds together.
+    /// Upper bound on the risk at confidence 1 - δ, simultaneous over all thresholds.
     pub bound: f64,
 }
 
 impl RiskControl {
-    /// The lowest of the thresholds that pass, from scores (none NaN) and whether the answers are right; `None`: none does.
+    /// The lowest threshold that passes, from (score, whether the answer is right), no score NaN; `None` if none passes.
     pub fn threshold(&self, items: &[(f64, bool)]) -> Option<Controlled> {
         let alpha = (1.0 - self.confidence) / LEVELS as f64;
         let mut sorted = items.to_vec();
@@ -109,7 +110,7 @@ mod tests {
         f64::from(random.next_u32()) / 4_294_967_296.0
     }
 
-    /// n items with confidence u, uniform (in steps of 1/`steps`, so that there are ties), wrong with chance `wrong(u)`.
+    /// n items with confidence u, uniform (in steps of 1/`steps`, so that there are ties), wrong with probability `wrong(u)`.
     fn items(random: &mut Mt19937, n: usize, steps: f64, wrong: impl Fn(f64) -> f64) -> Vec<(f64, bool)> {
         let item = |_| {
             let u = (uniform(random) * steps).floor() / steps;
@@ -118,7 +119,7 @@ mod tests {
         (0..n).map(item).collect()
     }
 
-    /// The share of 2,000 sets of 400 items whose true risk above the threshold of `choose` exceeds r = 0.2.
+    /// Of 2,000 sets of 400 items: how many exceed a true risk of r = 0.2 above `choose`'s threshold, and how many answer.
     fn exceeded(
         steps: f64,
         wrong: impl Fn(f64) -> f64 + Copy,
@@ -145,7 +146,7 @@ mod tests {
     const DELTA: f64 = 0.1;
 
     /// The number of sets in which the bound fails is at most binomial with chance δ: 200 of 2,000 expected, with a standard
-    /// deviation of √(2000 · 0.1 · 0.9) = 13.4; five of them are not exceeded by chance but once in three million.
+    /// deviation of √(2000 · 0.1 · 0.9) = 13.4; chance exceeds five of them only once in three million.
     #[test]
     fn the_risk_is_held_as_often_as_promised() {
         let control = RiskControl { target: TARGET, confidence: 1.0 - DELTA };
@@ -162,7 +163,7 @@ mod tests {
         assert!(too_high <= at_most, "{too_high} of {answered}");
         let (too_high, _) = exceeded(1000.0, |u| 0.1 + 0.3 * u, controlled);
         assert!(too_high <= at_most, "{too_high}");
-        // the lowest threshold whose share of wrong answers among the items themselves is at most r holds nothing
+        // the lowest threshold whose empirical share of wrong answers is at most r guarantees nothing
         let empirical = |items: &[(f64, bool)]| {
             let held = |threshold: f64| {
                 let above: Vec<bool> =
@@ -182,14 +183,14 @@ mod tests {
         let ranked = |right: &dyn Fn(usize) -> bool| -> Vec<(f64, bool)> {
             (0..400).map(|i| (400.0 - i as f64, right(i))).collect()
         };
-        // all right: everything but the last is answered
+        // all correct: everything but the last is answered
         assert_eq!(control.threshold(&ranked(&|_| true)).unwrap().above, 1.0);
-        // right above, wrong below: as far as the bound lets it
+        // right above, wrong below: as far as the bound allows
         let found = control.threshold(&ranked(&|i| i < 200)).unwrap();
         assert!(found.above < 200.0 && found.bound <= 0.3, "{found:?}");
         assert_eq!(control.threshold(&ranked(&|_| false)), None);
         assert_eq!(control.threshold(&[]), None);
-        // nothing lies above what all have
+        // all scores equal: nothing lies above the threshold
         assert_eq!(control.threshold(&vec![(0.5, true); 100]), None);
     }
 }

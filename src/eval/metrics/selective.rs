@@ -3,17 +3,17 @@
 use super::ranking::{Level, totals};
 use serde::Serialize;
 
-/// So much is rejected at most in [`prr`].
+/// Maximum share rejected in [`prr`].
 pub const MAX_REJECTED: f64 = 0.5;
 
 /// A point of the risk-coverage curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CurvePoint {
-    /// The least score that is answered.
+    /// The lowest score that is answered.
     pub threshold: f64,
     /// Share of the items that are answered.
     pub coverage: f64,
-    /// Share of wrong ones.
+    /// Share of wrong answers among them.
     pub risk: f64,
 }
 
@@ -30,16 +30,16 @@ pub fn risk_coverage(levels: &[Level]) -> Vec<CurvePoint> {
 }
 
 /// Area under the risk-coverage curve: the mean over k = 1..=n of the share of wrong answers among the k most confident
-/// (Geifman, Uziel and El-Yaniv 2019). Lower is better. `None` of no items.
+/// (Geifman, Uziel and El-Yaniv 2019). Lower is better. `None` without items.
 pub fn aurc(levels: &[Level]) -> Option<f64> {
     let (all, _) = totals(levels);
     (all > 0).then(|| risks_from(levels, 1) / all as f64)
 }
 
-/// Prediction rejection ratio: how much of what an oracle gains over chance by rejecting the least confident half the
-/// scores gain, in the area under accuracy against rejection (Malinin and Gales 2021; in the form of Vashurin et al. 2025:
-/// accuracy of what is kept, up to half rejected. Over all rejections and all items, the first form equals
-/// 2 AUROC - 1 and would add nothing). 1 is perfect, 0 chance. `None` of one class only or fewer than two items.
+/// Prediction rejection ratio: the share of an oracle's gain over chance that the scores achieve by rejecting the least
+/// confident half, in the area under accuracy against rejection (Malinin and Gales 2021; in the form of Vashurin et al.
+/// 2025: accuracy of the answers kept, up to half rejected. Over all rejections and all items, the first form equals
+/// 2 AUROC - 1 and would add nothing). 1 is perfect, 0 chance. `None` for a single class or fewer than two items.
 pub fn prr(levels: &[Level]) -> Option<f64> {
     let (all, right) = totals(levels);
     let rejections = (MAX_REJECTED * all as f64) as u64;

@@ -1,4 +1,4 @@
-//! From a response that has just ended to its sample: answer, grade, confidences.
+//! Turns a response that has just ended into its sample: answer, grade, confidences.
 
 use super::controls::controls;
 use super::manifest::EvalOptions;
@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// A method, what it has drawn for an item (its samples, then its turns), and how long that took, in seconds.
+/// A method, its responses for an item (samples, then turns), and the seconds they took.
 pub type Drawn = (&'static Method, Vec<Generation>, f64);
 
-/// The sample of an item whose responses have ended; `generate` is how long its own took, in seconds.
+/// The sample of an item whose responses have ended; `generate` is the seconds its own response took.
 pub fn assess(
     traced: &mut TracedSequence,
     subject: &Subject,
@@ -86,14 +86,14 @@ pub fn assess(
     } else if item.grader == Grader::Contains {
         sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, text)));
     }
-    // the authors leave out what their code cannot grade
+    // the authors skip what their code cannot grade
     if let Some(right) = grading::label_reference(text, &item.target, &task.name, item.grader) {
         sample.metrics.insert("acc_reference".to_owned(), f64::from(right));
     }
     Ok(sample)
 }
 
-/// The sample of an item without a response, and why.
+/// The sample of an item without a response, with the reason.
 pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<String>) -> Sample {
     let profile = options.parameters.reading.profile;
     Sample {
@@ -109,7 +109,7 @@ pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<S
     }
 }
 
-/// Similarity of the chain and of the whole response to the answer.
+/// Similarity to the answer: of the chain, and of the whole response before it.
 fn similarity(traced: &mut TracedSequence, outcome: &Outcome) -> Result<Option<Similarity>, MethodError> {
     let (response, mut queries) = traced.parts();
     let before: Vec<usize> = (response.prompt_len..outcome.answer.start).collect();

@@ -1,5 +1,5 @@
-//! The responses of a task's items in one batch that is kept full: the items' own, the samples that methods draw beside them,
-//! and the turns that follow. What items that have begun still need comes before the next item.
+//! Generates the responses for a task's items in one batch that is kept full: the items' own, the methods' extra samples, and
+//! follow-up turns. Items in progress take precedence over new ones.
 
 use super::assess::{Drawn, assess, failed};
 use super::folder::FolderError;
@@ -18,13 +18,13 @@ use std::time::Instant;
 /// An item whose responses are being generated.
 struct Item<'t> {
     subject: Subject<'t>,
-    /// Each method and its responses, in the order of its requests.
+    /// Each method and its responses, in request order.
     methods: Vec<(&'static Method, Vec<Ticket>)>,
-    /// Why one of them could not be generated.
+    /// Why one of the responses could not be generated.
     error: Option<String>,
 }
 
-/// Whose a response is: the item's by the ticket of its own response, and the method's by its index, if it is not that one.
+/// A response's owner: the item, by its own response's ticket, and the method's index unless it is the item's own response.
 type Owner = (Ticket, Option<usize>);
 
 struct Run<'t, 'e, 'o, 'i> {
@@ -33,21 +33,20 @@ struct Run<'t, 'e, 'o, 'i> {
     batch: Batch<'e>,
     /// Items that have not begun.
     questions: VecDeque<&'t Question>,
-    /// Output of samples.
+    /// Sample output.
     lines: Appender,
     on_event: &'o mut OnEvent<'i>,
-    /// By the ticket of their own response.
+    /// Keyed by the ticket of their own response.
     items: HashMap<Ticket, Item<'t>>,
-    /// Of every response that has not ended.
+    /// Owner of every unfinished response.
     owners: HashMap<Ticket, Owner>,
-    /// Responses that wait for their place.
+    /// Responses waiting for a slot.
     waiting: VecDeque<(Owner, Draw)>,
-    /// Seconds of each response: those of the batch are shared out by tokens.
+    /// Seconds per response: batch time is apportioned by tokens.
     seconds: HashMap<Ticket, f64>,
 }
 
-/// Generates the responses to questions, `batch_size` at a time, and writes the samples in the order in which they are
-/// complete.
+/// Generates the responses to questions, `batch_size` at a time, and writes the samples in completion order.
 pub(super) fn generate<'t>(
     engine: &mut Engine,
     (task, options): (&'t Task, &'t EvalOptions),
@@ -94,7 +93,7 @@ pub(super) fn generate<'t>(
 }
 
 impl<'t> Run<'t, '_, '_, '_> {
-    /// Starts an item's own response; what methods draw beside it waits. The error is the item's.
+    /// Starts an item's own response and queues its methods' draws. An error is the item's.
     fn start_item(&mut self, question: &'t Question) -> Result<(), MethodError> {
         let (task, options) = (self.task, self.options);
         let begun = Instant::now();
@@ -116,12 +115,12 @@ impl<'t> Run<'t, '_, '_, '_> {
         Ok(())
     }
 
-    /// Whether one of these owners has a response that has not ended, or not begun.
+    /// Whether a matching owner has a response that is unfinished or not yet started.
     fn has_more(&self, of: impl Fn(&Owner) -> bool) -> bool {
         self.owners.values().chain(self.waiting.iter().map(|(owner, _)| owner)).any(of)
     }
 
-    /// Notes what has come of a response, and finishes the item that is complete with it.
+    /// Records a response's outcome, and finishes its item if this completes it.
     fn note(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Result<(), RunError> {
         if let (Err(error), Some(item)) = (outcome, self.items.get_mut(&own)) {
             item.error.get_or_insert_with(|| error.to_string());
@@ -129,7 +128,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         if self.has_more(|(of, _)| *of == own) { Ok(()) } else { self.finish(own) }
     }
 
-    /// Starts a response of a method. The error of one that cannot be started is the item's.
+    /// Starts a response for a method. If it cannot be started, the error is the item's.
     fn start_draw(&mut self, owner: Owner, Draw { prompt, stream, generate }: Draw) -> Result<(), RunError> {
         let (of, begun) = (owner.0, Instant::now());
         let request = self.batch.engine().request(&generate);
@@ -146,7 +145,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         }
     }
 
-    /// Takes in a response that has ended.
+    /// Handles a response that has ended.
     fn ended(&mut self, ticket: Ticket) -> Result<(), RunError> {
         let Some((own, method)) = self.owners.remove(&ticket) else { return Ok(()) };
         let read = match method {
@@ -156,7 +155,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         self.note(own, read)
     }
 
-    /// Reads an item's own response, and puts the turns that follow it in the queue.
+    /// Reads an item's own response and queues its follow-up turns.
     fn read(&mut self, own: Ticket) -> Result<(), MethodError> {
         let (Some(item), Some(response)) = (self.items.get_mut(&own), self.batch.generation(own)) else {
             return Ok(());
@@ -170,7 +169,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         Ok(())
     }
 
-    /// Notes that a response of an item's method has ended; after the last one lets the method draw more.
+    /// Handles the end of one of a method's responses; after the last one, lets the method draw more.
     fn drew(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
         let owner = (own, Some(method));
         let Some(item) = self.items.get(&own).filter(|item| item.error.is_none()) else { return Ok(()) };
@@ -183,7 +182,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         Ok(())
     }
 
-    /// Assesses an item of which every response has ended.
+    /// Assesses an item once all its responses have ended.
     fn finish(&mut self, own: Ticket) -> Result<(), RunError> {
         let Some(Item { subject, methods, error }) = self.items.remove(&own) else { return Ok(()) };
         let mut drawn: Vec<Drawn> = Vec::new();
@@ -203,7 +202,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         self.done(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, Some(why))))
     }
 
-    /// Puts a sample on the disk.
+    /// Writes a sample to disk.
     fn done(&mut self, sample: &Sample) -> Result<(), RunError> {
         self.lines.append(sample).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
         (self.on_event)(Event::Item(sample, false));

@@ -1,5 +1,5 @@
-//! Controls of every response: what P_attn and P_sim would be of chains that attention has no part in
-//! ([`crate::uq::control`]). They cost no pass of the model; P's ensemble, which does, is for `--sweep chain=random,..`.
+//! Controls for every response: P_attn and P_sim of chains not derived from attention ([`crate::uq::control`]). They
+//! cost no forward pass; P's ensemble, which does, is left to `--sweep chain=random,..`.
 
 use super::manifest::EvalOptions;
 use super::methods::MethodError;
@@ -10,15 +10,15 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The scores that a chain decides without an ensemble, and their logarithms.
+/// The scores determined by a chain without an ensemble, and their logarithms.
 const SCORES: [&str; 4] = ["p_attn", "p_sim", "attn_logprob", "sim_logprob"];
 
-/// The number of a draw: [`Parameters::draw`] of the `index`-th under a seed.
+/// The seed of a draw: [`Parameters::draw`] of the `index`-th under `seed`.
 pub fn draw_number(seed: u64, index: u64) -> u64 {
     (seed << 16).wrapping_add(index)
 }
 
-/// A control's name in samples: `{"chain": "random", "draw": 0}`.
+/// A control's identifier in samples: `{"chain": "random", "draw": 0}`.
 pub fn setting(rule: ChainRule, draw: u64) -> BTreeMap<String, Value> {
     let mut setting = BTreeMap::from([("chain".to_owned(), json!(rule))]);
     if rule.is_random() {
@@ -27,7 +27,7 @@ pub fn setting(rule: ChainRule, draw: u64) -> BTreeMap<String, Value> {
     setting
 }
 
-/// The controls of a response whose chain has been found; none where its own chain is one.
+/// The controls of a response whose chain has been found; none if its own chain is a control.
 pub fn controls(
     traced: &mut TracedSequence,
     outcome: &Outcome,
@@ -41,7 +41,7 @@ pub fn controls(
     for &rule in ChainRule::value_variants().iter().filter(|rule| **rule != ChainRule::Attention) {
         let draws = if rule.is_random() { options.draws as u64 } else { 1 };
         for index in 0..draws {
-            // no alternative is above this τ: no ensemble
+            // no alternative exceeds this τ: no ensemble
             let (draw, min_alternative) = (draw_number(options.seed, index), f64::INFINITY);
             let parameters = Parameters { chain: rule, draw, min_alternative, ..options.parameters.clone() };
             let answer = outcome.answer.clone();

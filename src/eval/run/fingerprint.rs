@@ -1,4 +1,4 @@
-//! Identity of a model's files, without reading gigabytes.
+//! Identifies a model's files without reading gigabytes.
 
 use crate::files;
 use crate::model::ModelSpec;
@@ -8,23 +8,23 @@ use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Blocks that are read of a weight file, evenly spread, the first and the last among them.
+/// Blocks read from a weight file, evenly spaced, including the first and the last.
 const BLOCKS: u64 = 64;
 
 /// Bytes of a block.
 const BLOCK: u64 = 64 << 10;
 
-/// Stands for the hash of a file that the model does not have.
+/// Placeholder hash for a file that the model does not have.
 const ABSENT: &str = "absent";
 
-/// Hashes of every file of a model that a result depends on (SHA-256, the first 16 hexadecimal digits). Those that older
-/// versions did not record are `None` in their manifests.
+/// Hashes of all model files that a result depends on (SHA-256, first 16 hexadecimal digits). `None` for those not
+/// recorded by the older version that wrote the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     pub architecture: String,
     /// Of `config.json`.
     pub config: String,
-    /// Of `generation_config.json`, which can name further end tokens.
+    /// Of `generation_config.json`, which can specify further end tokens.
     pub generation_config: Option<String>,
     /// Of every weight file's name, length, and 64 blocks of 64 KiB.
     pub weights: String,
@@ -32,7 +32,7 @@ pub struct Fingerprint {
     pub weights_index: Option<String>,
     /// Of `tokenizer.json`.
     pub tokenizer: String,
-    /// Of `tokenizer_config.json`: special tokens, and whether one is put before a text.
+    /// Of `tokenizer_config.json`: special tokens, and whether one is prepended to a text.
     pub tokenizer_config: Option<String>,
     /// Of the chat template's text; `None` for a model without one.
     pub chat_template: Option<String>,
@@ -63,7 +63,7 @@ impl Fingerprint {
     }
 }
 
-/// Adds what is left of a source, a block at a time.
+/// Hashes the rest of a source, one block at a time.
 pub(super) fn add(source: &mut impl Read, hash: &mut Sha256) -> io::Result<()> {
     let mut block = Vec::new();
     while source.by_ref().take(BLOCK).read_to_end(&mut block)? > 0 {

@@ -1,5 +1,5 @@
-//! The run folder: `manifest.json`, and files of JSON lines that only ever grow by whole lines, each on the disk before
-//! the next is begun. A run that died resumes where its last whole line ends.
+//! The run folder: `manifest.json`, and JSONL files that only grow by whole lines, each on disk before the next is begun. A run
+//! that died resumes after its last whole line.
 
 use super::manifest::Manifest;
 use crate::cache;
@@ -33,7 +33,7 @@ pub enum FolderError {
 pub struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// Makes the folder and its manifest, or checks that an earlier run's is the same.
+    /// Creates the folder and its manifest, or checks that they match an earlier run's.
     pub fn open(path: &Path, manifest: &Manifest) -> Result<RunFolder, FolderError> {
         std::fs::create_dir_all(path).map_err(|source| FolderError::Io { path: path.to_owned(), source })?;
         cache::remove_leftovers(path);
@@ -42,7 +42,7 @@ impl RunFolder {
         let mut text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
         text.push('\n');
         if !file.exists() {
-            // shards may start together: the first one's manifest stays, whole
+            // shards may start simultaneously: the first complete manifest wins
             let draft = cache::draft(path, text.as_bytes()).map_err(io)?;
             draft.persist_noclobber(&file).map(drop).or_else(|failed| match failed.error.kind() {
                 io::ErrorKind::AlreadyExists => Ok(()),
@@ -53,7 +53,7 @@ impl RunFolder {
         Ok(RunFolder(path.to_owned()))
     }
 
-    /// The file of a task's samples, or of another kind of lines: `samples_bbh_word_sorting.shard-2-of-4.jsonl`.
+    /// The file of a task's samples, or of other records: `samples_bbh_word_sorting.shard-2-of-4.jsonl`.
     pub fn lines(&self, kind: &str, task: &str, shard: Option<Shard>) -> PathBuf {
         let shard = shard.map_or(String::new(), |s| format!(".shard-{}-of-{}", s.index, s.of));
         let task = task.replace(|c: char| !(c.is_alphanumeric() || "-.".contains(c)), "_");
@@ -61,7 +61,7 @@ impl RunFolder {
     }
 }
 
-/// Whether what a run makes belongs with what is there, of an earlier run.
+/// Checks that a run's output may be added to an earlier run's.
 pub(super) fn check<O: Serialize>(path: &Path, earlier: &Manifest<O>, now: &Manifest<O>) -> Result<(), FolderError> {
     let differences = earlier.differences(now);
     let same = differences.is_empty().then_some(());
@@ -94,7 +94,7 @@ impl Shard {
     }
 }
 
-/// Max parts of a run: each is a file.
+/// Max shards of a run: each is a file.
 const MAX_SHARDS: usize = 100_000;
 
 impl std::str::FromStr for Shard {
@@ -109,7 +109,7 @@ impl std::str::FromStr for Shard {
     }
 }
 
-/// Opens a file of JSON lines for more (made if it is not there) and calls `on_line` with each that it has.
+/// Opens a JSONL file for appending (created if missing) and calls `on_line` with each existing line.
 pub fn open_lines<T: DeserializeOwned>(path: &Path, mut on_line: impl FnMut(T)) -> Result<Appender, FolderError> {
     let output = Output::examine(path, Existing::Resume, "{\"doc_id\":", |_, line| on_line(line))?;
     Ok(output.open()?)

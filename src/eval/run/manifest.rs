@@ -1,4 +1,4 @@
-//! Settings of a run: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
+//! Settings of a run: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` next to the output of `score`.
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, ValueType, WeightFormat};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// Version of the run folder's format.
 pub const FORMAT: u32 = 1;
 
-/// Settings, model and machine. All shards of a run have the same.
+/// Settings, model and machine. Identical for all shards of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest<Options = EvalOptions> {
     pub format: u32,
@@ -20,9 +20,9 @@ pub struct Manifest<Options = EvalOptions> {
     pub version: String,
     pub model: Model,
     pub options: Options,
-    /// The machine of the first run; another may go on.
+    /// The machine of the first run; it may be continued on another.
     pub device: String,
-    /// When it ran first, and by which command.
+    /// When it first ran, and the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,16 +31,16 @@ pub struct Manifest<Options = EvalOptions> {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// As it was named on the command line, or its folder's name.
+    /// As given on the command line, or the folder's name.
     pub name: String,
     #[serde(flatten)]
     pub fingerprint: Fingerprint,
     pub k_cache: DType,
     pub v_cache: ValueType,
-    /// The CPU's storage of the weights, if not that of their files.
+    /// The CPU's weight storage format, if not that of the files.
     #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
     pub weight_format: WeightFormat,
-    /// The discount of the nearest positions, where not the published one.
+    /// The discount for the nearest positions, if not the published one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gamma: Option<Vec<f32>>,
     /// Variables of the chat template.
@@ -48,7 +48,7 @@ pub struct Model {
     pub template_arguments: Map<String, Value>,
 }
 
-/// Everything that records of `score` depend on besides the model.
+/// Everything besides the model that `score`'s records depend on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScoreOptions {
     #[serde(flatten)]
@@ -59,7 +59,7 @@ pub struct ScoreOptions {
     /// Whether records name withheld answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abstain: bool,
-    /// `None` of an input that can be read only once.
+    /// `None` for an input that can be read only once.
     pub input: Option<Input>,
 }
 
@@ -77,7 +77,7 @@ pub struct EvalOptions {
     #[serde(flatten)]
     #[arg(skip = Parameters::published(Profile::Corrected))]
     pub parameters: Parameters,
-    /// Max tokens of a response, where the task has no limit of its own.
+    /// Max tokens per response, if the task has no limit of its own.
     #[arg(skip = DEFAULT_MAX_TOKENS)]
     pub max_tokens: usize,
     /// Text that ends a response and is cut off; can be repeated [default: the task's own]
@@ -113,11 +113,11 @@ pub struct EvalOptions {
     pub chat_template: bool,
     #[arg(skip)]
     pub boxed_instruction: BoxedInstruction,
-    /// Show the first N questions of each task with their answers before each of the others
+    /// Use the first N questions of each task, with their answers, as examples for the rest
     #[serde(default, skip_serializing_if = "is_zero")]
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub shots: usize,
-    /// Prompt, in which {question} stands for the question
+    /// Prompt template; {question} is replaced with the question
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "TEXT", value_parser = prompt_template, hide_short_help = true)]
     pub prompt_template: Option<String>,
@@ -137,12 +137,12 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// Hashes that manifests of older versions do not have.
+/// Hashes missing from older versions' manifests.
 const NEWER_HASHES: [&str; 3] = ["generation_config", "weights_index", "tokenizer_config"];
 
 impl<Options: Serialize> Manifest<Options> {
-    /// Differences that separate another run's results from this one's: a line each, empty if none. Fields that are
-    /// not [`comparable`] may differ, and fields that this one, of an older version, lacks.
+    /// Differences that separate another run's results from this one's, one line each; empty if none. Fields that are not
+    /// [`comparable`] may differ, as may fields missing here because an older version wrote this manifest.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let [ours, mut theirs] = [self, other].map(|m| comparable(&serde_json::to_value(m).unwrap_or_default()));
         for hash in NEWER_HASHES {
@@ -156,7 +156,7 @@ impl<Options: Serialize> Manifest<Options> {
     }
 }
 
-/// A manifest without what may differ between parts of one run: the device, the model's name, the date and the command.
+/// A manifest without the fields that may differ between parts of one run: device, model name, date and command.
 pub fn comparable(manifest: &Value) -> Value {
     let mut manifest = manifest.clone();
     if let Some(fields) = manifest.as_object_mut() {

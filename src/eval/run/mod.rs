@@ -1,7 +1,7 @@
-//! Running a task: prompts in, samples on the disk, one at a time, in any batch the same.
+//! Runs a task: prompts in, samples written to disk one at a time, identical for any batch size.
 //!
-//! Responses are generated [`RunOptions::batch_size`] at a time, whatever item they belong to; an item is assessed and written
-//! when all of its have ended. A run that is killed loses the items in flight.
+//! Responses are generated [`RunOptions::batch_size`] at a time, regardless of item; an item is assessed and written once all
+//! its responses have ended. A killed run loses the items in flight.
 
 pub mod assess;
 mod batching;
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use sweep::SweepError;
 
-/// Errors that stop a run. An item's own error does not.
+/// Errors that stop a run, unlike an item's own error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -64,15 +64,15 @@ impl RunOptions {
 
 /// Progress of a run.
 pub enum Event<'a> {
-    /// The sample of an item, existing ones first, and whether an earlier run has made it.
+    /// An item's sample, existing ones first, and whether it comes from an earlier run.
     Item(&'a Sample, bool),
-    /// A token of one of the responses in flight.
+    /// A token of a response in flight.
     Token { in_flight: usize },
 }
 
 pub type OnEvent<'a> = dyn FnMut(Event) + 'a;
 
-/// The question of a sample that is there, and where its response ends, must be the task's.
+/// An existing sample's question, and its response's limits, must match the task's.
 fn check(sample: &Sample, task: &Task, path: &Path) -> Result<(), FolderError> {
     let (path, doc_id) = (path.to_owned(), sample.doc_id);
     if task.items.iter().any(|item| item.doc_id == doc_id && item.doc != sample.doc) {
@@ -86,10 +86,10 @@ fn check(sample: &Sample, task: &Task, path: &Path) -> Result<(), FolderError> {
     same.ok_or(FolderError::OtherLimits { path, found, expected })
 }
 
-/// Runs the items of a task that the folder does not have yet.
+/// Runs the items of a task that the folder does not contain yet.
 ///
 /// # Errors
-/// The folder, whose samples are of other questions or cannot be written, or the engine.
+/// The folder, if its samples are of other questions or it cannot be written, or the engine.
 pub fn run_task(
     engine: &mut Engine,
     task: &Task,
@@ -114,7 +114,7 @@ pub fn run_task(
     batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_event)
 }
 
-/// Ends of a task's responses, in lm-evaluation-harness's terms.
+/// The limits of a task's responses, in lm-evaluation-harness's terms.
 fn limits(task: &Task) -> Map<String, Value> {
     let mut fields = Map::from_iter([("max_gen_toks".to_owned(), task.max_tokens.into())]);
     if !task.stop.is_empty() {

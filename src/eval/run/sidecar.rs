@@ -1,4 +1,4 @@
-//! The manifest beside `score`'s output: records of another model, other options or another input are not added to it.
+//! The manifest next to `score`'s output: prevents adding records of another model, other options or another input.
 
 use super::fingerprint::{add, digits};
 use super::folder::{self, FolderError, read_manifest};
@@ -15,7 +15,7 @@ pub fn path(output: &Path) -> PathBuf {
     name.into()
 }
 
-/// The manifest beside an output; `None` if there is none, as beside those of older versions.
+/// The manifest next to an output; `None` if there is none, as with older versions.
 pub fn read(output: &Path) -> Result<Option<Manifest<ScoreOptions>>, FolderError> {
     match read_manifest(path(output)) {
         Err(FolderError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -23,7 +23,7 @@ pub fn read(output: &Path) -> Result<Option<Manifest<ScoreOptions>>, FolderError
     }
 }
 
-/// Writes the manifest beside an output.
+/// Writes the manifest next to an output.
 pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), FolderError> {
     let path = path(output);
     let text = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
@@ -31,8 +31,8 @@ pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), Fol
     written.map_err(|source| FolderError::Io { path, source })
 }
 
-/// Whether records of a run belong after those of `earlier`. The input may have grown: only its earlier part is compared,
-/// `start` being that part of the input as it is now.
+/// Whether a run's records may be appended to those of `earlier`. The input may have grown: only its earlier part, `start` as
+/// it is now, is compared.
 pub fn check(
     output: &Path,
     earlier: &Manifest<ScoreOptions>,
@@ -45,8 +45,8 @@ pub fn check(
 }
 
 impl Input {
-    /// Fingerprints of an input file (`-`: standard input) from its position on, and of its first `start` bytes; `None` of an
-    /// input that can be read only once.
+    /// Fingerprints of an input file (`-`: standard input) from its current position on, and of its first `start` bytes;
+    /// `None` for an input that can be read only once.
     pub fn of(path: &Path, start: u64) -> io::Result<Option<(Input, Input)>> {
         let mut file = if path == Path::new("-") {
             files::stdin()?

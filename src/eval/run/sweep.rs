@@ -1,5 +1,5 @@
-//! The responses of a run under other parameters: each is generated once and assessed many times. Rows go to
-//! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and resume where it ended.
+//! A run's responses under other parameters: each is generated once and assessed many times. Rows go to `sweep_<task>.jsonl`,
+//! so a sweep can be added to a finished run, and resumes where it stopped.
 
 use super::RunError;
 use super::controls::{draw_number, setting};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Max heads that a row's trace holds on every device.
+/// Max heads per row that every device's trace can hold.
 const MAX_HEADS: usize = 32;
 
 /// A line of `sweep_<task>.jsonl`.
@@ -32,10 +32,10 @@ pub struct SweepRow {
 /// Max settings of a sweep.
 const MAX_SETTINGS: usize = 1000;
 
-/// Differences from the run: values by name.
+/// Differences from the run's parameters: values by name.
 pub type Setting = BTreeMap<String, Value>;
 
-/// A sweep that cannot be understood.
+/// Invalid sweep arguments.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SweepError {
     #[error("\"{0}\": expected NAME=VALUE,VALUE..., such as theta=0.5,0.7")]
@@ -50,19 +50,19 @@ pub enum SweepError {
     Value { name: String, value: String, expected: &'static str },
 }
 
-/// The settings of `--sweep k=8,16 theta=0.5,0.7`: each value alone.
+/// The settings of `--sweep k=8,16 theta=0.5,0.7`: each value on its own.
 ///
 /// | name | parameter | |
 /// |---|---|---|
 /// | `k` | K, heads per row | 1 to 32 |
 /// | `theta` | θ, min score of a target | ≥ 0 |
 /// | `kept` | L', kept by the similarity filter | ≥ 0 |
-/// | `similarity` | the cosine that a kept token has at least: the paper's threshold of similarity | -1 to 1 |
-/// | `tau` | τ, min probability of an alternative | 0.01 to 1: less is not recorded |
+/// | `similarity` | min cosine of a kept token: the paper's similarity threshold | -1 to 1 |
+/// | `tau` | τ, min probability of an alternative | 0.01 to 1: lower ones are not recorded |
 /// | `targets` | L_tgt, targets per step | ≥ 1 |
-/// | `chain` | where the chain comes from; random ones `draws` times | [`ChainRule`]'s names |
-/// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16`; of values also `q8` |
-/// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
+/// | `chain` | source of the chain; random ones `draws` times | [`ChainRule`]'s names |
+/// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16`; for values also `q8` |
+/// | a rule | one of [`RULES`], except those that determine responses and answers | its values |
 pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, SweepError> {
     let mut settings: Vec<Setting> = Vec::new();
     let mut count = 0;
@@ -88,7 +88,7 @@ pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, Swee
     Ok(settings)
 }
 
-/// Names of the rules that can be swept: a run's tokens and answers are what they are.
+/// Names of the rules that can be swept; a run's tokens and answers are fixed.
 fn rules() -> Vec<&'static str> {
     RULES.iter().map(|rule| rule.name).filter(|name| !["encoding", "extraction"].contains(name)).collect()
 }
@@ -101,7 +101,7 @@ struct Applied {
 }
 
 impl Applied {
-    /// A setting of a run.
+    /// Applies a setting to a run.
     fn of(setting: &Setting, Manifest { model, options, .. }: &Manifest) -> Result<Applied, SweepError> {
         let (parameters, caches) = (options.parameters.clone(), (model.k_cache, model.v_cache));
         let mut applied = Applied { setting: setting.clone(), parameters, caches };
@@ -116,7 +116,7 @@ impl Applied {
         Ok(applied)
     }
 
-    /// Sets one name; its value in JSON.
+    /// Sets one parameter; returns its value in JSON.
     fn set(&mut self, name: &str, text: &str) -> Result<Value, SweepError> {
         let Applied { parameters: to, caches: (k, v), .. } = self;
         let (value, expected) = match name {
@@ -126,9 +126,10 @@ impl Applied {
             "similarity" => (within(-1.0..=1.0, text, &mut to.min_similarity), "a cosine from -1 to 1"),
             "tau" => (within(0.01..=1.0, text, &mut to.min_alternative), "a probability ≥ 0.01"),
             "targets" => (within(1..=usize::MAX, text, &mut to.targets_per_step), "a number of targets ≥ 1"),
-            "chain" => {
-                (parsed(text, &mut to.chain), "attention, random, random-digits, random-content, similarity or none")
-            }
+            "chain" => (
+                parsed(text, &mut to.chain),
+                "attention, random, random-digits, digits-matched, random-content, similarity or none",
+            ),
             "k-cache" => (parsed(text, k), "f32, f16 or bf16"),
             "v-cache" => (parsed(text, v), "f32, f16, bf16 or q8"),
             _ if rules().contains(&name) => return Ok(to.reading.set(name, text).map(|()| json!(text))?),
@@ -143,29 +144,29 @@ impl Applied {
     }
 }
 
-/// Sets what a text stands for; its value in JSON.
+/// Parses `text` into `to`; returns the value in JSON.
 fn parsed<T: FromStr + Serialize>(text: &str, to: &mut T) -> Option<Value> {
     *to = text.parse().ok()?;
     Some(json!(to))
 }
 
-/// The same of a number in a range.
+/// [`parsed`], restricted to a range.
 fn within<T: FromStr + Serialize + PartialOrd>(range: RangeInclusive<T>, text: &str, to: &mut T) -> Option<Value> {
     parsed(text, to).filter(|_| range.contains(to))
 }
 
 /// A sweep over the samples of one task.
 pub struct Sweep {
-    /// The run's samples that have an answer.
+    /// The run's samples with an answer.
     samples: Vec<Sample>,
     settings: Vec<Applied>,
     lines: Appender,
-    /// The rows that are there: doc_id and setting.
+    /// The existing rows: doc_id and setting.
     done: HashSet<(usize, Setting)>,
 }
 
 impl Sweep {
-    /// The sweep of a task (of a shard of it) in a run's folder.
+    /// Opens the sweep of a task (or of one shard) in a run's folder.
     ///
     /// # Errors
     /// Samples or rows that cannot be read, or a file that cannot be written.
@@ -188,7 +189,7 @@ impl Sweep {
         Ok(Sweep { samples, settings, lines, done })
     }
 
-    /// The types of cached keys and values that an engine must have for what is missing.
+    /// The KV cache types an engine needs for the missing rows.
     pub fn caches(&self) -> Vec<(DType, ValueType)> {
         let mut caches = Vec::new();
         for applied in &self.settings {
@@ -200,8 +201,8 @@ impl Sweep {
         caches
     }
 
-    /// Assesses every sample under the settings that it has no row of yet and that this engine's caches suit; `on_row` is
-    /// called after each row. A response is run once for each selection of heads.
+    /// Assesses every sample under the settings that have no row yet and match this engine's caches; `on_row` is called after
+    /// each row. A response is run once per head selection.
     ///
     /// # Errors
     /// The engine, a prompt that is no longer encoded as it was, or a file that cannot be written.

@@ -1,4 +1,4 @@
-//! Abacus: sums in many steps, the test set of the small model that comes with this program.
+//! Abacus: multi-step sums, the test set of the small model bundled with this program.
 
 use super::read::{Record, first_record, records};
 use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items};

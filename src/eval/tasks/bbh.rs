@@ -20,7 +20,7 @@ pub(super) const BBH: Benchmark = Benchmark {
     subtasks: Some(subtasks),
     rule: AnswerRule::Boxed,
     max_tokens: [1536; 2],
-    // after its answer a model goes on with a question of its own, as the worked examples do
+    // after its answer a model continues with a question of its own, imitating the worked examples
     stop: &["\nQ:", "\nQUESTION"],
     read: |path, _| {
         let prompt = read_prompt(path)?;
@@ -33,7 +33,7 @@ fn subtasks(path: &Path) -> Vec<(String, PathBuf)> {
     files.into_iter().map(|file| (subtask(&file), file)).collect()
 }
 
-/// The subtask whose questions are in a file: its name without the ending.
+/// The subtask name of a question file: the file name without its extension.
 fn subtask(file: &Path) -> String {
     files::name(file).trim_end_matches(".json").to_owned()
 }
@@ -45,7 +45,7 @@ fn item(doc_id: usize, record: Record, examples: &str) -> Result<Question, TaskE
     Ok(Question { doc_id, prompt, target, grader, pattern: None, doc: record.value })
 }
 
-/// By the answer itself: a few questions of the published files want another kind than the rest of their subtask.
+/// Chosen by the answer itself: a few published questions need a different grader than the rest of their subtask.
 fn grader(target: &str) -> Grader {
     if pattern!(r"^\([A-Z]\)$").is_match(target) {
         Grader::Choice
@@ -82,7 +82,7 @@ fn read_prompt(questions: &Path) -> Result<String, TaskError> {
     })
 }
 
-/// The instruction is the first line: the rest of `snarks`' stands among the examples, in the paper's code too.
+/// The instruction is the first line: the rest of `snarks`' ends up among the examples, in the paper's code too.
 fn prompt(published: &str) -> Result<String, String> {
     let (instruction, examples) = published.trim_start().split_once('\n').ok_or("a single line")?;
     let (questions, answers) = (pattern!("(?m)^Q: ").find_iter(examples).count(), answer().find_iter(examples).count());
@@ -96,12 +96,12 @@ fn prompt(published: &str) -> Result<String, String> {
     ))
 }
 
-/// An answer ends with its sentence or its line.
+/// An answer extends to the end of its sentence or line.
 fn answer() -> &'static Regex {
     pattern!(r"(?m)\b((?i:the answer is)\s+)(.+?)(\.?[ \t]*$|\.[ \t])")
 }
 
-/// "the answer is (B)." as "the answer is \boxed{(B)}."
+/// "the answer is (B)." becomes "the answer is \boxed{(B)}."
 fn box_answers(examples: &str) -> String {
     let boxed = |found: &Captures| format!("{}\\boxed{{{}}}{}", &found[1], found[2].trim(), &found[3]);
     answer().replace_all(examples, boxed).into_owned()

@@ -1,4 +1,4 @@
-//! Own questions: a JSONL file with a grader for each.
+//! User-supplied questions: a JSONL file with a grader for each.
 
 use super::read::{Record, records};
 use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
@@ -32,7 +32,7 @@ fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     Ok(Question { doc_id, prompt: question, target, grader, pattern, doc: record.value })
 }
 
-/// `answer_regex`, whose first or last (default) match counts, by `answer_match`.
+/// `answer_regex`; `answer_match` selects its first or last (default) match.
 fn pattern(record: &Record) -> Result<Option<AnswerPattern>, TaskError> {
     let text = |field| record.value.get(field).map(|_| record.text(field)).transpose();
     let Some(regex) = text("answer_regex")? else { return Ok(None) };

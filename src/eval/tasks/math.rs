@@ -1,4 +1,4 @@
-//! MATH: competition problems whose answer stands in the solution's `\boxed{…}`.
+//! MATH: competition problems whose answer is in the solution's `\boxed{…}`.
 
 use super::read::{Record, first_record, record, records};
 use super::source::matches;
@@ -30,7 +30,7 @@ pub(super) const MATH: Benchmark = Benchmark {
     },
 };
 
-/// The problems of a folder, by subject, then by number.
+/// The problems in a folder, by subject, then by number.
 fn folder_records(folder: &Path) -> impl Iterator<Item = Result<Record, TaskError>> {
     let entries = |folder: &Path| files::entries(folder).unwrap_or_default();
     let mut found: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();

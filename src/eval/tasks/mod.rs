@@ -1,16 +1,16 @@
-//! Benchmarks in the formats that their publishers use, and the paper's prompts. A new one is a
-//! file with a `Benchmark` and a row of `BENCHMARKS`.
+//! Benchmarks in their publishers' formats, with the paper's prompts. To add one, write a file with a `Benchmark` and add a row
+//! to `BENCHMARKS`.
 //!
 //! | task | questions | prompt |
 //! |---|---|---|
 //! | `gsm8k` | JSONL with `question`, `answer` ending in `#### N` | the question (zero-shot) |
-//! | `math` | folder `test/<subject>/*.json` with `problem`, `solution`; or MATH-500's JSONL | the problem; on request also where the answer belongs |
+//! | `math` | folder `test/<subject>/*.json` with `problem`, `solution`; or MATH-500's JSONL | the problem; optionally a box instruction |
 //! | `bbh`, `bbh:SUBTASK` | `bbh/*.json` with `examples` of `input`, `target`, and `cot-prompts/*.txt` | three worked examples, their answers in a box, then the question |
-//! | `abacus` | JSONL with `question`, `answer`; one comes with the program | the question |
-//! | `FILE.jsonl` | `question`, `answer`, `grader`, and `id` if wanted | the question |
+//! | `abacus` | JSONL with `question`, `answer`; one is bundled with the program | the question |
+//! | `FILE.jsonl` | `question`, `answer`, `grader`, and optionally `id` | the question |
 //!
-//! Files may be compressed (`.gz`). They are looked for in the folder given ([`TaskOptions::data`]), then in the Hugging
-//! Face cache; nothing is downloaded; an error has the command.
+//! Files may be compressed (`.gz`). The search covers the given folder ([`TaskOptions::data`]), then the Hugging Face cache;
+//! nothing is downloaded; the error names the download command.
 
 use crate::io::jsonl::ReadError;
 use crate::model::demo::DemoError;
@@ -32,7 +32,7 @@ pub use crate::uq::answer::Grader;
 use read::Record;
 pub use shots::PLACEHOLDER;
 
-/// Every benchmark that has a name.
+/// All named benchmarks.
 static BENCHMARKS: &[Benchmark] = &[gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
 
 /// The subtasks in a file or folder, by name.
@@ -42,36 +42,36 @@ type Subtasks = fn(&Path) -> Vec<(String, PathBuf)>;
 struct Benchmark {
     /// Its name in `--tasks`.
     key: &'static str,
-    /// Paths below a folder of data, the preferred first. `*` stands for any part of a name; case does not count.
+    /// Paths below a data folder, in order of preference. `*` matches any part of a name; case is ignored.
     patterns: &'static [&'static str],
-    /// Further paths, which another benchmark may have too: used if `fits`.
+    /// Further paths that other benchmarks may share: used if `fits`.
     shared_patterns: &'static [&'static str],
     /// Whether a file or folder looks like this benchmark.
     fits: fn(&Path) -> bool,
-    /// Datasets of the Hugging Face hub that hold such files.
+    /// Hugging Face Hub datasets that contain such files.
     hub: &'static [&'static str],
-    /// Advice without them: the command that gets them.
+    /// Hint if the files are missing: the command to get them.
     how: &'static str,
-    /// Its files, if they come with the program.
+    /// Its files, if bundled with the program.
     embedded: Option<fn() -> Result<PathBuf, TaskError>>,
-    /// Its subtasks in a file or folder that was found, by name.
+    /// Its subtasks in the file or folder found, by name.
     subtasks: Option<Subtasks>,
-    /// Search for an answer in a response.
+    /// How an answer is found in a response.
     rule: AnswerRule,
-    /// Max tokens of a response, as published: of most models, and of those that think at length before they answer
+    /// Max tokens per response, as published: for most models, and for those that reason at length before answering
     /// (DeepSeek-R1-Distill-Llama-8B).
     max_tokens: [usize; 2],
-    /// Texts with which a model goes on after its answer: they end the response.
+    /// Stop strings: text with which a model continues after its answer.
     stop: &'static [&'static str],
-    /// The questions, their prompts and graders, of a file or folder: the benchmark's or a subtask's.
+    /// Reads the questions, with prompts and graders, from a file or folder: the benchmark's or a subtask's.
     read: fn(&Path, &TaskOptions) -> Result<Vec<Question>, TaskError>,
 }
 
-/// Of tasks without a limit of their own.
+/// For tasks without their own limit.
 pub const DEFAULT_MAX_TOKENS: usize = 1024;
 
 impl Benchmark {
-    /// The benchmark's tasks: one, or each of its subtasks, or that of this name.
+    /// The benchmark's tasks: one, or all its subtasks, or the named subtask.
     fn load(&self, subtask: Option<&str>, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
         let path = match (self.find(options), self.embedded) {
             (Err(TaskError::Missing { .. }), Some(embedded)) => embedded()?,
@@ -96,7 +96,7 @@ impl Benchmark {
         }
     }
 
-    /// The task of this name, whose questions are in this file or folder.
+    /// The task `name`, with its questions in this file or folder.
     fn task(&self, name: String, path: &Path, options: &TaskOptions) -> Result<Task, TaskError> {
         let own_stop = || self.stop.iter().map(|stop| (*stop).to_owned()).collect();
         Ok(Task {
@@ -128,55 +128,55 @@ pub struct Question {
     pub doc: Value,
     /// The user's message, before the model's chat template.
     pub prompt: String,
-    /// The right answer.
+    /// The correct answer.
     pub target: String,
     pub grader: Grader,
-    /// Finds the answer in place of the task's rule.
+    /// Finds the answer, overriding the task's rule.
     pub pattern: Option<AnswerPattern>,
 }
 
 /// The questions of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// `gsm8k`, `math`, `bbh:causal_judgement`, `abacus`, or a file's name without its endings.
+    /// `gsm8k`, `math`, `bbh:causal_judgement`, `abacus`, or a file name without its extensions.
     pub name: String,
-    /// Search for an answer in a response.
+    /// How an answer is found in a response.
     pub rule: AnswerRule,
     pub items: Vec<Question>,
     /// The file or folder that the questions were read from.
     pub source: PathBuf,
-    /// Max tokens of a response.
+    /// Max tokens per response.
     pub max_tokens: usize,
-    /// Texts that end a response.
+    /// Stop strings.
     pub stop: Vec<String>,
 }
 
-/// Where tasks are found, and their prompts.
+/// Where tasks are found, and how their prompts are built.
 #[derive(Clone, Debug, Default)]
 pub struct TaskOptions {
-    /// Folder with the benchmarks' files, in any of the layouts that their publishers use.
+    /// Folder with the benchmarks' files, in any of their publishers' layouts.
     pub data: Option<PathBuf>,
     pub boxed_instruction: BoxedInstruction,
-    /// Max tokens of a response; `None`: the task's own.
+    /// Max tokens per response; `None`: the task's own.
     pub max_tokens: Option<usize>,
-    /// Texts that end a response; `None`: the task's own.
+    /// Stop strings; `None`: the task's own.
     pub stop: Option<Vec<String>>,
-    /// Whether the model thinks at length before it answers, for which longer responses were published.
+    /// Whether the model reasons at length before answering; longer responses were published for such models.
     pub thinking: bool,
-    /// The first questions of each task that are shown with their answers before each of the others.
+    /// Number of each task's first questions to show, with their answers, before each remaining question.
     pub shots: usize,
-    /// A text in which `{question}` stands for the question.
+    /// A template in which `{question}` is replaced by the question.
     pub prompt_template: Option<String>,
 }
 
-/// Questions with the instruction to put the answer in a `\boxed{ }`, beside those that always have it. In JSON `false`, `true`
-/// (MATH's) and `"all"`.
+/// Which questions get the instruction to put the answer in a `\boxed{ }`, besides those that always have it. In JSON `false`,
+/// `true` (MATH's) and `"all"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
 #[serde(into = "Value", try_from = "Value")]
 pub enum BoxedInstruction {
     #[default]
     None,
-    /// MATH's: the paper has it for Gemma, which would not use a box by itself.
+    /// MATH's: the paper uses it for Gemma, which would not box its answer unprompted.
     Math,
     /// GSM8K's and MATH's.
     All,
@@ -205,25 +205,25 @@ impl TryFrom<Value> for BoxedInstruction {
 /// Why a task could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    /// A file or folder is there but cannot be read.
+    /// A file or folder exists but cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     /// Not JSON; `line` counts from 1.
     #[error("{}, line {line}: not valid JSON: {source}", path.display())]
     Json { path: PathBuf, line: u64, source: serde_json::Error },
-    /// A record whose field is missing or of another kind.
+    /// A record's field is missing or has another type.
     #[error("{}, {place}: field \"{field}\": expected {expected}, found {found}", path.display())]
     Field { path: PathBuf, place: String, field: &'static str, expected: &'static str, found: String },
-    /// The questions that come with the program cannot be unpacked.
+    /// The bundled questions cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
-    /// A file that is not laid out as its kind is, or is too large.
+    /// A file does not have the layout of its kind, or is too large.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Layout { path: PathBuf, expected: &'static str, found: String },
     /// A file without a single question.
     #[error("{}: there are no questions in it", path.display())]
     Empty { path: PathBuf },
-    /// The benchmark's files are nowhere.
+    /// The benchmark's files were not found.
     #[error("{task}: no data found, looked for {}\n{how}", looked.join(", "))]
     Missing { task: String, looked: Vec<String>, how: String },
     /// More than one file could be the benchmark.
@@ -235,7 +235,7 @@ pub enum TaskError {
     /// All questions would be examples.
     #[error("{task}: --shots {shots}: expected fewer than its {questions} questions")]
     Shots { task: String, shots: usize, questions: usize },
-    /// A name that is none of the tasks'.
+    /// The name matches no task.
     #[error("unknown task \"{spec}\"; valid names: {}", names())]
     Unknown { spec: String },
 }
@@ -271,10 +271,10 @@ pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
     tasks.into_iter().map(|task| shots::arranged(task, options)).collect()
 }
 
-/// Max questions of a task: all are held in memory.
+/// Max questions per task: all are held in memory.
 const MAX_ITEMS: usize = 1 << 20;
 
-/// The questions of records, in their order.
+/// Converts records to questions, in order.
 fn items(
     records: impl IntoIterator<Item = Result<Record, TaskError>>,
     item: impl Fn(usize, Record) -> Result<Question, TaskError>,
@@ -288,7 +288,7 @@ fn items(
     records.into_iter().enumerate().map(question).collect()
 }
 
-/// The prompt of a question, with the instruction after it at `least` or more.
+/// The prompt for a question, followed by the instruction if the option is at `least` or above.
 fn asked(question: String, least: BoxedInstruction, options: &TaskOptions) -> String {
     if options.boxed_instruction < least {
         return question;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// An object of a file, and where it stands.
+/// A JSON object from a file, with its location.
 pub(super) struct Record {
     pub value: Value,
     pub path: PathBuf,
@@ -16,7 +16,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// A field that must be a text, and not an empty one.
+    /// A field that must be a non-empty string.
     pub fn text(&self, field: &'static str) -> Result<String, TaskError> {
         match self.value.get(field) {
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.clone()),
@@ -24,7 +24,7 @@ impl Record {
         }
     }
 
-    /// A field that must be a text, a number or a truth value; as text.
+    /// A field that must be a string, number or boolean; returned as text.
     pub fn scalar(&self, field: &'static str) -> Result<String, TaskError> {
         match self.value.get(field) {
             Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
@@ -33,7 +33,7 @@ impl Record {
         }
     }
 
-    /// Error of a field.
+    /// Error about a field.
     pub fn error(&self, field: &'static str, expected: &'static str, found: &str) -> TaskError {
         const MAX_CHARS: usize = 80;
         let cut = found.char_indices().nth(MAX_CHARS).map(|(end, _)| format!("{} …", &found[..end]));
@@ -42,12 +42,12 @@ impl Record {
     }
 }
 
-/// A value as an error shows it.
+/// A value, formatted for an error message.
 fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| String::from("nothing"), Value::to_string)
 }
 
-/// A file's text, decompressed if it is gzip; without its byte order mark.
+/// A file's text, decompressed if gzipped, without its byte order mark.
 pub(super) fn text(path: &Path) -> Result<String, TaskError> {
     let mut text = String::new();
     let unpacked = files::open(path).and_then(unpacked);
@@ -58,7 +58,7 @@ pub(super) fn text(path: &Path) -> Result<String, TaskError> {
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Max bytes of a JSONL file, unpacked, and of a line of it: a parsed line takes some forty times its length in memory.
+/// Max bytes of a JSONL file, decompressed, and of one line: a parsed line takes some forty times its length in memory.
 const MAX_FILE: u64 = 256 << 20;
 const MAX_LINE: u64 = 4 << 20;
 
@@ -85,7 +85,7 @@ fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {
     Ok(Record { value: line.parse().map_err(not_json)?, path: path.to_path_buf(), place })
 }
 
-/// The object that a JSON file is.
+/// The object in a JSON file.
 pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
     let text = text(path)?;
     let not_json =
@@ -94,7 +94,7 @@ pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
     Ok(Record { value, path: path.to_path_buf(), place: String::from("its object") })
 }
 
-/// The objects of the list `examples` of a JSON file.
+/// The objects in a JSON file's `examples` list.
 pub(super) fn examples(path: &Path) -> Result<impl Iterator<Item = Result<Record, TaskError>>, TaskError> {
     let mut file = record(path)?;
     match file.value.get_mut("examples").map(Value::take) {

@@ -1,12 +1,12 @@
-//! Prompts of one's own: a template around each question, and examples before it.
+//! Custom prompts: a template around each question, and few-shot examples before it.
 
 use super::{Question, Task, TaskError, TaskOptions};
 use crate::uq::answer::pattern;
 
-/// Placeholder of the question in a prompt template.
+/// Placeholder for the question in a prompt template.
 pub const PLACEHOLDER: &str = "{question}";
 
-/// The task with its first questions as examples of the others, each in the template.
+/// The task with its first questions as examples for the rest, each formatted by the template.
 pub(super) fn arranged(mut task: Task, options: &TaskOptions) -> Result<Task, TaskError> {
     let (shots, questions) = (options.shots, task.items.len());
     if shots >= questions {
@@ -26,11 +26,11 @@ pub(super) fn arranged(mut task: Task, options: &TaskOptions) -> Result<Task, Ta
     Ok(task)
 }
 
-/// The publisher's worked solution, or else the answer in a sentence that announces it.
+/// The publisher's worked solution, or else a sentence that states the answer.
 fn worked(question: &Question) -> String {
     let text = |field: &str| question.doc.get(field)?.as_str().filter(|text| text.trim() != question.target);
     match text("solution").or_else(|| text("answer")) {
-        // GSM8K's marks for a calculator are not for readers
+        // GSM8K's calculator annotations are not meant for readers
         Some(solution) => pattern!("<<[^>]*>>").replace_all(solution.trim(), "").into_owned(),
         None => format!("The answer is {}.", question.target),
     }

@@ -6,7 +6,7 @@ use crate::model::hub::dataset_snapshots;
 use std::path::{Path, PathBuf};
 
 impl Benchmark {
-    /// The benchmark's file or folder: what is given itself, in the folder given, or in the hub cache.
+    /// The benchmark's file or folder: the given file itself, or found in the given folder or the hub cache.
     pub(super) fn find(&self, options: &TaskOptions) -> Result<PathBuf, TaskError> {
         let snapshots = self.hub.iter().flat_map(|name| dataset_snapshots(name)).collect();
         self.find_in(options.data.as_deref(), snapshots)
@@ -52,8 +52,8 @@ impl Benchmark {
     }
 }
 
-/// Existing paths below a folder that match a pattern, sorted; `.` is the folder itself. A `.jsonl` may be compressed, and
-/// training data match no `*`.
+/// Existing paths below a folder that match a pattern, sorted; `.` is the folder itself. `.jsonl` also matches
+/// `.jsonl.gz`; `*` does not match training data.
 pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![folder.to_path_buf()];
     for part in pattern.split('/').filter(|part| *part != ".") {
@@ -68,7 +68,7 @@ pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a name is the pattern with something in the place of each `*`.
+/// Whether a name matches the pattern, where `*` is any text.
 fn name_matches(name: &str, pattern: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return name == pattern };
     let Some(name) = name.strip_prefix(start) else { return false };

@@ -170,7 +170,7 @@ impl Earlier<'_> {
             if start.is_empty() {
                 return Ok(offset);
             }
-            // also where it is too short to be more than a member's beginning
+            // also if it is too short to be more than the start of a member
             if start.iter().zip(&MAGIC).any(|(found, expected)| found != expected) {
                 return Err(self.foreign(self.lines + 1, "it is not gzip, although the file's name ends in .gz"));
             }
@@ -185,7 +185,7 @@ impl Earlier<'_> {
                         return Err(self.foreign(self.lines, "a gzip member ends within it"));
                     }
                 }
-                // A member of ours holds one line; cutting off more than that would lose finished work.
+                // A member written here holds one line; cutting off more than that would lose finished work.
                 Err(error)
                     if error.kind() == io::ErrorKind::UnexpectedEof && !text.trim_ascii_end().contains(&b'\n') =>
                 {
@@ -197,7 +197,7 @@ impl Earlier<'_> {
         }
     }
 
-    /// Only the start of a record may be truncated: a wrong file name must not cost a file its end.
+    /// Only the start of a record may be truncated: a wrong file name must not truncate another file.
     fn check_fragment(&self, fragment: &[u8]) -> Result<(), AppendError> {
         match fragment.starts_with(self.start) || self.start.starts_with(fragment) {
             true => Ok(()),
@@ -215,7 +215,7 @@ impl Earlier<'_> {
 }
 
 enum Sink {
-    /// With the length of its whole lines, to which a failed write takes it back.
+    /// With the length of its whole lines, to which a failed write rolls it back.
     File(File, u64),
     /// Standard output, a pipe, a device.
     Stream(Box<dyn Write>),
@@ -224,7 +224,7 @@ enum Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         if let Sink::File(file, _) = self {
-            // a child process between fork and exec has the file, too, and with it the lock
+            // a child process between fork and exec also holds the file, and with it the lock
             let _ = file.unlock();
         }
     }

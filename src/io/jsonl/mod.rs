@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, Take};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Max bytes of a line: a file that is not JSONL must not fill the memory.
+/// Max bytes of a line: a file that is not JSONL must not exhaust memory.
 pub const LINE_LIMIT: u64 = 64 << 20;
 
 /// A read error, with its position.
@@ -69,7 +69,7 @@ impl Lines {
         Ok(Lines { reader, file, number: 0, buffer: Vec::new(), limit: LINE_LIMIT })
     }
 
-    /// Sets the maximum length of a line in bytes; of longer ones only the start is read.
+    /// Sets the maximum length of a line in bytes; only the start of longer ones is read.
     pub fn with_limit(mut self, bytes: u64) -> Lines {
         self.limit = bytes;
         self
@@ -124,7 +124,7 @@ fn until_now(mut file: File) -> io::Result<Take<File>> {
 /// The content of a source, decompressed if it is gzip (with any number of members).
 pub fn unpacked(source: impl Read + 'static) -> io::Result<Box<dyn BufRead>> {
     let mut source = BufReader::with_capacity(1 << 16, source);
-    // taken off and put back: a pipe may hold a single byte when it is peeked at
+    // read and put back: a pipe may hold only a single byte when peeked at
     let mut start = Vec::new();
     source.by_ref().take(2).read_to_end(&mut start)?;
     let gzip = start == [0x1f, 0x8b];

@@ -1,4 +1,4 @@
-//! `strftime_now` of chat templates, by jiff.
+//! `strftime_now` of chat templates, using jiff.
 
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};

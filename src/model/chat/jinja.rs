@@ -27,9 +27,10 @@
 //! # Limits
 //!
 //! A template comes with a model, from anyone. It gets fuel in proportion to the conversation: one unit pays for one
-//! instruction or 64 bytes. minijinja 3.1 neither charges for these nor lets a program intervene, so they are not contained:
+//! instruction or 64 bytes. minijinja 3.1 neither charges for the following nor lets a program intervene, so they are not
+//! contained:
 //!
-//! - a list doubled by `x = x + x`: the sum is lazy, and each look at it walks all of its parts;
+//! - a list doubled by `x = x + x`: the sum is lazy, and each access walks all of its parts;
 //! - a namespace that contains itself, compared or used as a dict's key: this recurses until the stack overflows.
 
 use minijinja::syntax::SyntaxConfig;
@@ -79,7 +80,7 @@ impl Template {
     }
 }
 
-/// Whether the template raised the error, has used up its fuel, or failed otherwise, at which line.
+/// Whether the template raised the error, ran out of fuel, or failed otherwise, and at which line.
 fn fault(error: &Error) -> ChatError {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     for cause in causes {

@@ -5,7 +5,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::python::indent_text;
 
-/// Depth of nested lists and dicts that can be printed.
+/// Max depth of nested lists and dicts that can be printed.
 const MAX_DEPTH: usize = 100;
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
@@ -60,7 +60,7 @@ struct Writer<'w, 's, 'e> {
     key_separator: String,
     sort_keys: bool,
     out: String,
-    /// Bytes of `out` that fuel was taken for.
+    /// Bytes of `out` already charged.
     charged: usize,
 }
 
@@ -134,7 +134,7 @@ impl Writer<'_, '_, '_> {
     }
 }
 
-/// What neither holds others nor is a text.
+/// A value that is neither a container nor a text.
 fn scalar(value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::None => Ok("null".to_owned()),
@@ -152,7 +152,7 @@ fn key_text(key: &Value) -> Result<String, Error> {
     if key.kind() == ValueKind::String { Ok(key.to_string()) } else { scalar(key) }
 }
 
-/// An error where a value to be printed is nested deeper than [`MAX_DEPTH`].
+/// Fails if a value to be printed is nested deeper than [`MAX_DEPTH`].
 pub(super) fn check_depth(depth: usize) -> Result<(), Error> {
     match depth > MAX_DEPTH {
         true => Err(Error::new(ErrorKind::OutOfFuel, "it prints a list or dict nested too deeply")),

@@ -68,7 +68,7 @@ fn string_method(state: &mut State, text: &str, name: &str, args: &[Value]) -> R
             }
         }
         "find" | "rfind" | "startswith" | "endswith" if args.len() > 1 => in_range(state, text, name, args)?,
-        // minijinja writes a wide field before it charges for it
+        // minijinja writes a wide field before charging for it
         "format" if text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 3) => {
             return Err(invalid("format: a field is wider than 999"));
         }

@@ -1,4 +1,4 @@
-//! The families by what distinguishes them, as data: the keys that a family reads, and transformers' defaults for absent ones.
+//! The families' differences, as data: the keys that a family reads, and transformers' defaults for absent ones.
 
 use super::{FamilyTraits, Norms, QkNorm};
 use serde_json::{Value, json};
@@ -9,8 +9,8 @@ pub(super) struct Family {
     pub architecture: &'static str,
     /// In `text_config` of a multimodal checkpoint.
     pub model_type: &'static str,
-    /// Keys of `config.json` besides [`COMMON`], with the values of absent ones, those of transformers' config class; `null`: there is
-    /// none, as of sizes that every checkpoint has. All other keys are ignored, as in transformers.
+    /// Keys of `config.json` besides [`COMMON`], with the defaults of absent ones in transformers' config class; `null`: no
+    /// default, as for sizes that every checkpoint has. All other keys are ignored, as in transformers.
     pub keys: fn() -> Value,
     /// Settings that no key changes.
     pub fixed: fn() -> Value,
@@ -19,23 +19,23 @@ pub(super) struct Family {
     pub scaled_embedding: bool,
     /// q, k and v have a bias whatever `attention_bias` is, and o has none.
     pub qkv_bias: bool,
-    /// `hidden_act: gelu` stands for its tanh form.
+    /// `hidden_act: gelu` means its tanh form.
     pub gelu_is_tanh: bool,
     pub slides: Slides,
     /// The last layer never slides.
     pub last_is_full: bool,
-    /// Sliding layers have a rotary table of their own.
+    /// Sliding layers have their own rotary table.
     pub local_rope: bool,
 }
 
-/// A function that makes these settings.
+/// A function that returns these settings.
 macro_rules! settings {
     ($settings:tt) => {
         || json!($settings)
     };
 }
 
-/// Sliding layers without `layer_types`.
+/// Which layers slide if there is no `layer_types`.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Slides {
     Never,
@@ -214,7 +214,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         architecture: "Gemma3ForCausalLM",
         model_type: "gemma3_text",
-        // published multimodal checkpoints leave out even sizes
+        // published multimodal checkpoints omit even sizes
         keys: settings!({
             "max_position_embeddings": 131072, "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
             "head_dim": 256, "query_pre_attn_scalar": 256, "hidden_activation": "gelu_pytorch_tanh",
@@ -311,7 +311,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Multimodal checkpoints whose text model is one of [`FAMILIES`], with the `model_type` of a `text_config` without one.
+/// Multimodal checkpoints whose text model is one of [`FAMILIES`], with the `model_type` to use if `text_config` has none.
 pub(super) const MULTIMODAL: &[(&str, &str)] = &[
     ("Gemma3ForConditionalGeneration", "gemma3_text"),
     ("Gemma4ForConditionalGeneration", "gemma4_text"),

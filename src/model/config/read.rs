@@ -1,4 +1,4 @@
-//! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
+//! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] built from them.
 
 mod per_layer;
 mod rope;
@@ -16,7 +16,7 @@ use std::path::Path;
 const CONFIG: &str = "config.json";
 
 impl ModelSpec {
-    /// Reads `config.json` and, where there is one, `generation_config.json`.
+    /// Reads `config.json` and, if present, `generation_config.json`.
     ///
     /// # Errors
     /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
@@ -37,7 +37,7 @@ impl ModelSpec {
         Ok(spec)
     }
 
-    /// Of a `config.json` that is no file, such as that of a published shape.
+    /// From a `config.json` that is not a file, such as that of a published shape.
     ///
     /// # Errors
     /// As [`ModelSpec::from_folder`].
@@ -45,7 +45,7 @@ impl ModelSpec {
         ModelSpec::of_config(Path::new(CONFIG), config)
     }
 
-    /// The settings of `config.json` alone; errors name it by `path`.
+    /// The settings of `config.json` alone; errors refer to it as `path`.
     fn of_config(path: &Path, config: &Value) -> Result<Self, ModelError> {
         let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
         let (architecture, family) = family(&typed::<Named>(path, config)?).map_err(error)?;
@@ -78,9 +78,9 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
     Ok((name.clone(), family))
 }
 
-/// The keys that the family reads, of `text_config` where there is one, or else its defaults.
+/// The keys that the family reads, from `text_config` if present, or else its defaults.
 fn settings(tree: &Value, family: &Family) -> Value {
-    /// Of the whole model, where both have the key.
+    /// Taken from the whole model if both have the key.
     const OUTER: [&str; 2] = ["tie_word_embeddings", "eos_token_id"];
     let text = tree.get("text_config").unwrap_or(tree);
     let found = |key: &str| {
@@ -109,7 +109,7 @@ fn typed<T: DeserializeOwned>(path: &Path, tree: &Value) -> Result<T, ModelError
     })
 }
 
-/// One id or a list of them; whatever is no id (transformers writes -1, for example) is passed over.
+/// One id or a list of them; anything that is not an id (transformers writes -1, for example) is skipped.
 #[derive(Default, Deserialize)]
 #[serde(from = "Value")]
 struct TokenIds(Vec<u32>);
@@ -216,12 +216,12 @@ struct Config {
     partial_rotary_factor: Option<Positive>,
     original_max_position_embeddings: Option<Positive>,
     rope_scaling: Option<Rope>,
-    /// transformers 5: one table, or one by layer type.
+    /// transformers 5: one table, or one per layer type.
     rope_parameters: Option<Rope>,
     no_rope_layers: Option<Vec<u32>>,
     no_rope_layer_interval: Option<Size>,
     layer_types: Option<Vec<LayerType>>,
-    /// A flag, or whose attention: "vision" is that of images alone.
+    /// A flag, or the kind of attention: "vision" means that of images only.
     use_bidirectional_attention: Option<Value>,
     global_head_dim: Option<Size>,
     num_global_key_value_heads: Option<Size>,
@@ -249,7 +249,7 @@ struct Config {
     linear_key_head_dim: Option<Size>,
     linear_value_head_dim: Option<Size>,
     linear_conv_kernel_dim: Option<Size>,
-    // some write 0 or -1 where they do not use it
+    // some configs that do not use it contain 0 or -1
     sliding_window: Option<Value>,
     use_sliding_window: Option<bool>,
     sliding_window_pattern: Option<Size>,
@@ -269,7 +269,7 @@ enum LayerType {
     Linear,
 }
 
-/// One table as it is written, or (of `rope_parameters`) one for each layer type.
+/// One table as written, or (for `rope_parameters`) one per layer type.
 #[derive(Clone, Default, Deserialize)]
 struct Rope {
     full_attention: Option<Box<Rope>>,
@@ -294,10 +294,10 @@ struct Rope {
     llama_4_scaling_beta: Option<Positive>,
 }
 
-/// The deepest models have some hundred layers; each is allocated before the weights show whether they are there.
+/// The deepest models have some hundred layers; each is allocated before the weights can show whether it exists.
 const MAX_LAYERS: usize = 4096;
 
-/// Of a delta net's sizes, whose products are then far from overflow.
+/// Max of a delta net's sizes, whose products are then far from overflow.
 const MAX_DELTA_SIZE: usize = 1 << 16;
 
 /// A key, and what is wrong with its value.
@@ -420,7 +420,7 @@ impl Config {
         Ok(Some(net))
     }
 
-    /// Of layers with this `head_dim` and the model's number of key/value heads.
+    /// Layers with this `head_dim` and the model's number of key/value heads.
     fn layers(
         &self,
         family: &Family,

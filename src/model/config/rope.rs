@@ -1,4 +1,4 @@
-//! Rotary positions: the scalings of `rope_parameters` and the frequencies that they give.
+//! Rotary positions: the scalings of `rope_parameters` and the resulting frequencies.
 
 use std::f64::consts::PI;
 
@@ -17,8 +17,8 @@ pub enum RopeScaling {
         high_freq_factor: f32,
         original_max_position_embeddings: f32,
     },
-    /// YaRN (arXiv 2309.00071): a ramp over the pairs, from those that turn `beta_fast` times in the trained context (kept) to those
-    /// that turn `beta_slow` times (divided by the factor).
+    /// YaRN (arXiv 2309.00071): a ramp over the pairs, from those that rotate `beta_fast` times in the trained context (kept) to
+    /// those that rotate `beta_slow` times (divided by the factor).
     Yarn {
         factor: f32,
         beta_fast: f32,
@@ -27,18 +27,18 @@ pub enum RopeScaling {
         /// Whether the ramp begins and ends at whole pairs.
         truncate: bool,
     },
-    /// LongRoPE (arXiv 2402.13753) within the trained context: a divisor for every pair, `short_factor`.
+    /// LongRoPE (arXiv 2402.13753) within the trained context: one divisor per pair, `short_factor`.
     LongRope {
         short_factor: Vec<f32>,
     },
-    /// The first `pairs` turn, as in heads that turn whole, divided by the factor; the others do not.
+    /// The first `pairs` rotate as in fully rotated heads, divided by the factor; the rest do not rotate.
     Proportional {
         pairs: usize,
         factor: f32,
     },
 }
 
-/// One rotary table; layers name it by index.
+/// One rotary table; layers refer to it by index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// `rope_theta`
@@ -46,13 +46,13 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
     /// Factor on cosines and sines (`attention_factor`).
     pub attention_factor: f32,
-    /// Components of a head that turn, head_dim · `partial_rotary_factor`; 0 in a layer without positions.
+    /// Components of a head that rotate, head_dim · `partial_rotary_factor`; 0 in a layer without positions.
     pub rotary_dim: usize,
 }
 
-/// The rotation of one table: at position p, pair i of a head turns by p · frequency_i.
+/// The rotation of one table: at position p, pair i of a head rotates by p · frequency_i.
 pub struct Rotation {
-    /// `[head_dim / 2]`; 0: the pair does not turn.
+    /// `[head_dim / 2]`; 0: the pair does not rotate.
     pub frequencies: Vec<f32>,
     attention_factor: f64,
 }
@@ -124,8 +124,8 @@ impl RopeSpec {
     }
 }
 
-/// Order of a head's components in which those that turn together are head_dim / 2 apart, as where all turn: entry i is the
-/// place of component i in the published order, in which the first `rotary_dim` turn, in pairs `rotary_dim` / 2 apart.
+/// Order of a head's components in which those that rotate together are head_dim / 2 apart, as if all rotated: entry i is the index
+/// of component i in the published order, in which the first `rotary_dim` rotate, in pairs `rotary_dim` / 2 apart.
 pub fn head_order(head_dim: usize, rotary_dim: usize) -> Vec<usize> {
     let (turning, still) = (rotary_dim / 2, (head_dim - rotary_dim) / 2);
     let half = |h: usize| (h * turning..(h + 1) * turning).chain(rotary_dim + h * still..rotary_dim + (h + 1) * still);

@@ -10,7 +10,7 @@ use tokenizers::AddedToken;
 
 use super::{TokenizerError, read_json};
 
-/// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is not there.
+/// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is missing.
 #[derive(Debug, Deserialize)]
 pub(crate) struct TokenizerConfig {
     /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
@@ -51,8 +51,8 @@ impl TryFrom<Value> for Token {
 }
 
 impl TokenizerConfig {
-    /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. Of tokens in both,
-    /// the older file's count, as in transformers, unless the newer one lists all added tokens.
+    /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. For tokens in
+    /// both, the older file takes precedence, as in transformers, unless the newer one lists all added tokens.
     pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
         let tree = read_object(&path)?;
@@ -91,7 +91,7 @@ fn wrong(path: &Path, field: &str, message: String) -> TokenizerError {
     TokenizerError::Field { path: path.to_owned(), field: field.to_owned(), message }
 }
 
-/// The beginning of a value that should not be there, for error messages.
+/// The beginning of an unexpected value, for error messages.
 pub(crate) fn shortened(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

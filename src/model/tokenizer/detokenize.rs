@@ -1,9 +1,9 @@
 //! From tokens to text with the tokens kept apart.
 //!
-//! `tokenizer.json` describes its decoder as steps over the list of all tokens, and the step that joins them forgets
-//! which token wrote what. [`Plan`] holds the same steps, split into those on one token and the one that
-//! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream. By
-//! hand, since the `DecodeStream` of `tokenizers` has no byte ranges.
+//! `tokenizer.json` describes its decoder as steps over the list of all tokens, and the step that joins them loses
+//! track of which token wrote what. [`Plan`] holds the same steps, split into per-token ones and the one that joins,
+//! so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream.
+//! Hand-written, since the `DecodeStream` of `tokenizers` has no byte ranges.
 
 use std::ops::{Deref, Range};
 
@@ -13,16 +13,16 @@ use tokenizers::decoders::DecoderWrapper;
 use super::super::boundary::caught;
 use super::{Tokenizer, TokenizerError};
 
-/// The steps from tokens to a text.
+/// How tokens are joined into a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Join {
     /// No decoder: tokens with a space between them.
     Spaces,
-    /// The tokens' texts one after the other.
+    /// The tokens' texts, concatenated.
     Text,
-    /// As `Text`, but tokens `<0xNN>` are bytes. A run of them that is no UTF-8 is one U+FFFD a byte.
+    /// Like `Text`, but tokens `<0xNN>` are bytes. A run of them that is not valid UTF-8 is one U+FFFD per byte.
     ByteRuns,
-    /// Tokens spell bytes in the alphabet of byte-level BPE; U+FFFD where the bytes are no UTF-8.
+    /// Tokens spell bytes in the alphabet of byte-level BPE; U+FFFD where the bytes are not valid UTF-8.
     Bytes,
 }
 
@@ -31,7 +31,7 @@ enum Join {
 pub(super) struct Plan {
     per_token: Vec<DecoderWrapper>,
     join: Join,
-    /// Character and how many of it at most are taken from the start of the joined text.
+    /// A character, and the max number of it stripped from the start of the joined text.
     strip: Option<(char, usize)>,
 }
 
@@ -45,7 +45,7 @@ impl Plan {
     /// Sorts the steps of `decoder`.
     ///
     /// # Errors
-    /// The name of a step that has no place here: it looks beyond one token, or follows the join.
+    /// The name of an unsupported step: it looks beyond one token, or follows the join.
     pub fn new(decoder: Option<&DecoderWrapper>) -> Result<Self, String> {
         let mut plan = Self { per_token: Vec::new(), join: Join::Spaces, strip: None };
         let Some(decoder) = decoder else {
@@ -100,7 +100,7 @@ impl Plan {
 
     /// The bytes of `token` at the `start` of a text, or after other tokens; see [`Tokenizer::token_bytes`].
     pub fn bytes(&self, token: &str, start: bool) -> Result<Vec<u8>, TokenizerError> {
-        // steps tell the first token from the others, whatever those are
+        // steps only distinguish the first token from the rest
         let mut bytes = match self.piece(token, (!start).then_some("a"))? {
             Piece::Bytes(bytes) => bytes,
             Piece::Text(text) => text.into_bytes(),
@@ -111,7 +111,7 @@ impl Plan {
         Ok(bytes)
     }
 
-    /// Bytes that are taken from the start of a text, of at most `max` characters.
+    /// Bytes stripped from the start of a text, at most `max` characters.
     fn stripped(&self, text: &[u8], max: usize) -> usize {
         let content = self.strip.map_or_else(String::new, |(content, _)| content.to_string());
         let parts = text.chunks(content.len().max(1)).take(max);
@@ -184,9 +184,9 @@ impl Plan {
 
 /// Text as it is written, one token at a time.
 ///
-/// The texts of [`push`](Self::push) and [`finish`](Self::finish), put together, are
-/// [`Tokenizer::decode_with_offsets`]'s text. (One exception: where a run of `<0xNN>` tokens is in the end no UTF-8,
-/// the characters in it that were complete are already out, while the whole run decodes to U+FFFD.)
+/// Concatenated, the texts of [`push`](Self::push) and [`finish`](Self::finish) are
+/// [`Tokenizer::decode_with_offsets`]'s text. (One exception: if a run of `<0xNN>` tokens turns out not to be valid
+/// UTF-8, the characters in it that were complete have already been emitted, while the whole run decodes to U+FFFD.)
 pub struct TextStream<T> {
     /// A reference to a tokenizer, or an owner of it.
     pub(crate) tokenizer: T,
@@ -206,7 +206,7 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     /// The text that `id` completes: nothing while a character is incomplete, never half of one.
     ///
     /// # Errors
-    /// [`TokenizerError::UnknownId`] for an id outside the vocabulary; the stream is then as before the call.
+    /// [`TokenizerError::UnknownId`] for an id outside the vocabulary; the stream is then unchanged.
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
         let token = self.tokenizer.token_text(id)?;
         let mut out = String::new();
@@ -224,7 +224,7 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
         Ok(self.strip(out))
     }
 
-    /// The held-back rest: empty, or U+FFFD where the sequence ends within a character.
+    /// The held-back rest: empty, or U+FFFD if the sequence ends within a character.
     pub fn finish(mut self) -> String {
         let mut out = String::new();
         self.release(&mut out, true);
@@ -251,20 +251,19 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
 
     fn strip(&mut self, mut out: String) -> String {
         let cut = self.tokenizer.plan.stripped(out.as_bytes(), self.strip_left);
-        // what follows other characters stays
+        // only leading characters are stripped
         self.strip_left = if cut == out.len() { self.strip_left - out.chars().count() } else { 0 };
         out.split_off(cut)
     }
 }
 
-/// transformers' `clean_up_tokenization`: takes back spaces that old tokenizers put before punctuation and
-/// contractions.
+/// transformers' `clean_up_tokenization`: removes spaces that old tokenizers put before punctuation and contractions.
 pub(super) fn clean_up(text: &str) -> String {
     const SPACED: [&str; 10] = [" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"];
     SPACED.iter().fold(text.to_string(), |text, from| text.replace(from, from.trim()))
 }
 
-/// Sequences of sequences as one list.
+/// Flattens nested sequences into one list.
 fn flatten<'d>(decoder: &'d DecoderWrapper, steps: &mut Vec<&'d DecoderWrapper>) {
     match decoder {
         DecoderWrapper::Sequence(sequence) => sequence.get_decoders().iter().for_each(|d| flatten(d, steps)),
@@ -272,7 +271,7 @@ fn flatten<'d>(decoder: &'d DecoderWrapper, steps: &mut Vec<&'d DecoderWrapper>)
     }
 }
 
-/// The name `tokenizer.json` has for a step.
+/// The name of a step in `tokenizer.json`.
 fn step_name(step: &DecoderWrapper) -> String {
     let json = serde_json::to_value(step).unwrap_or_default();
     json.get("type").and_then(|t| t.as_str()).map_or_else(|| "of unknown type".to_string(), str::to_string)
@@ -293,8 +292,8 @@ fn byte_level(token: String) -> Vec<u8> {
     }
 }
 
-/// The alphabet of byte-level BPE (GPT-2): printable Latin-1 bytes are themselves, the other 68 are, in order, the
-/// characters from U+0100.
+/// The alphabet of byte-level BPE (GPT-2): printable Latin-1 bytes are themselves, the other 68 map, in order, to the
+/// characters from U+0100 on.
 pub(crate) fn byte_of_char(c: char) -> Option<u8> {
     match c as u32 {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),

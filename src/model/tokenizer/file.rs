@@ -1,5 +1,5 @@
-//! `tokenizer.json`, checked before the library gets it: the library takes lengths and patterns as they come, and some
-//! of a few kilobytes would make it fill the memory or never end.
+//! `tokenizer.json`, checked before it is passed to the library, which takes lengths and patterns as they come: some of a
+//! few kilobytes would make it exhaust memory or never terminate.
 
 use fancy_regex::Expr;
 use serde::Deserialize;
@@ -10,15 +10,15 @@ use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer, TokenizerImpl,
 };
 
-/// Bytes of all added tokens; published models have up to some 4 million.
+/// Max bytes of all added tokens; published models have up to some 4 million.
 const MAX_ADDED: usize = 8 << 20;
-/// Bytes of one added token, and of one of a vocabulary that becomes a tree.
+/// Max bytes of one added token, and of one in a vocabulary that becomes a tree.
 const MAX_TOKEN: usize = 1024;
-/// Items of a list, and bytes of a text, in the parts around the model.
+/// Max items of a list, and bytes of a text, in the parts around the model.
 const MAX_ITEMS: usize = 1000;
 const MAX_TEXT: usize = 1000;
 const MAX_PATTERN: usize = 10_000;
-/// Parts of a pattern when what is repeated is written out.
+/// Max parts of a pattern with its repetitions expanded.
 const MAX_PATTERN_PARTS: usize = 20_000;
 /// Max growth of a text.
 const MAX_GROWTH: usize = 1000;
@@ -35,12 +35,11 @@ struct File<M> {
     model: M,
 }
 
-/// The tokenizer of a file, without its truncation and padding. Almost all are of the BPE kind and are read as such at
-/// once: a model of any kind goes through a tree of the whole vocabulary, which takes longer than all else of a program's
-/// start.
+/// The tokenizer of a file, without its truncation and padding. Almost all are BPE and are read as such directly: a model
+/// of any kind goes through a tree of the whole vocabulary, which takes longer than the rest of the program's startup.
 ///
 /// # Errors
-/// A file that is no tokenizer, or would take more than any tokenizer should.
+/// A file that is not a tokenizer, or would take more resources than any tokenizer should.
 pub(super) fn read(json: &[u8]) -> Result<Tokenizer, String> {
     match serde_json::from_slice::<File<BPE>>(json) {
         Ok(file) => build(file, Into::into),
@@ -71,7 +70,7 @@ fn build<M>(file: File<M>, model: impl FnOnce(M) -> ModelWrapper) -> Result<Toke
     Ok(tokenizer)
 }
 
-/// Adds all of these at once: after each call the library builds its table of all added tokens.
+/// Adds all of these in one call: after each call the library rebuilds its table of all added tokens.
 pub(super) fn add_tokens(tokenizer: &mut Tokenizer, tokens: Vec<AddedToken>) -> Result<(), String> {
     if let Some(token) = tokens.iter().find(|token| token.content.len() > MAX_TOKEN) {
         let (begins, n) = (token.content.chars().take(20).collect::<String>(), token.content.len());
@@ -85,7 +84,7 @@ pub(super) fn add_tokens(tokenizer: &mut Tokenizer, tokens: Vec<AddedToken>) -> 
     Ok(())
 }
 
-/// A vocabulary of texts, or of texts and scores: the latter become a tree with a level a byte.
+/// A vocabulary of texts, or of texts and scores: the latter become a tree with one level per byte.
 fn check_vocabulary(model: &Value) -> Result<(), String> {
     let tokens = model.get("vocab").and_then(Value::as_array).into_iter().flatten();
     let longest = tokens.filter_map(|entry| entry.get(0)?.as_str()).map(str::len).max().unwrap_or(0);
@@ -107,7 +106,7 @@ fn part<T: for<'de> Deserialize<'de>>(name: &str, value: Option<Value>) -> Resul
     T::deserialize(value).map(Some).map_err(|e| wrong(e.to_string()))
 }
 
-/// Looks through a part; `growth` is multiplied by what each step may make of one byte.
+/// Checks a part; `growth` is multiplied by the max bytes that each step may produce from one.
 fn check(value: &Value, growth: &mut usize) -> Result<(), String> {
     match value {
         Value::String(text) if text.len() > MAX_TEXT => {
@@ -134,7 +133,7 @@ fn check(value: &Value, growth: &mut usize) -> Result<(), String> {
     }
 }
 
-/// Max bytes that a step makes of one.
+/// Max bytes that a step produces from one.
 fn growth_of(step: &Value) -> usize {
     let content = step.get("content").and_then(Value::as_str).map_or(0, str::len);
     let pattern = step.get("pattern");
@@ -144,7 +143,7 @@ fn growth_of(step: &Value) -> usize {
         (Some("Replace"), Some(pattern), _) => {
             content.div_ceil(pattern.len().max(1)).max(1) + usize::from(pattern.is_empty())
         }
-        // a pattern that matches nothing adds to each character
+        // a pattern that matches the empty string adds to each character
         (Some("Replace"), _, Some(pattern)) => {
             let adds = !regex::Regex::new(pattern).is_ok_and(|pattern| !pattern.is_match(""));
             content.max(1) + usize::from(adds && content > 0)
@@ -166,8 +165,8 @@ fn check_template(step: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// A charsmap of SentencePiece, in base64: the size of a trie, the trie, and texts that end in a zero. Returns the
-/// length of the longest text.
+/// A SentencePiece charsmap, in base64: the size of a trie, the trie, and zero-terminated texts. Returns the length of
+/// the longest text.
 fn check_charsmap(text: &str) -> Result<usize, String> {
     let bytes = base64::decode(text).map_err(|_| "precompiled_charsmap: not base64")?;
     let (size, rest) = bytes.split_first_chunk::<4>().ok_or("precompiled_charsmap: too short")?;
@@ -178,8 +177,8 @@ fn check_charsmap(text: &str) -> Result<usize, String> {
     Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0))
 }
 
-/// Rejects patterns that are huge when written out or take time exponential in the text: a repetition
-/// within a repetition, where the pattern needs backtracking.
+/// Rejects patterns that are huge when expanded or take time exponential in the text: a repetition within a repetition,
+/// if the pattern needs backtracking.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.len() > MAX_PATTERN {
         return Err(format!("a pattern of {} bytes, expected at most {MAX_PATTERN}", pattern.len()));
@@ -198,12 +197,12 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
 /// What matching a part of a pattern may cost.
 #[derive(Default)]
 struct Cost {
-    /// Parts when repetitions are written out.
+    /// Parts with repetitions expanded.
     parts: usize,
-    /// Something repeats without a limit; and within such a repetition something else does.
+    /// Something repeats without a limit; and within such a repetition something else does, too.
     repeats: bool,
     nested: bool,
-    /// It is not what finite automata match.
+    /// Finite automata cannot match it.
     backtracks: bool,
 }
 
@@ -241,7 +240,7 @@ fn cost(part: &Expr) -> Cost {
 mod tests {
     use super::*;
 
-    /// Patterns of published tokenizers in kind, and hostile ones.
+    /// Patterns like those of published tokenizers, and hostile ones.
     #[test]
     fn patterns() {
         for pattern in [
@@ -263,7 +262,7 @@ mod tests {
         ] {
             assert!(check_pattern(pattern).is_err(), "{pattern}");
         }
-        // nonsense is the library's to refuse
+        // nonsense is left for the library to reject
         for pattern in ["", "(", ")", "[", "{", "a{", "a{3", "\\", "[^", "a{,}", "a{x}"] {
             assert_eq!(check_pattern(pattern), Ok(()), "{pattern}");
         }

@@ -13,16 +13,16 @@ pub struct DeltaNetWeights<M = Weight, V = Vec<f32>> {
     /// `[num_value_heads]`, both
     pub a_log: V,
     pub dt_bias: V,
-    /// Of queries, keys and values, `[conv_kernel_dim, components]`: the last row is the token's own.
+    /// For queries, keys and values, `[conv_kernel_dim, components]`: the last row is the token's own.
     pub conv: [V; 3],
-    /// `[value_head_dim]`: the norm of each head's output; nothing is added to it.
+    /// `[value_head_dim]`: the norm of each head's output; it has no offset.
     pub norm: V,
 }
 
-/// The part of [`LayerWeights`] in attention's place: q, k, v, o, the gate, and the rest of a delta net.
+/// The part of [`LayerWeights`] that replaces attention: q, k, v, o, the gate, and the rest of a delta net.
 pub(super) type Mixer = (Weight, Option<Weight>, Option<Weight>, Weight, Option<Weight>, Option<DeltaNetWeights>);
 
-/// Those of the layer whose tensors have `name` before them.
+/// From the layer whose tensor names start with `name`.
 pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: usize) -> Result<Mixer, ModelError> {
     let matrix = |part: &str, rows, width| index.matrix(&format!("{name}.{part}.weight"), rows, width);
     let vector = |part: &str, len| index.vector(&format!("{name}.{part}"), &[len]);
@@ -50,7 +50,7 @@ pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: 
 }
 
 impl LayerWeights {
-    /// The matrices that stay in their file's type: a router, a shared expert's gate, and those of a delta net's rates.
+    /// The matrices kept in their file's type: a router, a shared expert's gate, and those of a delta net's rates.
     pub fn small(&self) -> impl Iterator<Item = &Weight> {
         let gate = self.shared_expert.iter().map(|(_, gate)| gate);
         self.router.iter().chain(gate).chain(self.delta_net.iter().flat_map(|net| [&net.a, &net.b]))

@@ -1,18 +1,18 @@
-//! The weights of a dense feed-forward network beside a layer's experts, as Gemma 4's mixtures have it.
+//! The weights of a dense feed-forward network next to a layer's experts, as in Gemma 4's mixtures.
 
 use super::{Expert, TensorIndex, Weight};
 use crate::model::ModelError;
 
 /// A layer's feed-forward block is then norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))), where h is the normed x that
-/// other layers' networks get, and the router gets a norm of x of its own.
+/// other layers' networks receive, and the router receives its own norm of x.
 #[derive(Clone, Debug)]
 pub struct DenseBeside<M = Weight, V = Vec<f32>> {
     pub network: Expert<M>,
-    /// `[hidden_size]`, of its output.
+    /// `[hidden_size]`, for its output.
     pub post_norm: V,
-    /// `[hidden_size]`, of the router's input: the published scale / √hidden_size.
+    /// `[hidden_size]`, for the router's input: the published scale / √hidden_size.
     pub router_norm: V,
-    /// `[hidden_size]`, of the experts' input and of their sum.
+    /// `[hidden_size]`, for the experts' input and for their sum.
     pub expert_norm: V,
     pub post_expert_norm: V,
     /// s: `[num_experts]`
@@ -20,7 +20,7 @@ pub struct DenseBeside<M = Weight, V = Vec<f32>> {
 }
 
 impl DenseBeside {
-    /// That of the layer whose tensors have `name` before them; `offset` is what a norm adds to its weights.
+    /// From the layer whose tensor names start with `name`; `offset` is what a norm adds to its weights.
     pub(super) fn read(
         index: &TensorIndex,
         name: &str,

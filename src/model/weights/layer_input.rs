@@ -1,4 +1,4 @@
-//! The weights of per-layer embeddings: those of the model, which make the layers' inputs, and those of a layer, which adds its own.
+//! The weights of per-layer embeddings: the model's, which compute the layers' inputs, and each layer's, which add its own.
 
 use super::{TensorIndex, Weight};
 use crate::model::config::LayerInputSpec;
@@ -9,9 +9,9 @@ use crate::model::{ModelError, ModelSpec};
 pub struct LayerInputs<M = Weight, V = Vec<f32>> {
     /// `[vocab_size_per_layer_input, layers · d]`
     pub embedding: M,
-    /// `[layers · d, hidden_size]`, of the token's embedding.
+    /// `[layers · d, hidden_size]`, applied to the token's embedding.
     pub projection: M,
-    /// `[d]`, of each layer's part of the projection.
+    /// `[d]`, for each layer's part of the projection.
     pub norm: V,
 }
 
@@ -20,7 +20,7 @@ pub struct LayerInputs<M = Weight, V = Vec<f32>> {
 pub struct LayerInput<M = Weight, V = Vec<f32>> {
     /// `[d, hidden_size]`
     pub gate: M,
-    /// The transpose.
+    /// The transposed shape.
     pub projection: M,
     /// `[hidden_size]`
     pub norm: V,
@@ -39,7 +39,7 @@ impl LayerInputs {
 }
 
 impl LayerInput {
-    /// That of the layer whose tensors have `name` before them.
+    /// From the layer whose tensor names start with `name`.
     pub(super) fn read(
         index: &TensorIndex,
         name: &str,

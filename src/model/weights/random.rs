@@ -1,11 +1,11 @@
-//! Weights that no file holds: uniform random numbers, in ranges that keep activations finite.
+//! Weights that are in no file: uniform random values, in ranges that keep activations finite.
 
 use super::{DType, PREFIXES, Source, TensorIndex, Weight, copy};
 use crate::model::{ModelError, ModelSpec, Weights};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
-/// A generator of numbers (xorshift).
+/// A random number generator (xorshift).
 pub struct Noise(u64);
 
 impl Noise {
@@ -29,7 +29,7 @@ impl Noise {
     }
 }
 
-/// Rounds a tensor's numbers, by its name, in rows of some length; returns the type that holds them.
+/// Rounds a tensor's values, given its name and the length of its rows; returns the type that holds them.
 type Rounding = dyn Fn(&str, usize, &mut [f32]) -> DType;
 
 /// A source of tensors of any name and shape.
@@ -54,32 +54,32 @@ impl RandomTensors {
     }
 }
 
-/// Centre and half width of a tensor's random numbers; `norm_offset` is what the model adds to norm weights. After a norm a product
-/// has the deviation `gain`.
+/// Center and half width of a tensor's random values; `norm_offset` is what the model adds to norm weights. A product of normed
+/// inputs has the standard deviation `gain`.
 pub fn range(name: &str, shape: &[usize], norm_offset: f32) -> (f32, f32) {
     let part = name.trim_end_matches(".weight").rsplit('.').next().unwrap_or_default();
-    // a uniform variable's deviation is its half width / √3
+    // a uniform variable's standard deviation is its half width / √3
     let product = |gain: f32| (0.0, gain * (3.0 / shape.last().map_or(1.0, |width| *width as f32)).sqrt());
     match part {
-        // logits with deviation 3: the likeliest token is likely, as in a language model, but not certain
+        // logits with standard deviation 3: the most probable token is likely, as in a language model, but not certain
         "embed_tokens" | "lm_head" => product(3.0),
-        // attention scores with deviation 3: heads of low and of high entropy
+        // attention scores with standard deviation 3: heads of low and of high entropy
         "q_proj" | "k_proj" if shape.len() == 2 => product(1.7),
         "bias" | "conv1d" => (0.0, 0.5),
         "A_log" | "dt_bias" => (0.0, 1.0),
         _ if shape.len() > 1 => product(1.0),
-        // the norm of a delta net's output, scales, and norms to whose weights nothing is added
+        // the norm of a delta net's output, scales, and norms without an offset
         _ if name.contains("linear_attn") || part.contains("scal") => (1.0, 0.1),
         _ => (1.0 - norm_offset, 0.1),
     }
 }
 
 impl Weights {
-    /// Random weights for a model, the same for the same names. `rounding` gets each tensor's name, the length of its rows and its
-    /// numbers, and returns its type.
+    /// Random weights for a model, the same for the same names. `rounding` receives each tensor's name, the length of its rows and
+    /// its values, and returns its type.
     ///
     /// # Errors
-    /// Those of a model that contradicts itself.
+    /// Those of an inconsistent model.
     pub fn random(
         spec: &ModelSpec,
         rounding: impl Fn(&str, usize, &mut [f32]) -> DType + 'static,

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// Content of the last closed, non-empty box, without the whitespace at its ends.
+/// Content of the last closed, non-empty box, without surrounding whitespace.
 ///
-/// One pass with a stack of the open braces, so that a text of nothing but unclosed boxes costs no more than any other.
+/// One pass with a stack of open braces, so that a text of nothing but unclosed boxes costs no more than any other.
 pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether it is a box's
@@ -22,7 +22,7 @@ pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
                     open.push((content, true));
                     at = content;
                 } else {
-                    // `\{` is no brace; but of `\\boxed` only the first backslash is skipped.
+                    // `\{` is not a brace; but for `\\boxed` only the first backslash is skipped.
                     at += if box_opened_at(text, at + 1).is_some() { 1 } else { 2 };
                 }
                 continue;
@@ -44,7 +44,7 @@ pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
     last
 }
 
-/// The content of a box of brackets alone, one of which closes the box too early: `] }` of `\boxed{] }}`.
+/// The content of a box of brackets only, one of which closes the box too early: `] }` in `\boxed{] }}`.
 fn closing_brackets(text: &str, start: usize) -> Option<Range<usize>> {
     let rest = &text[start..];
     let run = &rest[..rest.find(|c| !is_bracket(c)).unwrap_or(rest.len())];
@@ -57,12 +57,12 @@ fn closing_brackets(text: &str, start: usize) -> Option<Range<usize>> {
     closes_early.then(|| start..start + content.len())
 }
 
-/// Whether a character may stand in a sequence of brackets.
+/// Whether a character may occur in a bracket sequence.
 pub(super) fn is_bracket(c: char) -> bool {
     matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ')
 }
 
-/// Start of the content if `\boxed{` or `\fbox{` stands at `at`.
+/// Start of the content if there is a `\boxed{` or `\fbox{` at `at`.
 fn box_opened_at(text: &str, at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
     let after = rest.strip_prefix("\\boxed").or_else(|| rest.strip_prefix("\\fbox"))?;
@@ -70,12 +70,12 @@ fn box_opened_at(text: &str, at: usize) -> Option<usize> {
     Some(text.len() - content.len())
 }
 
-/// Whether a box holds nothing but room for an answer, as in "put it into \boxed{...}".
+/// Whether a box contains only a placeholder for an answer, as in "put it into \boxed{...}".
 pub(super) fn is_blank(content: &str) -> bool {
     content.chars().all(|c| c.is_whitespace() || matches!(c, '.' | '…' | '_'))
 }
 
-/// A range without the whitespace at its ends.
+/// A range without surrounding whitespace.
 pub(super) fn trim(text: &str, range: Range<usize>) -> Range<usize> {
     let inner = &text[range.clone()];
     let start = range.start + (inner.len() - inner.trim_start().len());

@@ -1,4 +1,4 @@
-//! An answer found by a regular expression of one's own.
+//! Finds an answer by a user-supplied regular expression.
 
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ pub struct AnswerPattern {
     matched: AnswerMatch,
 }
 
-/// The match that counts.
+/// Which match counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnswerMatch {
@@ -28,14 +28,14 @@ impl PartialEq for AnswerPattern {
 
 impl AnswerPattern {
     /// # Errors
-    /// The error of the expression, in one line.
+    /// The expression's error, on one line.
     pub fn new(regex: &str, matched: AnswerMatch) -> Result<AnswerPattern, String> {
         let built = RegexBuilder::new(regex).size_limit(1 << 20).build();
         let last_line = |error: regex::Error| error.to_string().lines().last().unwrap_or_default().trim().to_owned();
         Ok(AnswerPattern { regex: built.map_err(last_line)?, matched })
     }
 
-    /// Bytes of the answer, which is never empty.
+    /// Byte range of the answer, never empty.
     pub fn find(&self, text: &str) -> Option<Range<usize>> {
         let mut found = self.regex.captures_iter(text).filter_map(|groups| {
             let range = groups.get(1).or_else(|| groups.get(0))?.range();

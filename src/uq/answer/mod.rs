@@ -1,7 +1,7 @@
-//! The place of the final answer in a response, as bytes of its text and as tokens.
+//! Locates the final answer in a response, as bytes of its text and as tokens.
 //!
-//! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the
-//! text holds an end of thought, [`find_answer`] looks after the last one first, and in the whole text only if nothing is there.
+//! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the text
+//! has an end of thought, [`find_answer`] searches after the last one first, and the whole text only if that fails.
 //!
 //! | step | what counts | [`AnswerRule::Number`] takes | the others take |
 //! |---|---|---|---|
@@ -11,25 +11,25 @@
 //! | 4 | the numbers of the text | the last one | the last one |
 //! | 5 | a text of a single word | — | that word |
 //!
-//! The pieces:
+//! The elements:
 //!
-//! | piece | rule |
+//! | element | rule |
 //! |---|---|
-//! | box content | without the whitespace at its ends; braces nest, `\{` and `\}` do not count; an inner `\text{…}` stays; `...` and `___` are empty; of brackets alone (`\boxed{] }}`), up to the last brace |
-//! | X | ends with its sentence, its line, or after 400 bytes; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it do not belong to it |
-//! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, nothing of it left out but a period at its end; of `x = 5` and `3 + 4 = 7` the number |
-//! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; what follows "because" or a comma and a letter does not count |
-//! | words of X | of `the largest n is 34` what stands after `is`; an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), else X up to "because" and the like |
+//! | box content | trimmed; braces nest, `\{` and `\}` are ignored; an inner `\text{…}` stays; `...` and `___` count as empty; if it is brackets only (`\boxed{] }}`), up to the last brace |
+//! | X | ends with its sentence, its line, or after 400 bytes; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
+//! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, complete except for a final period; for `x = 5` and `3 + 4 = 7`, the number |
+//! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; anything after "because" or after a comma and a letter is ignored |
+//! | words of X | in `the largest n is 34` the part after `is`; an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), otherwise X up to "because" and the like |
 //! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `,\!`, spaces where it cannot be two numbers), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `3:30`, `1e5`, `3 \times 10^5`, `5 million` |
 //! | sign | `-`, `−` or `+` directly before the digits, and not after a digit, a letter, a closing bracket or another sign |
-//! | currency, percent | outside of a number's span, except in `-$5`, where the sign stands before the currency |
-//! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only where there is no other number |
+//! | currency, percent | outside of a number's span, except in `-$5`, where the sign precedes the currency |
+//! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only if there is no other number |
 
 pub(crate) use crate::model::chat::is_space;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// A constant regular expression, its parts joined, compiled on first use.
+/// A constant regular expression, concatenated from its arguments and compiled on first use.
 macro_rules! pattern {
     ($($part:expr),+ $(,)?) => {{
         static PATTERN: std::sync::LazyLock<regex::Regex> =
@@ -64,16 +64,16 @@ pub(crate) const TENS: &str = "twenty thirty forty fifty sixty seventy eighty ni
 pub enum AnswerRule {
     /// The answer is a number (GSM8K).
     Number,
-    /// The answer stands in a `\boxed{…}` and may be anything (MATH, BBH).
+    /// The answer is in a `\boxed{…}` and may be anything (MATH, BBH).
     Boxed,
     /// Nothing is known about the answer.
     Auto,
-    /// The answer is compared as it is written: of `the answer is 20 km` the unit belongs to it.
+    /// The answer is compared as written: in `the answer is 20 km` the unit is part of it.
     Words,
 }
 
 impl AnswerRule {
-    /// The rule that fits a dataset, known by a word of its name: `gsm8k`, `openai/GSM8K`, `math-500`, `bbh`.
+    /// The rule for a dataset, recognised by a word in its name: `gsm8k`, `openai/GSM8K`, `math-500`, `bbh`.
     pub fn for_dataset(dataset: Option<&str>) -> Self {
         let name = dataset.unwrap_or_default().to_lowercase();
         let has = |known: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|word| known.contains(&word));
@@ -87,7 +87,7 @@ impl AnswerRule {
     }
 }
 
-/// Comparison of answers with the right one.
+/// How answers are compared with the correct one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Grader {
@@ -97,17 +97,17 @@ pub enum Grader {
     Math,
     /// By the option's letter.
     Choice,
-    /// As words, whatever their case and punctuation.
+    /// As words, ignoring case and punctuation.
     Exact,
-    /// As words somewhere in the answer, or in the response where no answer is found.
+    /// As words anywhere in the answer, or in the response if no answer is found.
     Contains,
 }
 
 impl Grader {
-    /// Their names.
+    /// The graders' names.
     pub const NAMES: &str = "number, math, choice, exact or contains";
 
-    /// The search for answers that it compares.
+    /// The answer-search rule for this grader.
     pub fn rule(self) -> AnswerRule {
         match self {
             Grader::Number => AnswerRule::Number,
@@ -118,7 +118,7 @@ impl Grader {
     }
 }
 
-/// The search for a response's answer.
+/// How a response's answer is found.
 #[derive(Clone, Copy, Debug)]
 pub enum Finder<'a> {
     Rule(AnswerRule),
@@ -131,21 +131,21 @@ impl From<AnswerRule> for Finder<'_> {
     }
 }
 
-/// In what form an answer was found.
+/// The form in which an answer was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnswerForm {
     /// In a `\boxed{…}` or `\fbox{…}`.
     Boxed,
-    /// After words that announce it, or as the only formula or word of the response.
+    /// After words that announce it, or as the response's only formula or word.
     Phrase,
     /// As the last number.
     Number,
 }
 
-/// The ends of thinking models' thoughts; Gemma 4 has the last one.
+/// End-of-thought markers of reasoning models; Gemma 4 uses the last one.
 pub(crate) const ENDS_OF_THOUGHT: [&str; 2] = ["</think>", "<channel|>"];
 
-/// An answer's place in a text.
+/// An answer's position in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerSpan {
     /// Bytes of the text, on character boundaries and never empty.
@@ -154,7 +154,7 @@ pub struct AnswerSpan {
     pub form: AnswerForm,
 }
 
-/// The answer of a response for the `corrected` and `paper` profiles; found as in the module's table.
+/// The answer of a response for the `corrected` and `paper` profiles, found by the steps in the module's table.
 ///
 /// `text` is the response without the template's end tokens.
 pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
@@ -167,7 +167,7 @@ pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     find_in(text, rule)
 }
 
-/// The steps of the module's table over one text.
+/// The steps of the module's table applied to one text.
 fn find_in(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     let numbers = number::numbers(text);
     let span = |bytes, form| AnswerSpan { bytes, form };

@@ -1,17 +1,17 @@
-//! Numbers as people and models write them.
+//! Numbers as written by people and models.
 
 use regex::Regex;
 use std::ops::Range;
 
 /// A number in a text.
 pub(super) struct Number {
-    /// Sign, digits, separators, decimals; of a compound (`3/4`, `2^{10}`) all of it.
+    /// Sign, digits, separators, decimals; for a compound (`3/4`, `2^{10}`), all of it.
     pub range: Range<usize>,
-    /// Part of a word, an index, an ordinal, a list mark or a version: a number only where there is no other.
+    /// Part of a word, an index, an ordinal, a list mark or a version: a number only if there is no other.
     pub weak: bool,
 }
 
-/// All numbers of a text, in order and disjoint.
+/// All numbers in a text, in order and disjoint.
 pub(super) fn numbers(text: &str) -> Vec<Number> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -25,13 +25,13 @@ pub(super) fn numbers(text: &str) -> Vec<Number> {
     found
 }
 
-/// The last number within a range, weak ones only for want of others.
+/// The last number within a range; weak ones only if there are no others.
 pub(super) fn last_number(numbers: &[Number], within: &Range<usize>) -> Option<Range<usize>> {
     let inside = numbers_in(numbers, within);
     inside.iter().rfind(|number| !number.weak).or_else(|| inside.last()).map(|number| number.range.clone())
 }
 
-/// The number of a range that has exactly one.
+/// The number in a range that contains exactly one.
 pub(super) fn only_number(numbers: &[Number], within: &Range<usize>) -> Option<Range<usize>> {
     let mut strong = numbers_in(numbers, within).iter().filter(|number| !number.weak);
     let only = strong.next()?;
@@ -45,7 +45,7 @@ pub(super) fn numbers_in<'a>(numbers: &'a [Number], within: &Range<usize>) -> &'
     numbers.get(first..end).unwrap_or_default()
 }
 
-/// The value of a decimal digit of the scripts in common use.
+/// The value of a decimal digit in the common scripts.
 pub fn digit(c: char) -> Option<u32> {
     const ZEROS: [u32; 7] = [0x30, 0x660, 0x6f0, 0x966, 0x9e6, 0xe50, 0xff10];
     ZEROS.iter().filter_map(|zero| u32::from(c).checked_sub(*zero)).find(|digit| *digit < 10)
@@ -55,7 +55,7 @@ fn is_digit(c: char) -> bool {
     digit(c).is_some()
 }
 
-/// A letter of a script that separates words by spaces: digits next to a Chinese character are not inside a word.
+/// A letter of a script that separates words by spaces: a digit next to a Chinese character is not inside a word.
 fn is_letter(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase()
 }
@@ -86,7 +86,7 @@ fn next_start(text: &str, from: usize) -> Option<usize> {
     })
 }
 
-/// Whether a decimal point after `before` can be a number's first character (`.5`), not the end of something else.
+/// Whether a decimal point after `before` can start a number (`.5`) rather than end something else.
 fn point_starts_number(before: &str) -> bool {
     before.chars().next_back().is_none_or(|c| !c.is_alphanumeric() && !matches!(c, '.' | ')' | ']' | '}' | '%' | '_'))
 }
@@ -130,7 +130,7 @@ fn integer_end(text: &str, start: usize) -> usize {
     if end == start + first.len() { spaced_end(text, start, end) } else { end }
 }
 
-/// End of the groups that spaces separate: `1 000`, `12 345 678`; of `3 200` and `100 200 300`, the first number's.
+/// End of the space-separated groups: `1 000`, `12 345 678`; for `3 200` and `100 200 300`, the first number's.
 fn spaced_end(text: &str, start: usize, first_end: usize) -> usize {
     let (mut end, mut groups, mut zeros) = (first_end, 0, false);
     while text[end..].starts_with(' ') {
@@ -165,7 +165,7 @@ fn version_end(text: &str, mut at: usize) -> usize {
     }
 }
 
-/// End of the parts of a fraction, ratio, time or date joined to a number: `3/4`, `3:30`, `05/01/2021`.
+/// End of the components of a fraction, ratio, time or date joined to a number: `3/4`, `3:30`, `05/01/2021`.
 fn joined_end(text: &str, mut at: usize) -> usize {
     while let Some(rest) = text[at..].strip_prefix(['/', ':'])
         && starts_with_digit(rest)
@@ -199,7 +199,7 @@ fn mixed_end(text: &str, start: usize, whole: usize) -> Option<usize> {
     (proper && !text[whole + parts[0].len()..].starts_with('/')).then(|| whole + parts[0].len())
 }
 
-/// End of an exponent of ten, `e5` or `\times 10^{5}` or `×10⁵`, at `at`; else `at`.
+/// End of a power-of-ten factor, `e5` or `\times 10^{5}` or `×10⁵`, at `at`; else `at`.
 fn exponent_end(text: &str, at: usize) -> usize {
     let times = pattern!(
         r"^\s*(?:×|\\times|\\cdot|\*|x)\s*10\s*",
@@ -229,7 +229,7 @@ fn half_of_day_end(text: &str, at: usize) -> usize {
     prefix_end(pattern!(r"^(?: ?(?i:[ap]m\b|[ap]\.m\.)| ?\\text\{ ?(?i:[ap]m|[ap]\.m\.) ?\})"), text, at).unwrap_or(at)
 }
 
-/// Start of the number with its sign: `-5`, `$-5` and `-$5`, not before `floor` (the end of the number before).
+/// Start of the number including its sign: `-5`, `$-5` and `-$5`, not before `floor` (the previous number's end).
 fn sign_start(text: &str, floor: usize, start: usize) -> usize {
     let signed = |end: usize| {
         let sign = text[floor..end].chars().next_back().filter(|c| is_sign(*c))?;
@@ -245,7 +245,7 @@ fn sign_start(text: &str, floor: usize, start: usize) -> usize {
     signed(start).or_else(|| before_currency(start)).unwrap_or(start)
 }
 
-/// Whether a `-` or `+` after `before` is a sign, not an operator, a hyphen or the dash of a range.
+/// Whether a `-` or `+` after `before` is a sign rather than an operator, a hyphen or the dash of a range.
 fn may_be_signed(before: &str) -> bool {
     before.chars().next_back().is_none_or(|c| {
         !(is_letter(c) || c.is_numeric() || is_sign(c) || matches!(c, ')' | ']' | '}' | '.' | '%' | '_' | '!' | '°'))
@@ -260,12 +260,12 @@ fn in_word(text: &str, start: usize, signed: usize) -> bool {
     script.ends_with(['^', '_']) || (word.ends_with(is_letter) && !text[start..].starts_with('\\'))
 }
 
-/// Whether the ending of an ordinal stands at `end`.
+/// Whether an ordinal suffix follows at `end`.
 fn is_ordinal(text: &str, end: usize) -> bool {
     pattern!(r"^(?:st|nd|rd|th)\b").is_match(&text[end..])
 }
 
-/// Whether `start..end` numbers an item of a list: first on its line, then a point or bracket, a space and the item.
+/// Whether `start..end` numbers a list item: first on its line, then a period or bracket, a space and the item.
 fn is_list_mark(text: &str, start: usize, end: usize) -> bool {
     let line_starts = text[..start].trim_end_matches([' ', '\t', '*', '_', '#', '>']);
     (line_starts.is_empty() || line_starts.ends_with('\n'))
@@ -274,7 +274,7 @@ fn is_list_mark(text: &str, start: usize, end: usize) -> bool {
         && pattern!(r"^[.)][*_]*[ \t]+\S").is_match(&text[end..])
 }
 
-/// End of what an anchored pattern matches at `at`.
+/// End of an anchored pattern's match at `at`.
 fn prefix_end(pattern: &Regex, text: &str, at: usize) -> Option<usize> {
     pattern.find(&text[at..]).map(|found| at + found.end())
 }

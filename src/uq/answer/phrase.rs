@@ -5,13 +5,13 @@ use super::number::{Number, last_number, numbers_in, only_number};
 use super::{AnswerRule, SMALL_NUMBERS, TENS};
 use std::ops::Range;
 
-/// An announced answer is not looked for beyond this many bytes.
+/// Max bytes searched for an announced answer.
 const MAX_STATEMENT: usize = 400;
 
-/// As [`MAX_STATEMENT`], for a formula between delimiters: as long as the grader reads.
+/// As [`MAX_STATEMENT`], for a formula between delimiters: the most the grader reads.
 const MAX_FORMULA: usize = 2000;
 
-/// The answer of the last announcement that has one.
+/// The answer of the last announcement that contains one.
 pub(super) fn announced(text: &str, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
     announcements(text, numbers, rule).into_iter().rev().find_map(|start| {
         let Statement { whole, inner, is_formula } = Statement::at(text, start);
@@ -28,14 +28,14 @@ pub(super) fn announced(text: &str, numbers: &[Number], rule: AnswerRule) -> Opt
     })
 }
 
-/// The formula that a text is and nothing else.
+/// The formula, if the text consists of one and nothing else.
 pub(super) fn only_formula(text: &str, numbers: &[Number]) -> Option<Range<usize>> {
     let whole = trim(text, 0..text.len());
     let (inner, end) = math(text, whole.clone())?;
     formula(text, inner, numbers).filter(|_| text[end..whole.end].trim_matches(['.', ' ']).is_empty())
 }
 
-/// The only word of a text, if it has no more.
+/// The word, if the text has only one.
 pub(super) fn single_word(text: &str) -> Option<Range<usize>> {
     let word = bare(text, Statement::unwrapped(text, 0..text.len()).0);
     let inside = &text[word.clone()];
@@ -43,8 +43,8 @@ pub(super) fn single_word(text: &str) -> Option<Range<usize>> {
     (is_word && !inside.contains(char::is_whitespace) && inside.len() <= MAX_STATEMENT).then_some(word)
 }
 
-/// The letter of the option that a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and
-/// not the last of a list.
+/// The letter of the option a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and not
+/// the last item of a list.
 pub(super) fn option_line(text: &str) -> Option<Range<usize>> {
     let pattern = pattern!(
         r"^[\s*_`>]*(?:\((?P<bracketed>[A-Z])\)|(?P<single>[A-Z])[).:])[*_]*(?:\s+\S.*)?$|",
@@ -62,7 +62,7 @@ pub(super) fn option_line(text: &str) -> Option<Range<usize>> {
     Some(start + found.start..start + found.end)
 }
 
-/// The number that a statement spells: `twelve`, `twenty-one`, `three hundred`.
+/// The number spelled out in a statement: `twelve`, `twenty-one`, `three hundred`.
 fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
     let words = pattern!({
         let words = [SMALL_NUMBERS, TENS, "hundred thousand million"].join(" ").replace(' ', "|");
@@ -105,8 +105,8 @@ fn announcements(text: &str, numbers: &[Number], rule: AnswerRule) -> Vec<usize>
     starts
 }
 
-/// Whether the line after `####` is an answer as in GSM8K, and not a heading of the fourth level: it starts with a
-/// number that does not number a section, or nothing follows it.
+/// Whether the line after `####` is an answer as in GSM8K rather than a level-four heading: it starts with a number that is
+/// not a section number, or nothing follows it.
 fn is_answer_line(text: &str, line: Range<usize>, numbers: &[Number]) -> bool {
     let first = numbers_in(numbers, &line).first().filter(|number| !number.weak);
     let marks = |lead: &str| lead.chars().all(|c| matches!(c, '*' | '_' | '`' | '$' | '£' | '€' | '¥' | '\\' | '('));
@@ -117,7 +117,7 @@ fn is_answer_line(text: &str, line: Range<usize>, numbers: &[Number]) -> bool {
 struct Statement {
     /// Up to the end of its sentence.
     whole: Range<usize>,
-    /// Of a formula, what is between its delimiters; else the same.
+    /// For a formula, the content between its delimiters; else the same.
     inner: Range<usize>,
     is_formula: bool,
 }
@@ -129,14 +129,14 @@ impl Statement {
         let start = text.len() - text[start..].trim_start_matches(lead).len();
         let limit =
             |length: usize| (start + length..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-        // A formula holds points and newlines of its own.
+        // A formula may contain periods and newlines.
         let formula_end = math(text, start..limit(MAX_FORMULA)).map_or(start, |(_, end)| end);
         let whole = start..sentence_end(text, formula_end..formula_end.max(limit(MAX_STATEMENT)));
         let (inner, is_formula) = Self::unwrapped(text, whole.clone());
         Self { whole, inner, is_formula }
     }
 
-    /// The inside of a formula that starts a range, unless more of it follows, and whether it is one.
+    /// The content of a formula at the start of a range, unless the expression continues after it, and whether it is one.
     fn unwrapped(text: &str, range: Range<usize>) -> (Range<usize>, bool) {
         let range = trim(text, range);
         let alone = |end: usize| {
@@ -150,7 +150,7 @@ impl Statement {
     }
 }
 
-/// The inside and the end of the formula that starts a range: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
+/// The content and the end of the formula at the start of a range: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
 fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
     const DELIMITERS: [(&str, &str); 3] = [("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]")];
     let inside = &text[range.clone()];
@@ -159,7 +159,7 @@ fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
         let end = start + closing(&inside[open.len()..], close)?;
         return Some((start..end, end + close.len()));
     }
-    // As against an amount in dollars, a formula closes on its line, with no space inside and no digit outside.
+    // Unlike an amount in dollars, a formula closes on its line, with no space just inside and no digit after it.
     let rest = inside.strip_prefix('$')?;
     let length = closing(rest, "$")?;
     let (formula, after) = (&rest[..length], &rest[length + 1..]);
@@ -168,7 +168,7 @@ fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
     (tight && !after.starts_with(|c: char| c.is_ascii_digit())).then_some((range.start + 1..end, end + 1))
 }
 
-/// Place of the delimiter that closes a formula: not after a backslash that is not itself escaped, as in `\$` and `\\]`.
+/// Position of the delimiter that closes a formula: not after an unescaped backslash, as in `\$` and `\\]`.
 fn closing(text: &str, close: &str) -> Option<usize> {
     let mut at = 0;
     while !text[at..].starts_with(close) {
@@ -181,7 +181,7 @@ fn closing(text: &str, close: &str) -> Option<usize> {
     Some(at)
 }
 
-/// The answer of a formula: all of it, without the punctuation after it; of `x = 5` and `3 + 4 = 7` the number.
+/// The answer in a formula: all of it, without trailing punctuation; for `x = 5` and `3 + 4 = 7`, the number.
 fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
     let left = pattern!(
         r"^\s*(?:(?:\\?[A-Za-z]|\\[A-Za-z]+|[A-Z]{2,3})'?(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?|",
@@ -215,7 +215,7 @@ fn said(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Rang
     number_like(text, &tail, numbers).or_else(|| option(text, tail))
 }
 
-/// End of the sentence or line that a range starts with, without its punctuation.
+/// End of the sentence or line at the start of a range, without its punctuation.
 fn sentence_end(text: &str, range: Range<usize>) -> usize {
     let closes = |at: usize| {
         let after = text[at + 1..].trim_start_matches(['"', '\'', '”', '’', ')', ']', '*', '_', '`', '$']);
@@ -231,15 +231,15 @@ fn sentence_end(text: &str, range: Range<usize>) -> usize {
     inside.find(|(at, c)| ends(*at, *c)).map_or(range.end, |(at, _)| at)
 }
 
-/// Whether a point after these words belongs to the last of them.
+/// Whether a period after `before` belongs to its last word.
 fn is_abbreviation(before: &str) -> bool {
     const KNOWN: [&str; 8] = ["approx", "ca", "dr", "mr", "mrs", "ms", "st", "vs"];
     let word = before.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     KNOWN.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// The number that a statement is: the only one, after at most a few words that qualify it or the last `=`, and before
-/// at most a unit.
+/// The number, if that is what a statement is: the only one, after at most a few qualifying words or the last `=`, and
+/// followed by at most a unit.
 fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
     let lead = pattern!(
         r"(?i)^(?:\s|\b(?:about|approximately|approx|exactly|roughly|around|only|just|US)\b|\\approx\b|\\?[$]|",
@@ -265,7 +265,7 @@ fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Opti
     (alone && fits).then_some(number)
 }
 
-/// The letter of the option that a statement starts with.
+/// The letter of the option at the start of a statement.
 fn option(text: &str, statement: Range<usize>) -> Option<Range<usize>> {
     let option = pattern!(
         r#"^["'“‘*_]*(?:(?i:option|choice|letter)[ *_]+[(\[]?(?P<named>[A-Za-z])\b|[(\[](?P<bracketed>[A-Za-z])[)\]]|"#,
@@ -276,7 +276,7 @@ fn option(text: &str, statement: Range<usize>) -> Option<Range<usize>> {
     Some(statement.start + letter.start()..statement.start + letter.end())
 }
 
-/// The words of a statement that are its answer.
+/// The words of a statement that form its answer.
 fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
     let verdict = pattern!(
         r#"(?i)^["'“‘*_]*(?P<verdict>yes|no|true|false|valid|invalid|plausible|implausible)"#,
@@ -293,7 +293,7 @@ fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
         return Some(only_brackets); // a bracket sequence of `dyck_languages`
     }
     let words = bare(text, clause(text, statement));
-    // A formula may be all signs; a statement of dashes and dots alone has no answer.
+    // A formula may consist of symbols only; a statement of just dashes and dots has no answer.
     let says = |c: char| c.is_alphanumeric() || matches!(c, '\\' | '∅' | '∞' | 'π' | '[' | '(' | '{' | '<' | '>');
     text[words.clone()].contains(says).then_some(words)
 }

@@ -1,13 +1,13 @@
-//! The answer as the authors' code finds it, defects included: what their published numbers rest on.
+//! The answer as the authors' code finds it, defects included: the basis of their published results.
 
 use super::{AnswerRule, is_space};
 use std::ops::Range;
 
-/// The answer for the `reference` profile, as bytes of the response's decoded text, template's end tokens included.
+/// The answer for the `reference` profile, as bytes of the response's decoded text, including the template's end tokens.
 ///
-/// The number rule sees only the last line, has no sign, and cuts digits without separators into threes (`2160` is
-/// `216`, then `0`); the box rule looks the box's content up in the whole text and takes its last occurrence there, in a
-/// box or not. Without a number the box decides; [`AnswerRule::Auto`] tries the box first.
+/// The number rule sees only the last line, ignores signs, and splits digits without separators into threes (`2160` is
+/// `216`, then `0`); the box rule searches the whole text for the box's content and takes its last occurrence, in a box
+/// or not. Without a number the box decides; [`AnswerRule::Auto`] tries the box first.
 pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize>> {
     match rule {
         AnswerRule::Number => last_number(text).or_else(|| last_box(text)),
@@ -16,7 +16,7 @@ pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize
     }
 }
 
-/// The last number of the last line, as it stands there.
+/// The last number of the last line, as written.
 pub(crate) fn last_number_text(text: &str) -> Option<&str> {
     let pattern = pattern!({
         let number = r"[$£€¥]?\d{1,3}(?:,\d{3})*(?:\.\d+)?%?";
@@ -28,12 +28,12 @@ pub(crate) fn last_number_text(text: &str) -> Option<&str> {
     found.name("boxed").or_else(|| found.get(0)).map(|number| number.as_str())
 }
 
-/// The last number of the last line, without currency and percent sign.
+/// The last number of the last line, without currency and percent signs.
 fn last_number(text: &str) -> Option<Range<usize>> {
     let number = last_number_text(text)?;
     let number = number.strip_prefix(['$', '£', '€', '¥']).unwrap_or(number);
     let number = number.strip_suffix('%').unwrap_or(number).trim_matches(is_space);
-    // The number's own place is forgotten here and looked up again, the last line's first.
+    // The number's own position is discarded here and searched for again, after the last line's.
     let text = text.trim_end_matches(is_space);
     let line = last_line(text);
     let start = text.rfind(line)? + line.rfind(number)?;
@@ -52,9 +52,9 @@ fn last_box(text: &str) -> Option<Range<usize>> {
     Some(start..start + content.len())
 }
 
-/// The last box's content. A box in which a pair of braces is empty (`\frac{}{2}`) is not seen.
+/// The last box's content. A box that contains an empty pair of braces (`\frac{}{2}`) is ignored.
 ///
-/// One pass with a stack of the open braces; every pair records whether it or one in it is empty.
+/// One pass with a stack of open braces; every pair records whether it, or a pair inside it, is empty.
 pub(crate) fn last_box_text(text: &str) -> Option<&str> {
     const BOX: &str = "\\boxed";
     let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether an empty pair was in it

@@ -1,8 +1,8 @@
-//! From a place in the text to tokens of the response.
+//! Maps a position in the text to tokens of the response.
 
 use std::ops::Range;
 
-/// Tokens from the first to the last that share a byte with `span`; `offsets[i]` are the bytes of token i in the text.
+/// Tokens from the first to the last that share a byte with `span`; `offsets[i]` is token i's byte range in the text.
 ///
 /// `None` if no token does, as for an empty span.
 pub fn tokens_of_span(offsets: &[Range<usize>], span: &Range<usize>) -> Option<Range<usize>> {
@@ -12,10 +12,10 @@ pub fn tokens_of_span(offsets: &[Range<usize>], span: &Range<usize>) -> Option<R
     Some(first..last + 1)
 }
 
-/// Tokens of a span for the `reference` profile, whose authors look the span's ends up among the ranges of tokens that
-/// were decoded one by one. `span` is in bytes of `text`; everything inside counts characters, as their code does.
+/// Tokens of a span for the `reference` profile, whose authors look up the span's ends among the ranges of individually
+/// decoded tokens. `span` is in bytes of `text`; everything inside counts characters, as their code does.
 ///
-/// An end that falls on the seam of two tokens belongs to the first of them that contains or touches it.
+/// An end on the boundary of two tokens belongs to the first of them that contains or touches it.
 pub fn tokens_of_span_reference(token_texts: &[String], text: &str, span: &Range<usize>) -> Option<Range<usize>> {
     let chars_before = |byte: usize| text.char_indices().take_while(|(at, _)| *at < byte).count();
     let (span_start, span_end) = (chars_before(span.start), chars_before(span.end));
@@ -36,8 +36,8 @@ pub fn tokens_of_span_reference(token_texts: &[String], text: &str, span: &Range
 
 /// Range of every token in characters of `text`.
 ///
-/// A token that is not found (part of a character, decoded to U+FFFD) is put after the one before it with its own
-/// length, and the next that is found after the last found one ends the guessing; so guessed ranges may overlap others.
+/// A token that is not found (part of a character, decoded to U+FFFD) is placed after the previous one with its own
+/// length; guessing ends at the next token found after the last found one, so guessed ranges may overlap others.
 fn token_ranges(token_texts: &[String], text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::with_capacity(token_texts.len());
     let (mut cursor, mut cursor_chars) = (0, 0); // end of the last found token, in bytes and in characters
@@ -59,7 +59,7 @@ fn token_ranges(token_texts: &[String], text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Place of a token in the rest of the text. U+FFFD stands for lost bytes: it is only itself where it comes next.
+/// Position of a token in the rest of the text. U+FFFD stands for lost bytes: it matches only directly at the start.
 fn find_token(rest: &str, token: &str) -> Option<usize> {
     if rest.starts_with(token) {
         Some(0)
@@ -96,16 +96,16 @@ mod tests {
         assert_eq!(of(&[], "", 0..0), None);
         // characters, not bytes
         assert_eq!(of(&["é", "ü", "1"], "éü1", 4..5), Some(2..3));
-        // one character of three tokens: each is guessed to be one character long, until the text is found again
+        // one character in three tokens: each is guessed to be one character long, until the text is found again
         let parts = ["a", "\u{fffd}", "\u{fffd}", "\u{fffd}", " 7", "!"];
         assert_eq!(of(&parts, "a🙂 7!", 7..8), Some(5..6));
-        // a guess that lies on the span comes first and wins
+        // a guess on the span comes first and wins
         assert_eq!(of(&parts, "a🙂 7!", 6..7), Some(3..4));
         assert_eq!(of(&parts, "a🙂 7!", 1..5), Some(1..2));
-        // one that only reaches over its start is overruled by the token that is found there
+        // a guess that only overlaps its start is overruled by the token found there
         let parts = ["a", "\u{fffd}\u{fffd}", "7", "8"];
         assert_eq!(of(&parts, "aé78", 3..5), Some(2..4));
-        // U+FFFD of the text itself, and a token that lost its space
+        // U+FFFD in the text itself, and a token that lost its space
         assert_eq!(of(&["\u{fffd}", "7"], "\u{fffd}7", 3..4), Some(1..2));
         assert_eq!(of(&["a", "cat", "sat"], "a cat sat", 2..5), Some(1..2));
     }

@@ -1,23 +1,23 @@
-//! From where every head attends. α_t(l, h) is the weight that head h of layer l gives, in the row which predicts the response's
-//! token t, to the token before it: the row's own. Tokens t = 0..n. Inputs: log-probabilities and a wide trace.
+//! Scores from every head's attention. α_t(l, h) is the weight that head h of layer l assigns, in the row that predicts the
+//! response's token t, to the token before it, the row's own. Tokens t = 0..n. Inputs: log-probabilities and a head trace.
 
 use super::{Found, SINGLE_PASS, mean};
 use crate::backend::HeadAttention;
 
 scores! {
     SINGLE_PASS:
-    // RAUQ (Vazhentsev et al. 2025, arXiv 2505.20045, equations 2 to 5): per layer, the head h with the largest mean α; c_0 = p_0,
-    // c_t = a p_t + (1 − a) α_t(l, h) c_{t−1} with a = 0.2; min over the middle third of the layers of (1/n) Σ ln c_t − 1.
-    // LM-Polygraph's RAUQ, with its sign turned.
+    // RAUQ (Vazhentsev et al. 2025, arXiv 2505.20045, equations 2 to 5): per layer, the head h with the largest mean α;
+    // c_0 = p_0, c_t = a p_t + (1 − a) α_t(l, h) c_{t−1} with a = 0.2; min over the middle third of the layers of (1/n) Σ ln c_t − 1.
+    // LM-Polygraph's RAUQ with the sign flipped.
     "rauq", "RAUQ", "token probabilities propagated along the attention to the previous token"
         => rauq;
-    // The attention score of LLM-Check (Sriramanan et al. 2024, section 3.2), generated tokens alone: mean over the heads of layer
-    // ⌊L/2⌋ of Σ_{1 ≤ t < n} ln α_t. LM-Polygraph's AttentionScore with gen_only, with its sign turned.
+    // The attention score of LLM-Check (Sriramanan et al. 2024, section 3.2), generated tokens only: mean over the heads of
+    // layer ⌊L/2⌋ of Σ_{1 ≤ t < n} ln α_t. LM-Polygraph's AttentionScore with gen_only, sign flipped.
     "attention_score", "Attention score", "log of each token's attention to itself, middle layer"
         => attention_score;
     // The lookback ratio of Lookback Lens (Chuang et al. 2024, arXiv 2407.07071, equations 1 to 3): A(context) / (A(context) +
-    // A(new)), the mean weights of a prompt's and of a response's token; here its mean over heads, layers and tokens, where they
-    // train a classifier on it. The first token, before which there is no new one, is left out.
+    // A(new)), the mean weights of a prompt token and of a response token; here averaged over heads, layers and tokens, whereas
+    // they train a classifier on it. The first token is left out, since no new token precedes it.
     "lookback_ratio", "Lookback ratio", "share of the attention on the prompt, per token"
         => lookback_ratio;
 }
@@ -25,11 +25,11 @@ scores! {
 /// RAUQ's weight of a token's own probability.
 const OWN_SHARE: f64 = 0.2;
 
-/// Added to a weight before its logarithm, as LM-Polygraph.
+/// Added to a weight before taking its logarithm, as in LM-Polygraph.
 const FLOOR: f64 = 1e-12;
 
-/// Of each of the response's tokens, the heads of the row that predicts it, `[layers][heads]`; `None` without a wide trace, or
-/// of no tokens.
+/// For each of the response's tokens, the heads of the row that predicts it, `[layers][heads]`; `None` without a head trace or
+/// without tokens.
 fn rows<'a>(found: &Found<'a>) -> Option<Vec<&'a [Vec<HeadAttention>]>> {
     let heads = |position: usize| Some(&*found.response.step(position.checked_sub(1)?).heads);
     let rows: Option<Vec<&[Vec<HeadAttention>]>> = found.span().map(heads).collect();
@@ -48,7 +48,7 @@ fn rauq(found: &Found) -> Option<f64> {
 fn mean_confidence(rows: &[&[Vec<HeadAttention>]], layer: usize, p: &[f64]) -> f64 {
     let own = |head: usize| rows.iter().skip(1).map(move |row| f64::from(row[layer][head].own));
     let total = |head: usize| own(head).sum::<f64>();
-    // of equals the lower head
+    // ties: the lower head
     let head = (1..rows[0][layer].len()).fold(0, |best, head| if total(head) > total(best) { head } else { best });
     let mut confidence = p[0];
     let mut logs = vec![confidence.ln()];

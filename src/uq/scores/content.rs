@@ -1,5 +1,5 @@
-//! Over content tokens alone, neither stop word, punctuation nor whitespace (the chain's own list,
-//! `uq/stopwords.rs`), the answer's own form counting as content.
+//! Scores over content tokens only, which are neither stop words, punctuation nor whitespace (by
+//! the chain's own list, `uq/stopwords.rs`); the answer's own form counts as content.
 
 use super::{Found, SINGLE_PASS, mean};
 use crate::uq::predictions::step_of;
@@ -13,7 +13,7 @@ scores! {
     // (1/n) Σ ln p.
     "content_mean_logprob", "ln P(content), mean", "mean log-probability of the content tokens"
         => |found| Some(mean(&logprobs(found)));
-    // min p; 1 of no content.
+    // min p; 1 without content.
     "content_min_prob", "Least content p", "minimum probability of a content token", is_probability: true
         => |found| Some(logprobs(found).into_iter().fold(0.0, f64::min).exp());
     // −(1/n) Σ H of the predictions of content tokens, full vocabulary.

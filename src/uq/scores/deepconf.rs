@@ -1,13 +1,13 @@
 //! DeepConf (Fu et al. 2025, "Deep Think with Confidence", arXiv 2508.15260, section 3; facebookresearch/deepconf): token
 //! confidence C_t = −(1/20) Σ_{k ≤ 20} ln p_t(k) over the 20 most probable tokens, full vocabulary (eq. 2), and groups of w
-//! consecutive tokens with their mean C (eq. 4). A response of fewer than w tokens is one group. w = 2,048 is what the
-//! authors use; nearly every response is shorter, so w = 64 is here too. They round C_t and means to three digits, and their
-//! engine lists the token drawn beside the 20 where it is not among them: neither is done here. Inputs: a wide trace.
+//! consecutive tokens with their mean C (eq. 4). A response of fewer than w tokens is one group. The authors use w = 2,048;
+//! nearly every response is shorter, so w = 64 is included too. They round C_t and means to three digits, and their engine
+//! adds the sampled token to the 20 if it is not among them; neither is done here. Inputs: a wide trace.
 
 use super::{Found, SINGLE_PASS, mean, window_means};
 use std::ops::Range;
 
-/// The authors' group size, and one for responses of usual length.
+/// The authors' group size, and one for responses of typical length.
 const LONG: usize = 2048;
 const SHORT: usize = 64;
 
@@ -22,19 +22,19 @@ scores! {
     // The mean over the last w tokens (eq. 7).
     "deepconf_tail", "DeepConf, tail", "DeepConf over the last 2,048 tokens"
         => |found| Some(tail(&confidences(found, found.span())?, LONG));
-    // The mean over the ⌊m/10⌋, at least 1, of m groups with the lowest mean (eq. 5).
+    // The mean over the ⌊m/10⌋ (at least 1) of m groups with the lowest mean (eq. 5).
     "deepconf_bottom", "DeepConf, bottom 10 %", "DeepConf over the least confident tenth of 2,048-token groups"
         => |found| Some(bottom(&confidences(found, found.span())?, LONG));
     // The lowest mean of a group (eq. 6).
     "deepconf_lowest", "DeepConf, lowest", "DeepConf of the least confident 2,048-token group"
         => |found| window_means(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min);
-    // The same with w = 64.
+    // As above with w = 64.
     "deepconf_tail_64", "DeepConf, tail (64)", "DeepConf over the last 64 tokens"
         => |found| Some(tail(&confidences(found, found.span())?, SHORT));
-    // The same with w = 64.
+    // As above with w = 64.
     "deepconf_bottom_64", "DeepConf, bottom 10 % (64)", "DeepConf over the least confident tenth of 64-token groups"
         => |found| Some(bottom(&confidences(found, found.span())?, SHORT));
-    // The same with w = 64.
+    // As above with w = 64.
     "deepconf_lowest_64", "DeepConf, lowest (64)", "DeepConf of the least confident 64-token group"
         => |found| window_means(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min);
 }

@@ -1,4 +1,4 @@
-//! Means over the response, or the answer, of statistics of each whole prediction p over V tokens. Inputs: a wide trace
+//! Means, over the response or the answer, of statistics of each full prediction p over V tokens. Inputs: a wide trace
 //! ([`Distribution`]).
 
 use super::{Found, SINGLE_PASS, mean};
@@ -16,8 +16,8 @@ scores! {
     "self_certainty_answer", "Self-certainty, answer", "self-certainty over the answer's tokens", of_answer: true
         => |found| over(found, found.answer.clone(), self_certainty);
     // D_½(q ‖ U) = −2 ln Σ_j √(q_j / V), q the softmax at temperature 2, mean over tokens (Darrin, Piantanida and Colombo 2023,
-    // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is this less 2 ln V, as an uncertainty: both
-    // signs are wrong there.
+    // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is this minus 2 ln V, as an uncertainty: both signs
+    // are wrong there.
     "renyi", "Rényi", "mean distance of predictions from uniform, Rényi divergence, nats"
         => |found| over(found, found.span(), renyi);
     // The same over the answer.
@@ -29,7 +29,7 @@ scores! {
     // The same over the answer.
     "fisher_rao_answer", "Fisher–Rao, answer", "Fisher–Rao distance over the answer's tokens", of_answer: true
         => |found| over(found, found.answer.clone(), fisher_rao);
-    // b_t = Σ p of the dominant tokens if the token written is one of them, else its own p; mean over tokens (Dinh and Niehues
+    // b_t = Σ p of the dominant tokens if the written token is one of them, else its own p; mean over tokens (Dinh and Niehues
     // 2025, "Are Generative Models Underconfident?", arXiv 2502.11115). Dominant: see [`Distribution::dominant`].
     "boosted_prob", "BoostedProb", "mean token probability, dominant tokens counted together", is_probability: true
         => |found| over(found, found.span(), boosted);
@@ -38,7 +38,7 @@ scores! {
         is_probability: true, of_answer: true => |found| over(found, found.answer.clone(), boosted);
 }
 
-/// The mean of `value`, which gets a prediction and the token's ln p, over the tokens at `positions` (absolute).
+/// The mean of `value`, called with a prediction and its token's ln p, over the tokens at `positions` (absolute).
 fn over(found: &Found, positions: Range<usize>, value: fn(&Distribution, f64) -> f64) -> Option<f64> {
     let logprobs = found.exact_logprobs(positions.clone());
     let values: Vec<f64> = found.distributions(positions)?.iter().zip(logprobs).map(|(d, p)| value(d, p)).collect();

@@ -1,7 +1,7 @@
-//! The chain of embeddings (Wang et al. 2025, arXiv 2410.13640): h_l is the mean, over the rows that predict the response's tokens, of
-//! the hidden state at place l = 0..=L, from the embedding to the final norm. With ‖h_{l+1} − h_l‖ / ‖h_L − h_0‖ = M_l and
-//! ∠(h_{l+1}, h_l) / ∠(h_L, h_0) = A_l, l < L, as in the authors' code, but for the first row: theirs takes the prompt's first token there.
-//! Of the whole response, whatever the rules. Input: `--trace layers`.
+//! The chain of embeddings (Wang et al. 2025, arXiv 2410.13640): h_l is the hidden state at depth l = 0..=L, from the embedding
+//! to the final norm, averaged over the rows that predict the response's tokens. With ‖h_{l+1} − h_l‖ / ‖h_L − h_0‖ = M_l and
+//! ∠(h_{l+1}, h_l) / ∠(h_L, h_0) = A_l, l < L, as in the authors' code, except for the first row, where theirs uses the
+//! prompt's first token. Always over the whole response, whatever the rules. Input: `--trace layers`.
 
 use super::{Found, SINGLE_PASS, mean};
 
@@ -23,7 +23,7 @@ scores! {
         };
 }
 
-/// M_l and A_l; `None` where the means were not recorded, or neither move nor turn.
+/// M_l and A_l; `None` if the means were not recorded, or neither move nor turn.
 fn chain(found: &Found) -> Option<(Vec<f64>, Vec<f64>)> {
     let layers = found.response.layer_means;
     let (first, last) = (layers.first()?, layers.last()?);

@@ -1,5 +1,5 @@
-//! Predictive entropy as a confidence, −Σ H, and its length-normalized form, 1 − mean H (0 and 1 of no rows), whose
-//! calibration the paper measures as that of a probability, though it may be below 0.
+//! Predictive entropy as a confidence, −Σ H, and its length-normalized form, 1 − mean H (0 and 1 without rows),
+//! whose calibration the paper measures as if it were a probability, though it may be below 0.
 
 use super::{Found, SINGLE_PASS, mean};
 use crate::uq::predictions::{entropies, response_entropies};
@@ -25,5 +25,5 @@ fn of_answer(found: &Found) -> Vec<f64> {
 }
 
 fn negative_sum(entropies: &[f64]) -> f64 {
-    0.0 - entropies.iter().sum::<f64>() // not -0 of no rows
+    0.0 - entropies.iter().sum::<f64>() // not -0 without rows
 }

@@ -1,7 +1,7 @@
-//! The registry of scores: one entry per score, in the file of its family. An entry holds the score's key in JSON, its name
+//! The registry of scores: one entry per score, in the file of its family. An entry contains the score's key in JSON, its name
 //! and definition in reports, and the function that computes it.
 
-/// Declares a family's entries: of each its key, name and meaning, what differs from the defaults, and its value.
+/// Declares a family's entries: key, name and meaning of each, fields that differ from the defaults, and its value.
 macro_rules! scores {
     ($defaults:ident: $($key:literal, $name:literal, $meaning:literal $(, $field:ident: $value:expr)*
         => $compute:expr;)+) => {
@@ -39,18 +39,18 @@ use std::sync::LazyLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// UQAC and its parts.
+    /// UQAC and its components.
     Uqac,
     /// From the same pass as the response.
     SinglePass,
-    /// By further responses or turns.
+    /// From further responses or turns.
     MorePasses,
     /// Not known to this program.
     Other,
 }
 
 impl Group {
-    /// Its name for people.
+    /// Display name.
     pub fn name(self) -> &'static str {
         match self {
             Group::Uqac => "UQAC",
@@ -72,13 +72,13 @@ pub struct Score {
     pub group: Group,
     /// Rank within its group in reports; ties keep the registry's order.
     pub place: u8,
-    /// Whether it is meant as a probability, so that calibration can be measured.
+    /// Whether it is meant as a probability, so that its calibration can be measured.
     pub is_probability: bool,
-    /// Whether it needs the answer's place.
+    /// Whether it needs the answer's position.
     pub of_answer: bool,
-    /// Whether it scores the answer that several responses agree on, and not the response's.
+    /// Whether it scores the answer that several responses agree on instead of the response's own.
     pub of_majority: bool,
-    /// `None` if its inputs were not recorded; some need an extended trace, some passes of their own.
+    /// `None` if its inputs were not recorded; some need an extended trace, some their own passes.
     pub compute: fn(&Found) -> Option<f64>,
 }
 
@@ -98,7 +98,7 @@ pub const SINGLE_PASS: Score = Score {
 /// Defaults of UQAC's scores.
 const UQAC: Score = Score { group: Group::Uqac, is_probability: true, of_answer: true, ..SINGLE_PASS };
 
-/// The registry: the entries of every family, in the order in which JSON has them.
+/// The registry: the entries of every family, in JSON order.
 const FAMILIES: [&[Score]; 10] = [
     likelihood::SCORES,
     uqac::SCORES,
@@ -112,16 +112,16 @@ const FAMILIES: [&[Score]; 10] = [
     embedding::SCORES,
 ];
 
-/// The score to rank answers by where there is no calibration: in a run registered before it, it ranked better than log P(response)
-/// (`benches/EVIDENCE.md`, R6).
+/// The score to rank answers by if there is no calibration: in a run registered beforehand, it ranked better than log
+/// P(response) (`benches/EVIDENCE.md`, R6).
 pub const RANKING: &str = "g4";
 
-/// Every score, in the order in which JSON has them.
+/// Every score, in JSON order.
 pub fn all() -> impl Iterator<Item = &'static Score> {
     FAMILIES.into_iter().flatten()
 }
 
-/// Every score, in the order in which reports show them.
+/// Every score, in report order.
 pub fn as_shown() -> &'static [&'static Score] {
     static SHOWN: LazyLock<Vec<&'static Score>> = LazyLock::new(|| {
         let mut scores: Vec<&Score> = all().collect();
@@ -150,7 +150,7 @@ impl Found<'_> {
         response_span(self.response, self.answer, self.rules)
     }
 
-    /// ln p of the tokens at `positions` (absolute), full vocabulary whatever the rules.
+    /// ln p of the tokens at `positions` (absolute), over the full vocabulary whatever the rules.
     fn exact_logprobs(&self, positions: impl Iterator<Item = usize>) -> Vec<f64> {
         positions.map(|position| self.response.logprob_at(position)).collect()
     }
@@ -160,20 +160,20 @@ impl Found<'_> {
         Some(self.response.step(position.checked_sub(1)?))
     }
 
-    /// The distributions that predict the tokens at `positions` (absolute); `None` where the trace was not wide or there are
-    /// no tokens.
+    /// The distributions that predict the tokens at `positions` (absolute); `None` if the trace was not wide or there are no
+    /// tokens.
     fn distributions(&self, positions: Range<usize>) -> Option<Vec<Distribution>> {
         let found: Option<Vec<_>> = positions.map(|position| self.step_before(position)?.distribution).collect();
         found.filter(|found| !found.is_empty())
     }
 }
 
-/// The mean; 0 of no values.
+/// The mean; 0 without values.
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The means of all windows of `length` consecutive values; that of all values where there are fewer.
+/// The means of all windows of `length` consecutive values; if there are fewer, the mean of all.
 fn window_means(values: &[f64], length: usize) -> Vec<f64> {
     values.windows(length.min(values.len()).max(1)).map(mean).collect()
 }
@@ -187,7 +187,7 @@ impl Scores {
         Scores(all().map(|score| (score.compute)(found)).collect())
     }
 
-    /// Those of a response without an answer: that of the whole response.
+    /// The scores of a response without an answer: those that cover the whole response.
     pub fn of_response(response: &Response, rules: &Rules) -> Self {
         let end = response.tokens.len();
         let found = Found { response, answer: &(end..end), chain: &[], kept: &[], ensemble: &[], rules };
@@ -210,7 +210,7 @@ impl Scores {
         self.get(RANKING).unwrap_or(f64::NAN)
     }
 
-    /// `None` of a key that there is no score of, or one whose inputs were not recorded.
+    /// `None` for an unknown key, or if the score's inputs were not recorded.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.iter().find(|(score, _)| score.key == key).map(|(_, value)| value)
     }

@@ -1,8 +1,8 @@
-//! The shape of the entropy over the response: H_t of the prediction of its t-th token, t = 1..n, full vocabulary. After
-//! "Tracing Uncertainty in Language Model Reasoning" (Grünefeld et al. 2026, arXiv 2605.07776), where correct traces fall
-//! more steeply and less linearly, and "Unveiling the Entropy Dynamics of Chain-of-Thought Reasoning" (Xu et al. 2026,
-//! arXiv 2606.02020), which finds the change from exploring to converging by CUSUM. Theirs are features of a classifier and a
-//! rule for stopping; here each is one number, of which higher is more confident. Inputs: the entropies.
+//! The shape of the entropy over the response: H_t of the prediction of its t-th token, t = 1..n, over the full vocabulary.
+//! After "Tracing Uncertainty in Language Model Reasoning" (Grünefeld et al. 2026, arXiv 2605.07776), where correct traces
+//! fall more steeply and less linearly, and "Unveiling the Entropy Dynamics of Chain-of-Thought Reasoning" (Xu et al. 2026,
+//! arXiv 2606.02020), which detects the change from exploring to converging by CUSUM. Theirs are classifier features and a
+//! stopping rule; here each is a single value, higher meaning more confident. Inputs: the entropies.
 
 use super::{Found, SINGLE_PASS, mean};
 
@@ -24,7 +24,7 @@ fn entropies(found: &Found) -> Vec<f64> {
     found.span().filter_map(|position| Some(found.step_before(position)?.entropy)).collect()
 }
 
-/// Slope over the whole length and R² of the least-squares line; (0, 0) of fewer than two values, R² = 0 of equal ones.
+/// Slope over the whole length and R² of the least-squares line; (0, 0) for fewer than two values, R² = 0 for equal ones.
 fn fit(y: &[f64]) -> (f64, f64) {
     let (n, centre) = (y.len(), mean(y));
     let x = |i: usize| i as f64 / (n - 1) as f64 - 0.5;
@@ -36,7 +36,7 @@ fn fit(y: &[f64]) -> (f64, f64) {
     (xy / xx, if yy > 0.0 { xy * xy / (xx * yy) } else { 0.0 })
 }
 
-/// The largest mean-centred partial sum, over the number of values; 0 of none.
+/// The largest mean-centred partial sum, divided by the number of values; 0 for none.
 fn cusum(y: &[f64]) -> f64 {
     let centre = mean(y);
     let partial = y.iter().scan(0.0, |sum, y| {

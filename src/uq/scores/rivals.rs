@@ -1,16 +1,16 @@
-//! Cheap rivals from the same pass. They are not the authors': they read exact probabilities under every profile.
+//! Cheap competing scores from the same pass. They are not the authors': they use exact probabilities under every profile.
 
 use super::{Found, SINGLE_PASS, mean, window_means};
 use std::ops::Range;
 
-/// Length in tokens of a window of [`lowest_window`].
+/// Window length of [`lowest_window`], in tokens.
 const WINDOW: usize = 64;
 
-/// Of the four parts of [`g4`]: the standard deviations of their −ln, the mean over runs R1 to R5 (`benches/evidence/tables.py`,
-/// *G4*). Frozen, as the registration of R6 needs them.
+/// Standard deviations of −ln of the four terms of [`g4`], averaged over runs R1 to R5 (`benches/evidence/tables.py`, *G4*).
+/// Frozen, as required by the registration of R6.
 const SPREAD: [f64; 4] = [0.925, 0.784, 2.082, 2.481];
 
-/// Least value of a part, in nats: a response without digits has none to be unsure of.
+/// Lower bound of a term, in nats: for responses without digits that term is 0.
 const LEAST_PART: f64 = 1e-4;
 
 scores! {
@@ -18,7 +18,7 @@ scores! {
     "trace_length", "Length", "minus the number of tokens", place: 1
         => |found| Some(-(exact_logprobs(found).len() as f64));
     "min_token_prob", "Least token p", "minimum token probability", place: 0, is_probability: true
-        => |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()); // 1 of no tokens
+        => |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()); // 1 without tokens
     "lowest_window", "Lowest window", "minimum over 64-token windows of the geometric mean probability",
         place: 0, is_probability: true => |found| Some(lowest_window(&exact_logprobs(found)));
     "g4", "G4", "mean −ln of NLL and entropy; what to rank by", place: 1, of_answer: true
@@ -30,7 +30,7 @@ fn exact_logprobs(found: &Found) -> Vec<f64> {
 }
 
 /// The mean of −ln of the response's negative log-likelihood and summed entropy, the answer's summed entropy and the negative
-/// log-likelihood of the tokens with a digit, each over its spread.
+/// log-likelihood of the tokens with a digit, each divided by its spread.
 fn g4(found: &Found) -> f64 {
     let nll = |positions: Vec<usize>| -found.exact_logprobs(positions.into_iter()).iter().sum::<f64>();
     let entropy = |span: Range<usize>| span.filter_map(|at| Some(found.step_before(at)?.entropy)).sum::<f64>();
@@ -43,8 +43,8 @@ fn g4(found: &Found) -> f64 {
     mean(&parts.iter().zip(SPREAD).map(|(part, spread)| -part.max(LEAST_PART).ln() / spread).collect::<Vec<_>>())
 }
 
-/// The least mean of ln p over any window of 64 consecutive tokens (all of them where there are fewer), as a probability.
-/// DeepConf's (`deepconf.rs`) reads the top 20 tokens of each step instead of the one written.
+/// The lowest mean of ln p over any window of 64 consecutive tokens (over all if there are fewer), as a probability. DeepConf's
+/// (`deepconf.rs`) uses the top 20 tokens of each step instead of the one written.
 fn lowest_window(logprobs: &[f64]) -> f64 {
     window_means(logprobs, WINDOW).into_iter().fold(0.0, f64::min).exp()
 }

@@ -1,5 +1,5 @@
-//! UQAC's own: P_attn = ∏ p(chain) ∏ p(answer), P_sim the same over the filtered chain, the mean of p over both, and P, the
-//! marginal over the ensemble; and the logarithms of the products.
+//! UQAC's own scores: P_attn = ∏ p(chain) ∏ p(answer), P_sim, the same over the filtered chain, the mean of p over both,
+//! and P, the marginal over the ensemble; and the logarithms of the products.
 
 use super::{Found, UQAC};
 use crate::backend::reference::log_sum_exp;
@@ -19,13 +19,13 @@ scores! {
         => |found| Some(over(found, found.kept.iter().copied()).1);
     "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", place: 0
         => |found| Some(marginal(found.ensemble));
-    // P_attn where that underflows.
+    // P_attn if that underflows.
     "attn_logprob", "ln P_attn", "logarithm of P_attn", place: 7, is_probability: false
         => |found| Some(logprobs(found, chain_rows(found)).iter().sum());
-    // P_sim where that underflows.
+    // P_sim if that underflows.
     "sim_logprob", "ln P_sim", "logarithm of P_sim", place: 6, is_probability: false
         => |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum());
-    // ln Σ e^{ln P of a member}: P where that underflows.
+    // ln Σ e^{ln P of a member}: P if that underflows.
     "p_logprob", "ln UQAC P", "logarithm of UQAC P", place: 5, is_probability: false
         => |found| Some(log_marginal(found.ensemble));
 }
@@ -47,7 +47,7 @@ fn logprobs(found: &Found, rows: impl Iterator<Item = i64>) -> Vec<f64> {
     logprobs
 }
 
-/// ln of [`marginal`], which does not underflow; −∞ of no members.
+/// ln of [`marginal`], without underflow; −∞ without members.
 fn log_marginal(members: &[Member]) -> f64 {
     log_sum_exp(&members.iter().map(|member| member.log_answer + member.log_chain).collect::<Vec<_>>()).min(0.0)
 }

@@ -1,7 +1,8 @@
-//! Contextualized sequence likelihood (Lin et al. 2024, arXiv 2406.01806; LM-Polygraph's CSL): Σ_t w_t ln p(y_t), where w is how the model
-//! attends to the response's tokens when it is about to judge the answer: the mean over all layers and heads of the softmax
-//! weights of the question's last token, made to add up to 1. The paper chooses heads on a validation set; this takes all, as LM-Polygraph does,
-//! and puts P(True)'s question, in a turn of its own, in place of the paper's examples. Input: one more turn of no tokens, on the response's cache.
+//! Contextualized sequence likelihood (Lin et al. 2024, arXiv 2406.01806; LM-Polygraph's CSL): Σ_t w_t ln p(y_t), where w is
+//! the model's attention to the response's tokens when it is about to judge the answer: the softmax weights of the question's
+//! last token, averaged over all layers and heads and normalised to sum to 1. The paper selects heads on a validation set; this
+//! uses all of them, as LM-Polygraph does, and asks P(True)'s question, in its own turn, in place of the paper's examples.
+//! Input: one more turn of no tokens, on the response's cache.
 
 use super::p_true::QUESTION;
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
@@ -10,7 +11,7 @@ use crate::engine::{Generation, TracedSequence};
 /// Requests a judgement, and reads the attention of its first token.
 pub(super) const CSL: Method = Method {
     key: "csl",
-    about: "Log-probabilities count as the model attends to their tokens when asked whether its answer is true",
+    about: "Log-probabilities weighted by the attention to their tokens when the model is asked whether its answer is true",
     scores: &[Score {
         key: "csl",
         name: "CSL",
@@ -28,7 +29,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Foun
     let response = prompt_len..answer.tokens.end;
     let asked = subject.next_turn(traced.engine(), tokens, QUESTION)?;
     let mut csl = None;
-    // a template may drop thoughts from the response: then there is nothing to attend to
+    // a template may drop the reasoning from the response: then there is nothing to attend to
     if asked.starts_with(&tokens[..response.end]) {
         let weights = traced.mean_attention(&asked)?;
         let given = traced.parts().0;

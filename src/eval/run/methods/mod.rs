@@ -1,7 +1,7 @@
-//! Methods that need passes of their own: what such a method is, and the table of them.
+//! Methods that need forward passes of their own: their interface, and the table of them.
 //!
-//! A new method is a file with a [`Method`] and a row of [`METHODS`]; `--methods`, the manifest, the
-//! samples and the reports know it from there.
+//! To add a method, write a file with a [`Method`] and add a row to [`METHODS`]; `--methods`, the manifest, the samples and the
+//! reports pick it up from there.
 
 pub mod csl;
 pub mod p_true;
@@ -20,7 +20,7 @@ use crate::uq::pipeline::{self, Answer};
 use crate::uq::scores::{Group, SINGLE_PASS, Score};
 use serde_json::Value;
 
-/// Every method with passes of its own, in the order in which they run.
+/// Every method with its own passes, in execution order.
 pub static METHODS: &[Method] =
     &[self_consistency::SELF_CONSISTENCY, verbalized::VERBALIZED, p_true::P_TRUE, pmi::PMI, csl::CSL];
 
@@ -29,27 +29,27 @@ pub fn own_passes(keys: &[String]) -> impl Iterator<Item = &'static Method> + us
     METHODS.iter().filter(|method| keys.iter().any(|key| key == method.key))
 }
 
-/// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
+/// UQAC with its baselines, which always runs: listed in `--methods` and in the manifest alongside those of the table.
 pub const UQAC: &str = "uqac";
 
-/// A method that needs passes of its own.
+/// A method that needs its own passes.
 pub struct Method {
     /// Its name on the command line, such as `self-consistency`; with `_` for `-`, its key in a sample's `uq` and in
     /// `seconds`.
     pub key: &'static str,
     /// A line of help.
     pub about: &'static str,
-    /// The scores that it gives.
+    /// The scores it produces.
     pub scores: &'static [Score],
-    /// Whether it has further turns.
+    /// Whether it adds turns to the conversation.
     pub needs_chat_template: bool,
-    /// Further responses to the item's prompt, generated beside its own: the first ones, and once all requested ones have ended (given in the order of
-    /// the requests) further ones.
+    /// Further responses to the item's prompt, generated alongside its own: the first ones and then, once all requested ones
+    /// have ended (passed in request order), more.
     pub samples: fn(&Engine, &Subject, &[&Generation]) -> Draws,
-    /// Responses to prompts that go on from the item's own sequence (prompt and response), which has just ended.
+    /// Responses to prompts that continue the item's own sequence (prompt and response), which has just ended.
     pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
-    /// Its findings once all its responses have ended: its samples, then its turns. The trace is that of the item's own
-    /// response, with its cache, which prompts that begin alike can share. `None`: no finding for this item.
+    /// Its findings once all its responses have ended: samples first, then turns. The trace is that of the item's own response,
+    /// with its cache, which prompts with a common prefix can share. `None`: no finding for this item.
     pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Found,
 }
 
@@ -60,7 +60,7 @@ impl Method {
     }
 }
 
-/// One without responses of its own.
+/// A method without responses of its own.
 const METHOD: Method = Method {
     key: "",
     about: "",
@@ -71,7 +71,7 @@ const METHOD: Method = Method {
     run: |_, _, _| Ok(None),
 };
 
-/// A response that was read: why it ended, its text, and the answer that it gives.
+/// A response that has been read: finish reason, text, and answer.
 pub struct Reading {
     pub finish: FinishReason,
     pub text: ResponseText,
@@ -93,15 +93,15 @@ pub struct Subject<'t> {
     pub task: &'t Task,
     pub item: &'t Question,
     pub options: &'t EvalOptions,
-    /// As the chat template renders it.
+    /// As rendered by the chat template.
     pub prompt: String,
     pub prompt_tokens: Vec<u32>,
-    /// Its own response, once that has ended.
+    /// Its own response, once it has ended.
     pub reading: Option<Reading>,
 }
 
 impl Subject<'_> {
-    /// Search for answers of the item.
+    /// How the item's answers are found.
     fn finder(&self) -> Finder<'_> {
         self.item.pattern.as_ref().map_or(self.task.rule.into(), Finder::Pattern)
     }
@@ -111,24 +111,24 @@ impl Subject<'_> {
         self.reading.as_ref()?.answer.as_ref()
     }
 
-    /// The tokens of a question in a turn after the item's own response, which ends `sequence`.
+    /// The tokens of a question asked in a turn after the item's own response, which ends `sequence`.
     fn next_turn(&self, engine: &Engine, sequence: &[u32], question: &str) -> Result<Vec<u32>, EncodeError> {
         let conversation = Conversation::Prompt(self.item.prompt.clone());
         let text = self.reading.as_ref().map_or("", |reading| reading.text.text.as_str());
         encode_next_turn(engine, &conversation, text, sequence, question)
     }
 
-    /// The reply to a question in a turn after a response that has an answer.
+    /// Requests the reply to a question asked in a turn after a response that has an answer.
     fn ask(&self, engine: &Engine, sequence: &[u32], question: &str, generate: GenerateOptions) -> Draws {
         let ask = |_| Ok(Draw { prompt: self.next_turn(engine, sequence, question)?, stream: 0, generate });
         self.answer().map(ask).into_iter().collect()
     }
 }
 
-/// A response that a method needs. What its prompt has in common with the item's own response is taken from that one's cache.
+/// A response that a method needs. The prefix its prompt shares with the item's own response is taken from that one's cache.
 pub struct Draw {
     pub prompt: Vec<u32>,
-    /// Numbers it for the sampler.
+    /// Its random stream in the sampler.
     pub stream: u64,
     pub generate: GenerateOptions,
 }
@@ -139,7 +139,7 @@ type Draws = Result<Vec<Draw>, MethodError>;
 /// A method's findings on an item, if any.
 type Found = Result<Option<Findings>, MethodError>;
 
-/// A score of the response that claims to be no probability. With `of_majority`, `acc_majority` is whether its answer is right.
+/// A non-probability score of the response. With `of_majority`, `acc_majority` tells whether its answer is correct.
 const SCORE: Score = Score { group: Group::MorePasses, ..SINGLE_PASS };
 
 /// A method's findings on one response.
@@ -151,12 +151,11 @@ pub struct Findings {
     pub details: Value,
     /// For the sample's `metrics`.
     pub metrics: Vec<(&'static str, f64)>,
-    /// Responses drawn from the same prompt, which are one more of the sample's requests, and the answer that they give
-    /// together.
+    /// Responses drawn from the same prompt, which form another request of the sample, and their joint answer.
     pub drawn: Option<(Vec<String>, Option<String>)>,
 }
 
-/// Errors of a response's further passes.
+/// Errors in a response's further passes.
 #[derive(Debug, thiserror::Error)]
 pub enum MethodError {
     #[error(transparent)]

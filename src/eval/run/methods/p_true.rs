@@ -1,13 +1,13 @@
-//! P(True) (Kadavath et al. 2022, "Language Models (Mostly) Know What They Know", arXiv 2207.05221, section 3): the model is asked
-//! whether its answer is true: p = p(True) / (p(True) + p(False)), of the tokens that the answer to that begins with. Those
-//! with p > 0.01, and at least twenty, are counted. Input: one more turn of one token, on the response's cache.
+//! P(True) (Kadavath et al. 2022, "Language Models (Mostly) Know What They Know", arXiv 2207.05221, section 3): the model is
+//! asked whether its answer is true: p = p(True) / (p(True) + p(False)), over the first token of the reply, counting tokens
+//! with p > 0.01, and at least twenty. Input: one more turn of one token, on the response's cache.
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::model::tokenizer::TokenizerError;
 use serde_json::json;
 
-/// The question after the answer: the paper's two options, in a turn of its own.
+/// The question asked after the answer: the paper's two options, in their own turn.
 pub const QUESTION: &str =
     "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:";
 
@@ -24,7 +24,7 @@ pub(super) const P_TRUE: Method = Method {
     }],
     needs_chat_template: true,
     turns: |engine, subject, sequence| {
-        // a trace, because its steps list the most probable tokens; the item's own, so that one pass can have both
+        // traced, because its steps list the most probable tokens; the item's own trace, so that one pass can serve both
         let (trace, running) = (Some(subject.options.parameters.head_selection()), subject.options.running);
         let generate = GenerateOptions { max_tokens: 1, trace, running, ..GenerateOptions::default() };
         subject.ask(engine, sequence, QUESTION, generate)
@@ -44,7 +44,7 @@ fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found 
     Ok(Some(Findings { scores: vec![("p_true", p_true)], details, ..Findings::default() }))
 }
 
-/// Probability of the tokens whose text, without brackets, whitespace and case, is one of `names`.
+/// Total probability of tokens whose text, ignoring brackets, whitespace and case, is one of `names`.
 fn mass(listed: &[(String, f64)], names: [&str; 2]) -> f64 {
     let bare = |text: &str| {
         text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | '.' | '*')).to_lowercase()

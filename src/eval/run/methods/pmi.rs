@@ -1,6 +1,6 @@
 //! Pointwise mutual information of the question and the response (van der Poel et al. 2022, arXiv 2210.13210; LM-Polygraph's
 //! MeanPointwiseMutualInformation): the mean over tokens of ln p(y_t | x, y_<t) − ln p(y_t | y_<t), the latter 0 for the first
-//! token, of which nothing is known without x.
+//! token, about which nothing is known without x.
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{Generation, TracedSequence};
@@ -8,7 +8,7 @@ use crate::engine::{Generation, TracedSequence};
 /// Runs the response once more, without its prompt.
 pub(super) const PMI: Method = Method {
     key: "pmi",
-    about: "The response is run without the question, to see how much the question explains",
+    about: "The response rescored without the question: how much the question explains",
     scores: &[Score {
         key: "pmi",
         name: "PMI",

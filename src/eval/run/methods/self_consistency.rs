@@ -1,4 +1,4 @@
-//! Self-consistency: answers drawn again from the same prompt, and counted.
+//! Self-consistency: majority vote over answers sampled from the same prompt.
 
 use super::{Draw, Draws, Findings, Found, METHOD, Method, Reading, SCORE, Score, Subject};
 use crate::backend::sampling::{Sampling, stream_of};
@@ -12,28 +12,28 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Answers of samples drawn from the same prompt.
+/// Answers sampled from the same prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SelfConsistency {
     pub temperature: f64,
     /// Each sample's answer as text, `None` where it has none.
     pub answers: Vec<Option<String>>,
-    /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
+    /// Vote weights: ∏ p of each sample's answer tokens over the number of samples, 0 without an answer.
     pub weights: Vec<f64>,
     /// ln P of each sample, the sum over its tokens; `None` where a logit was not finite.
     #[serde(default)]
     pub logprobs: Vec<Option<f64>>,
-    /// The answer with the most weight, and that weight.
+    /// The answer with the largest weight, and that weight.
     pub majority: Option<String>,
     pub majority_weight: f64,
     pub response_tokens: Vec<usize>,
-    /// Under `--stop-decided`: samples that would have been drawn, had the vote not been decided before.
+    /// Under `--stop-decided`: samples that would have been drawn had the vote not been decided earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
 }
 
-/// Responses drawn again from the same prompt, whose keys and values are taken from the response's own cache. Each
-/// sample's answer votes with ∏ p(its tokens) / n; answers of one normal form vote together.
+/// Responses resampled from the same prompt, whose keys and values come from the response's own cache. Each sample's answer
+/// votes with ∏ p(its tokens) / n; answers with the same normal form vote together.
 pub(super) const SELF_CONSISTENCY: Method = Method {
     key: "self-consistency",
     about: "Majority vote over sampled answers",
@@ -115,7 +115,7 @@ fn probability(answer: &Answer, generation: &Generation) -> f64 {
     answer.tokens.clone().map(logprob).sum::<f64>().exp()
 }
 
-/// ∑ ∏ p of every answer that samples have given, by its normal form.
+/// ∑ ∏ p of every answer sampled so far, by normal form.
 fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTreeMap<String, f64>, TokenizerError> {
     let mut sums = BTreeMap::new();
     for generation in drawn {
@@ -127,12 +127,12 @@ fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTr
     Ok(sums)
 }
 
-/// Of the `left` samples that may yet be drawn, the fewest after which the vote can be decided; 0: it is decided
-/// already. A vote is a probability, so what is left can add at most `left` to any other answer, and the majority stays where it
-/// leads by more than that; after x more, all for the answer that leads, it leads by x more and x fewer are left.
+/// The fewest of the `left` remaining samples after which the vote can be decided; 0: it is decided already. A vote is a
+/// probability, so the remaining samples can add at most `left` to any other answer, and the majority is final once it leads by
+/// more than that; after x more, all for the leader, it leads by x more and x fewer are left.
 ///
-/// The vote is counted in floats, each a sum of at most `samples` numbers ≤ 1 over their count: within `samples`² ε of the true
-/// sum. A lead must be larger than both errors, so that rounding cannot turn a decided vote either.
+/// Votes are summed in floats, each a sum of at most `samples` values ≤ 1 over their count: within `samples`² ε of the true
+/// sum. A lead must exceed both errors, so that rounding cannot overturn a decided vote either.
 fn undecided(sums: &BTreeMap<String, f64>, left: usize, samples: usize) -> usize {
     let mut votes: Vec<f64> = sums.values().copied().collect();
     votes.sort_by(|a, b| b.total_cmp(a));
@@ -141,12 +141,12 @@ fn undecided(sums: &BTreeMap<String, f64>, left: usize, samples: usize) -> usize
     if left == 0 || short < 0.0 { 0 } else { ((short / 2.0) as usize + 1).min(left) }
 }
 
-/// The double that is written with the same digits as the float.
+/// The double with the same decimal digits as the float.
 fn as_written(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 
-/// The answer with the most weight (of equals the one drawn first), and that weight.
+/// The answer with the largest weight (ties: the one drawn first), and that weight.
 fn majority(answers: &[Option<String>], weights: &[f64], item: &Question) -> (Option<String>, f64) {
     let mut votes: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for (index, (answer, weight)) in answers.iter().zip(weights).enumerate() {
@@ -158,7 +158,7 @@ fn majority(answers: &[Option<String>], weights: &[f64], item: &Question) -> (Op
     best.map_or((None, 0.0), |(weight, first)| (answers[first].clone(), weight))
 }
 
-/// The weight of the samples that agree with an answer.
+/// Total weight of the samples that agree with an answer.
 fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> f64 {
     let form = grading::normal_form_for(item, answer);
     let agrees = |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(item, o) == form);
@@ -166,7 +166,7 @@ fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> f64 {
     agreeing.fold(0.0, |sum, (_, weight)| sum + weight) // sum() of nothing is -0.0
 }
 
-/// The sampler's stream of a sample: of the task's name, the item and the sample, so that a draw depends on nothing else.
+/// A sample's random stream: derived from the task's name, the item and the sample, so that a draw depends on nothing else.
 fn stream(task: &str, doc_id: usize, sample: usize) -> u64 {
     stream_of(format!("{task}/{doc_id}/{sample}").bytes().map(u64::from))
 }
@@ -210,12 +210,12 @@ mod tests {
         assert_eq!(support("1000", &samples, &item()), 0.3);
         assert_eq!(support("8", &samples, &item()), 0.0);
         assert_eq!(majority(&some(&["", ""]), &[0.0, 0.0], &item()), (None, 0.0));
-        // of equals the first drawn
+        // ties: the first drawn
         assert_eq!(majority(&some(&["9", "8"]), &[0.1, 0.1], &item()).0.as_deref(), Some("9"));
     }
 
-    /// Every way in which up to five samples can vote, each for one of three answers or for none, with p of 0, 0.5 or 1: drawing
-    /// stops only where all ways to go on have the same majority, and where a lead of more than is left is reached.
+    /// Every way in which up to five samples can vote, each for one of three answers or for none, with p of 0, 0.5 or 1:
+    /// drawing stops only if all continuations have the same majority, and when the lead exceeds what is left.
     #[test]
     fn a_vote_is_decided_when_nothing_can_change_it() {
         const SAMPLES: usize = 5;
@@ -238,7 +238,7 @@ mod tests {
             let mut drawn = 0;
             loop {
                 let more = undecided(&sums_of(&picks[..drawn]), SAMPLES - drawn, SAMPLES);
-                // nothing that is drawn at once could have been left out: no prefix of it may be decided
+                // no draw of a round could have been skipped: no prefix of the round may be decided
                 let early =
                     (drawn..drawn + more).find(|n| undecided(&sums_of(&picks[..*n]), SAMPLES - n, SAMPLES) == 0);
                 assert_eq!(early, None, "{picks:?} {drawn} {more}");
@@ -249,12 +249,12 @@ mod tests {
             }
             counts[drawn] += 1;
             if drawn < SAMPLES {
-                // this way of going on is one of all
+                // this continuation is one of all
                 assert_eq!(majority_of(&picks[..drawn]), majority_of(&picks), "{picks:?} {drawn}");
                 decided += 1;
             }
         }
-        // three of three for one answer lead by 3, which two can still make up only where they are not all sure
+        // three of three for one answer lead by 3, which two can still make up only if the three are not all certain
         assert!(decided > 0 && counts[..3] == [0, 0, 0] && counts[3] > 0 && counts[4] > 0, "{counts:?}");
         assert_eq!(undecided(&BTreeMap::new(), 0, 0), 0);
         assert_eq!(undecided(&sums_of(&[1, 1]), 2, 4), 1, "a tie is drawn out");

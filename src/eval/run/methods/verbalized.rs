@@ -1,4 +1,4 @@
-//! Verbalized confidence: the model is asked how sure it is.
+//! Verbalized confidence: the model is asked how confident it is.
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::encode::ResponseText;
@@ -6,10 +6,10 @@ use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use serde_json::json;
 
-/// Tokens that the model may spend on saying how sure it is, as published.
+/// Max tokens for stating the confidence, as published.
 const MAX_TOKENS: usize = 1024;
 
-/// The question after the answer, as published, line breaks included.
+/// The question asked after the answer, as published, line breaks included.
 const QUESTION: &str = "
 Please rate your confidence to your previous answer on a scale of 0-10.
 0 being not confident at all, 10 being very confident.
@@ -44,7 +44,7 @@ fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found 
     Ok(Some(Findings { scores: vec![("verbalized", confidence)], details, ..Findings::default() }))
 }
 
-/// The number from 0 to 10 that the last box of a text holds, over 10. Without a box nothing was stated.
+/// The number from 0 to 10 in the last box of a text, divided by 10. Without a box, nothing was stated.
 fn stated_confidence(text: &str) -> Option<f64> {
     let boxed = find_answer(text, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed)?;
     let number: f64 = text[boxed.bytes].trim().parse().ok()?;

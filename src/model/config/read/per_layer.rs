@@ -1,4 +1,4 @@
-//! Differences between a model's layers beside their windows: sizes, and shared keys and values (Gemma 4).
+//! Differences between a model's layers besides their windows: sizes, and shared keys and values (Gemma 4).
 
 use super::{Config, LayerSpec, Size, Wrong};
 use crate::model::config::LayerInputSpec;
@@ -14,7 +14,7 @@ pub(super) struct Sizes {
     num_key_value_heads: Option<Size>,
 }
 
-/// `per_layer_config` where it is written: even `null` then stands for the absence of other sizes. Layers may be padded: "02".
+/// `per_layer_config` if present: even `null` then means that no layer has other sizes. Layers may be zero-padded: "02".
 pub(super) fn written<'de, D: Deserializer<'de>>(found: D) -> Result<Option<HashMap<usize, Sizes>>, D::Error> {
     let written: HashMap<String, Sizes> = Option::deserialize(found)?.unwrap_or_default();
     let layer = |(layer, sizes): (String, Sizes)| Ok((layer.parse().map_err(D::Error::custom)?, sizes));
@@ -22,7 +22,7 @@ pub(super) fn written<'de, D: Deserializer<'de>>(found: D) -> Result<Option<Hash
 }
 
 impl Config {
-    /// Gives layers that differ their own sizes, and those that share keys and values the layer that has them.
+    /// Sets the sizes of layers that differ, and the source layer of those that share keys and values.
     pub(super) fn differ(&self, layers: &mut [LayerSpec]) -> Result<(), Wrong> {
         let k_eq_v = self.attention_k_eq_v == Some(true);
         let global = Sizes {
@@ -44,7 +44,7 @@ impl Config {
         layers.iter().try_for_each(|layer| self.check(layer, layers))
     }
 
-    /// The last `num_kv_shared_layers` read the keys and values of the last layer of their type before them.
+    /// The last `num_kv_shared_layers` layers read the keys and values of the last earlier layer of their type.
     fn share(&self, layers: &mut [LayerSpec]) -> Result<(), Wrong> {
         let wrong = |message| Err(("num_kv_shared_layers", message));
         let (count, shared) = (layers.len(), self.num_kv_shared_layers.unwrap_or(0));

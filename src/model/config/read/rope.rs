@@ -7,7 +7,7 @@ use crate::model::config::{RopeScaling, RopeSpec};
 type Limit = (usize, &'static str);
 
 impl Config {
-    /// The rotary tables, and the longest context that they hold for and why, where that is less than the published one.
+    /// The rotary tables, and the longest context that they hold for and why, if it is shorter than the published one.
     pub(super) fn rope(
         &self,
         family: &Family,
@@ -15,7 +15,7 @@ impl Config {
     ) -> Result<(Vec<RopeSpec>, Option<Limit>), Wrong> {
         let parameters = self.rope_parameters.as_ref();
         if family.local_rope {
-            // rope_scaling, the older key, is of full layers
+            // rope_scaling, the older key, applies to full layers
             let nested = |table: fn(&Rope) -> Option<&Rope>| parameters.and_then(table).cloned().unwrap_or_default();
             let full = nested(|tables| tables.full_attention.as_deref());
             let full = match self.rope_scaling.clone() {
@@ -37,14 +37,14 @@ impl Config {
         Ok((if has_still { vec![table, still] } else { vec![table] }, limit))
     }
 
-    /// One rotary table; `theta` where it has none of its own.
+    /// One rotary table; `theta` is used if it has none of its own.
     fn table(
         &self,
         table: &Rope,
         theta: Option<Positive>,
         head_dim: usize,
     ) -> Result<(RopeSpec, Option<Limit>), Wrong> {
-        // only families that turn a part of each head read the outer key
+        // only families that rotate part of each head read the outer key
         let part = self.partial_rotary_factor.map(|outer| table.partial_rotary_factor.unwrap_or(outer).0);
         let rotary_dim = part.map_or(head_dim, |part| (head_dim as f64 * part) as usize);
         if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
@@ -68,7 +68,7 @@ impl Config {
 }
 
 impl Rope {
-    /// This table with the entries of another where it has none: what an older checkpoint splits over two keys.
+    /// This table, with missing entries taken from another: an older checkpoint splits them over two keys.
     fn or(self, other: Rope) -> Rope {
         Rope {
             rope_theta: self.rope_theta.or(other.rope_theta),
@@ -101,7 +101,7 @@ impl Rope {
                 };
                 Ok((scaling, 1.0))
             }
-            // Phi-3 had both names for longrope before
+            // Phi-3 formerly used both names for longrope
             "yarn" if self.short_factor.is_none() => {
                 let factor = factor()?;
                 let scaling = RopeScaling::Yarn {
@@ -131,7 +131,7 @@ impl Rope {
         }
     }
 
-    /// YaRN's factor on cosines and sines: stated, or 0.1 ln(factor) + 1, or a ratio of two such.
+    /// YaRN's factor on cosines and sines: stated, or 0.1 ln(factor) + 1, or a ratio of two such terms.
     fn yarn_attention(&self, factor: f32) -> f32 {
         let by_factor = |scale: f64| 0.1 * scale * f64::from(factor).ln().max(0.0) + 1.0;
         let inferred = match (self.mscale, self.mscale_all_dim) {
