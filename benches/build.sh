@@ -26,7 +26,7 @@ begun=$SECONDS
 UQAC_BUILD_LOG=$work/log RUSTC_WRAPPER=$script CARGO_TARGET_DIR=$work/target cargo "$@"
 elapsed=$((SECONDS - begun))
 printf '| crate | CPU s |\n| --- | --- |\n'
-# a crate may be compiled more than once: its build script, and two versions
+# a crate may be compiled more than once: as its build script, and in two versions
 awk '$3 != "" && $3 != "___" && $3 != "build_script_build" {
        seconds = $1 + $2; total += seconds; sum[$3 ($4 ? " " $4 : "")] += seconds
      }

@@ -1,8 +1,8 @@
-//! Is the chain causal? (R7 of `EVIDENCE.md`.) Replaces one token of a response by its runner-up, keeps the rest, and writes what
-//! that does to P(answer): tokens of the attention chain that hold a digit, and beside each of them the nearest token off the
-//! chain that holds a digit and the nearest one that holds a letter and none.
-//! `cargo bench --bench causal -- MODEL SAMPLES.jsonl[.gz] > TRIPLETS.jsonl`, where the samples are those of a run of `uqac eval`
-//! with the same model; `evidence/causal.py` makes the table.
+//! Is the chain causal? (R7 of `EVIDENCE.md`.) Replaces one token of a response by its runner-up, keeps the rest, and
+//! writes the effect on P(answer): for tokens of the attention chain that contain a digit and, paired with each, the
+//! nearest token off the chain that contains a digit and the nearest one that contains a letter but no digit.
+//! `cargo bench --bench causal -- MODEL SAMPLES.jsonl[.gz] > TRIPLETS.jsonl`, with the samples of a run of `uqac eval`
+//! with the same model; `evidence/causal.py` prints the table.
 
 use flate2::read::MultiGzDecoder;
 use serde_json::json;
@@ -13,7 +13,7 @@ use std::ops::Range;
 use uqac::internals::{Sample, Variant};
 use uqac::{Conversation, Engine, EngineOptions, HeadSelection, Response};
 
-/// Chain tokens per response, at random.
+/// Chain tokens per response, chosen at random.
 const TRIPLETS: usize = 2;
 
 fn lines(path: &str) -> Result<impl BufRead, Box<dyn Error>> {
@@ -22,14 +22,14 @@ fn lines(path: &str) -> Result<impl BufRead, Box<dyn Error>> {
     Ok(BufReader::new(text))
 }
 
-/// A chain token with a digit, and the tokens off the chain that it is compared with: with a digit, and with letters alone.
+/// A chain token with a digit, and the off-chain tokens it is compared with: one with a digit, one with letters only.
 struct Triplet {
     chain: usize,
     digit: usize,
     word: usize,
 }
 
-/// The triplets of a response, in an order drawn by `seed`; no token off the chain is in two of them.
+/// The triplets of a response, in an order determined by `seed`; no off-chain token occurs in two of them.
 fn triplets(response: &Response, answer: &Range<usize>, chain: &[usize], seed: u64) -> Vec<Triplet> {
     let before = response.prompt_len..answer.start;
     let word = |at: &usize| response.token_text(*at).contains(char::is_alphabetic) && !response.has_digit(*at);
@@ -49,7 +49,7 @@ fn triplets(response: &Response, answer: &Range<usize>, chain: &[usize], seed: u
     chain.into_iter().map_while(triplet).take(TRIPLETS).collect()
 }
 
-/// The most probable token that could have stood at a position instead, and its ln p.
+/// The most probable alternative token at a position, and its ln p.
 fn runner_up(response: &Response, position: usize) -> Option<(Variant, f64)> {
     let other = response.step(position - 1).top.iter().find(|top| top.token != response.tokens[position])?;
     Some((Variant { position, token: other.token }, other.logprob))

@@ -1,6 +1,6 @@
-//! The engine on a GPU (or, as a trial, on the CPU), each figure beside the floor set by bytes and operations. It writes
-//! its own random-weight checkpoints of published shapes. `benches/gpu.sh` runs it beside the tests and the rivals; alone:
-//! `cargo bench --bench gpu -- run --quick`.
+//! The engine on a GPU (or, as a trial, on the CPU), each figure next to the floor set by bytes and operations. Writes
+//! its own random-weight checkpoints of published shapes. `benches/gpu.sh` runs it along with the tests and the rivals;
+//! on its own: `cargo bench --bench gpu -- run --quick`.
 
 #[path = "gpu/agreement.rs"]
 mod agreement;
@@ -75,10 +75,10 @@ struct ReportArgs {
     markdown: PathBuf,
 }
 
-/// Bytes of the buffers where nothing is measured.
+/// Buffer size in bytes when nothing is measured.
 const SMALL_BUFFER: usize = 1 << 20;
 
-/// An error that stops the program; a failed measurement is reported and does not.
+/// An error that stops the program; a failed measurement is only reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
     #[error("{}: {source}", path.display())]
@@ -94,7 +94,7 @@ pub enum Fatal {
 }
 
 fn main() -> ExitCode {
-    // cargo bench adds a flag of its own
+    // cargo bench adds its own flag
     let arguments = Arguments::parse_from(std::env::args().filter(|argument| argument != "--bench"));
     let done = |()| true;
     let result = match arguments.command {
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a file and its folder; an interruption leaves the old file.
+/// Writes a file, creating its folder; an interruption leaves the old file intact.
 pub fn write(path: PathBuf, text: &str) -> Result<(), Fatal> {
     let part = path.with_extension("part");
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -147,7 +147,7 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
         };
         match serde_json::from_str(&text) {
             Ok(report) => merged.merge(report),
-            // a program was cut off; the others' results stay
+            // that program was cut off; the others' results are kept
             Err(error) => merged.problems.push(Problem {
                 shape: "results".to_owned(),
                 stage: path.display().to_string(),

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A visit to a machine with a GPU, without a network: self-test and kernel tests, the measurements of benches/gpu.rs, the
+# A session on a machine with a GPU, without a network: self-test and kernel tests, the measurements of benches/gpu.rs, the
 # same work through torch and transformers, a profile, the CUDA tests, compute-sanitizer. Each step has its own time limit;
 # a step that fails, hangs or faults is recorded and the next one starts. After every step OUT/DATE.json and .md hold all
-# results so far, and OUT/DATE.log has everything printed, so that a visit that is cut off keeps what it had.
+# results so far, and OUT/DATE.log has all output, so that an interrupted session keeps its results.
 # Exit code: 0 if every step passed, 1 if one did not, 2 if nothing could run.
 #
 # usage: benches/gpu.sh [options]
@@ -29,7 +29,7 @@
 #   --pack FILE       only build, and write all programs to FILE (.tar.xz) for --binaries on a machine without Rust
 #   --arch A          the GPU architecture of a pack, such as 90a (default: all)
 #   --binaries PATH   a pack, or the folder that it unpacks to, instead of building
-# Kernels are built in where nvcc ($NVCC, $CUDA_HOME or PATH) is present at build time; otherwise NVRTC compiles them on
+# Kernels are built in if nvcc ($NVCC, $CUDA_HOME or PATH) is available at build time; otherwise NVRTC compiles them on
 # first use. $CUPTI names libcupti, $UQAC_GOLDEN the small test models (default ../shared/golden).
 set -uo pipefail
 from=$PWD
@@ -81,7 +81,7 @@ record() {
   [[ ! -x $gpu ]] || "$gpu" report --json "$out/$stamp.json" --markdown "$out/$stamp.md" "${about[@]}" "${results[@]}"
 }
 
-# step NAME SECONDS COMMAND...: runs it for at most SECONDS, and no longer than the budget allows.
+# step NAME SECONDS COMMAND...: runs the command for at most SECONDS, and no longer than the budget allows.
 step() {
   local name=$1 cap=$2 begun=$SECONDS code=0
   shift 2
@@ -110,7 +110,7 @@ mkdir -p "$out" || exit 2
 if [[ -z $binaries ]]; then
   binaries=$work/bin
   mkdir -p "$binaries"
-  # a step is a program of its own
+  # a step is a separate program
   step build 420 bash -c "source benches/gpu/pack.sh && build '$binaries' with-tests"
 elif [[ -f $binaries ]]; then
   mkdir "$work/bin"
@@ -129,7 +129,7 @@ torch_device=$device
 on_gpu() { [[ $device != cpu ]]; }
 named=$("$gpu" device --device "$device") || fail "no measurements without the device"
 if on_gpu; then
-  # a libcuda that runs kernels on the CPU, for tests, is no device to measure
+  # a libcuda that runs kernels on the CPU, for tests, is not a device to measure
   if [[ -z $card ]]; then
     [[ -n $quick ]] || fail "nvidia-smi lists no GPU: $named can be tried with --quick only"
   elif ! grep -qF "${named%%, *}" <<< "$card"; then
@@ -161,7 +161,7 @@ measure() {
   results+=("$work/$name.json")
   limit=$(left)
   ((limit > cap)) && limit=$cap
-  # it stops by itself before it is cut off
+  # it stops on its own before the cutoff
   step "$name" "$cap" "$gpu" run "${options[@]}" ${k_cache:+--k-cache "$k_cache"} ${v_cache:+--v-cache "$v_cache"} \
     --folder "$folder" --json "$work/$name.json" --budget "$((limit > 40 ? limit - 20 : 20))" "${rates[@]}" "$@"
 }
@@ -218,7 +218,7 @@ rivals() {
   done
 }
 
-# Where libcupti may be: named, with the toolkit, with torch.
+# Possible locations of libcupti: as named, in the toolkit, in torch.
 cupti() {
   local root found
   for found in "${CUPTI:-}" /usr/local/cuda/extras/CUPTI/lib64/libcupti.so /usr/local/cuda/lib64/libcupti.so; do
@@ -243,7 +243,7 @@ profile() {
     skip timeline "libcupti is not found (CUPTI=FILE names it)"
   fi
   if have ncu; then
-    # the layers are alike: two are enough
+    # all layers are alike: two are enough
     counters=gpu__time_duration.sum,dram__bytes_read.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed
     counters+=,sm__inst_executed.sum
     counters+=,sm__throughput.avg.pct_of_peak_sustained_elapsed,sm__warps_active.avg.pct_of_peak_sustained_active
@@ -285,7 +285,7 @@ sanitize() {
 
 long() {
   if (($(left) > 40)); then
-    # skipped by the program itself where the time is too short
+    # the program skips it if the time is too short
     measure whole-response "$(left)" --shapes "$first_shape" --stages whole --keep
   else
     skip whole-response "no time left"

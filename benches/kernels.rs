@@ -1,5 +1,5 @@
-//! The CPU kernels one by one, in the shapes of Qwen2.5-0.5B: `cargo bench --bench kernels [-- FILTER]`. Throughput counts bytes
-//! of weights or cache where memory bounds a kernel, multiply-adds (as elements) where arithmetic does.
+//! The CPU kernels individually, in the shapes of Qwen2.5-0.5B: `cargo bench --bench kernels [-- FILTER]`. Throughput
+//! counts bytes of weights or cache for memory-bound kernels, multiply-adds (as elements) for compute-bound ones.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
@@ -22,7 +22,7 @@ const HEADS: usize = 14;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 
-/// A uniform number in [-1, 1) that depends on `i` alone.
+/// A uniform value in [-1, 1) that depends only on `i`.
 fn noise(i: usize) -> f32 {
     let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 40) as f32 / (1u64 << 23) as f32 - 1.0
@@ -32,8 +32,8 @@ fn pool() -> ThreadPool {
     ThreadPool::new(std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-/// Products with 1 row of activations (GEMV), 8 (a batch) and 256 (GEMM). One row cycles through
-/// more copies of the matrix than the caches hold.
+/// Products with 1 row of activations (GEMV), 8 (a batch) and 256 (GEMM). One row cycles through more copies of the
+/// matrix than fit in the caches.
 fn products(c: &mut Criterion) {
     let (pool, isa) = (pool(), Isa::detect());
     for rows in [1, 8, 256] {
@@ -116,7 +116,7 @@ fn attention(c: &mut Criterion) {
     group.finish();
 }
 
-/// The K = 16 heads of lowest entropy of a row's 336.
+/// The K = 16 heads of lowest entropy among a row's 336.
 fn selection(c: &mut Criterion) {
     let options = TraceOptions::new(0, 16, EntropyRule::Exact);
     let query: Vec<f32> = (0..HEAD_DIM).map(noise).collect();
@@ -156,8 +156,8 @@ fn reconstruction(c: &mut Criterion) {
     group.finish();
 }
 
-/// Multiply-adds of one core in registers: in f32, of bf16 pairs (`vdpbf16ps`) and in tiles where present. The limits of a
-/// product.
+/// Multiply-adds of one core in registers: in f32, in bf16 pairs (`vdpbf16ps`) and in tiles where available. These
+/// bound any product.
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;
@@ -195,7 +195,7 @@ fn rates(c: &mut Criterion) {
         group.throughput(Throughput::Elements((ITERATIONS * TILES * SIDE * SIDE * DEPTH) as u64));
         group.bench_function("bf16 tiles", |b| {
             b.iter(|| {
-                // SAFETY: the unit is there; no pointer is passed.
+                // SAFETY: the unit is present; no pointer is passed.
                 unsafe {
                     Amx::open();
                     (0..ITERATIONS).for_each(|_| (0..TILES).for_each(|sums| Amx::dot(sums, 6, 7)));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Peak resident memory of `uqac score` by the length of the sequence, beside weights + KV cache.
+"""Peak resident memory of `uqac score` by sequence length, next to weights + KV cache.
 
 usage: benches/memory.py MODEL_FOLDER [TOKENS...]       (default 1024 2048 4096 8192; builds the release binary)
 """
@@ -19,9 +19,9 @@ MIB = 1 << 20
 
 
 def peak(tokens):
-    """Peak resident bytes of scoring one response that is all but the first 64 tokens.
+    """Peak resident bytes when scoring one response that is everything but the first 64 tokens.
 
-    The answer stands early: the ensemble is then short, which saves time and no memory."""
+    The answer comes early, which keeps the ensemble short: this saves time but no memory."""
     ids = [100 + (i * 7919) % 5000 for i in range(tokens)]
     with tempfile.TemporaryDirectory() as folder:
         item = {"id": tokens, "input_ids": ids, "n_instr": 64, "answer_span": [96, 98]}

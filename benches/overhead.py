@@ -32,7 +32,7 @@ TARGETS = {"python": 0.01, "server": 0.03}
 
 
 def engine(arguments):
-    """(text, tokens a second)"""
+    """(text, tokens per second)"""
     command = [arguments.uqac, "ask", "--json", "--model", arguments.model, "--max-tokens", str(arguments.tokens), QUESTION]
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     if found["finish_reason"] != "length":
@@ -66,7 +66,7 @@ def server(address, name, arguments):
             text += "".join(pieces)
             times.append(time.perf_counter())
     connection.close()
-    # a piece is a token, or several where a character has several
+    # a piece is one token, or several if a character spans several
     return text, (tokens - 1) / (times[-1] - times[0])
 
 

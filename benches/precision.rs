@@ -1,8 +1,9 @@
-//! Golden items that keep exactly the float64 chain, and the chains' mean Jaccard overlap, by cache type, by the rounding of
-//! products' inputs (f32, or one or two 16-bit terms in wide passes, as on CUDA's tensor cores), and with 8-bit weights. Beside
-//! them the changes of ln p of the response's tokens and of P against the first row.
-//! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER [ROW ...]`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
-//! MODELS_FOLDER the model folders those files name. ROW is a row of the table, from 1; the first is always shown.
+//! Golden items that reproduce exactly the float64 chain, and the chains' mean Jaccard overlap, by cache type, by the
+//! rounding of products' inputs (f32, or one or two 16-bit terms in wide passes, as on CUDA's tensor cores), and with
+//! 8-bit weights. Also the changes of ln p of the response's tokens and of P relative to the first row.
+//! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER [ROW ...]`, where GOLDEN_FOLDER contains
+//! `uqac_*.jsonl.gz` and MODELS_FOLDER the model folders that those files name. ROW is a row of the table, from 1; the
+//! first is always shown.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -41,7 +42,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().into_iter().flatten().filter_map(Value::as_u64).map(|id| id as u32).collect()
 }
 
-/// This engine's view of an item.
+/// This engine's result for an item.
 struct Found {
     /// The rows of the chain.
     chain: BTreeSet<i64>,
@@ -119,7 +120,7 @@ fn main() {
     }
 }
 
-/// Means and max differences of ln p and of P.
+/// Mean and max differences of ln p and of P.
 type Moved = ((f64, f64), (f64, f64));
 
 fn line(

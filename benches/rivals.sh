@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The engine beside llama.cpp, ik_llama.cpp, OpenVINO GenAI and transformers on this machine's CPU, interleaved in one run;
-# prints a table with the project's targets.
+# Compares the engine with llama.cpp, ik_llama.cpp, OpenVINO GenAI and transformers on this machine's CPU, interleaved in one
+# run; prints a table with the project's targets.
 #
 # usage: benches/rivals.sh [--rounds N] [--threads N] [--only decode,scoring,...] [--rivals RIVALS]
 #                          [--prompts 128,512,2048,4096] [--json FILE] MODEL_FOLDER...
 #        RIVALS: llama.cpp, ik_llama.cpp, openvino, torch (with transformers); by default all
 #        benches/rivals.sh --only lookup --data FOLDER [--tasks gsm8k,...] [--limit N] MODEL_FOLDER...
-#        speculative decoding of a task's questions beside llama.cpp's own, whose example is compiled from its PyPI source
+#        speculative decoding of a task's questions, compared with llama.cpp's own, whose example is compiled from its PyPI source
 #        benches/rivals.sh --only family [--prompts 512] MODEL_FOLDER...
-#        models of any architecture beside llama.cpp's own benchmark, such as the folders of `uqac bench --random-weights SHAPE`
+#        models of any architecture, compared with llama.cpp's own benchmark, such as the folders of `uqac bench --random-weights SHAPE`
 #
-# Installs them from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there, some minutes), and converts the models to
-# GGUF there. Models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 limits our side alone to AVX2, so only a
-# CPU without AVX-512 compares both on AVX2.
+# Installs them from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there, which takes some minutes), and converts the
+# models to GGUF there. Supports models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 limits only our side to AVX2, so
+# only a CPU without AVX-512 compares both on AVX2.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${UQAC_RIVALS:-$HOME/.cache/uqac-rivals}
@@ -41,7 +41,7 @@ for package in $wanted; do # one by one: of several, pip is content with any
 done
 if [[ -n $missing ]]; then
   echo "installing$missing in $cache" >&2
-  # llama.cpp: the library alone, without its multimodal part
+  # llama.cpp: only the library, without its multimodal part
   # shellcheck disable=SC2086 # words
   CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet $missing >&2
 fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Decoding and prefill of a Llama or Qwen2 shape in plain torch as fast as torch gets: static cache, torch.compile, and the
-whole decode step as one CUDA graph. Random weights, greedy, the prompts and lengths of benches/gpu.rs.
+"""Decoding and prefill of a Llama or Qwen2 shape in plain torch, as fast as torch gets: static cache, torch.compile, and
+the whole decode step as one CUDA graph. Random weights, greedy, with the prompts and lengths of benches/gpu.rs.
 
-One compiled layer serves all layers, so that compiling takes seconds. Decoding is measured without torch.compile as well.
-Writes the fields that `gpu report` merges. On the CPU there are no graphs; it shows that the program runs.
+One compiled layer serves all layers, so that compilation takes seconds. Decoding is also measured without torch.compile.
+Writes the fields that `gpu report` merges. On the CPU there are no graphs; it only shows that the program runs.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def layer(x, positions, mask, cos, sin, keys, values, w, heads: int, kv_heads: i
     q, k, v = (part.view(batch, rows, -1, head_dim).transpose(1, 2) for part in qkv)
     keys.index_copy_(2, positions, rotate(k, cos, sin))
     values.index_copy_(2, positions, v)
-    # a prefill attends to itself alone and takes the causal kernel
+    # a prefill attends only to itself and uses the causal kernel
     seen = (keys, values) if mask is not None else (keys[:, :, :rows], values[:, :, :rows])
     y = scaled_dot_product_attention(rotate(q, cos, sin), *seen, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
     x = x + linear(y.transpose(1, 2).reshape(batch, rows, -1), w["o"])
@@ -211,7 +211,7 @@ def main():
                 }
                 results["rows"].append(row)
                 print(f"  {what:<60} {row['median']:.4g} tokens/s {facts}", flush=True)
-            except Exception as error:  # whatever stops one of them is a result, too
+            except Exception as error:  # whatever stops a measurement is a result, too
                 message = f"{type(error).__name__}: {error}".splitlines()[0]
                 results["problems"].append({"shape": arguments.shapes, "stage": what, "message": message})
                 print(f"  NOT MEASURED: {what}: {message}", flush=True)

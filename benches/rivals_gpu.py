@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The work of benches/gpu.rs through transformers: random weights, the same shapes, prompts and lengths.
+"""The work of benches/gpu.rs done with transformers: random weights, the same shapes, prompts and lengths.
 
   --work sdpa         generation with fused attention, as models are usually run (batch 1 and 16)
   --work attentions   eager attention with output_attentions, which hands out layers x heads x T x T: a pass over whole
@@ -30,7 +30,7 @@ QUICK = {"prompt": 16, "response": 9, "batch": 3, "rounds": 2, "lengths": [32, 6
 
 
 class Device:
-    """Time and memory on the CPU or a GPU, and what it is at."""
+    """Time and memory on the CPU or a GPU, and the current activity."""
 
     def __init__(self, name):
         self.name = name
@@ -59,7 +59,7 @@ class Device:
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self):
-        """Bytes: of tensors on a GPU, of the process on the CPU, where it never falls."""
+        """Peak bytes: of tensors on a GPU, of the process on the CPU, where it never falls."""
         if self.cuda:
             return torch.cuda.max_memory_allocated()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -101,7 +101,7 @@ def ids(model, batch, length, device):
 
 
 def generate(model, prompt, tokens, **options):
-    """No token ends a response in these shapes, so it has as many as are asked for."""
+    """No end token exists in these shapes, so a response always has the requested length."""
     with torch.no_grad():
         out = model.generate(
             prompt,
@@ -117,7 +117,7 @@ def generate(model, prompt, tokens, **options):
 
 
 def time_generation(model, shape, what, batch, rounds, sizes, device, **options):
-    """Decode speed: the time of a generation less that of its first token. The result is dropped before the next."""
+    """Decode speed: the time of a generation minus that of its first token. Each result is dropped before the next."""
     device.doing = f"{what}, batch {batch}"
     prompt = ids(model, batch, sizes["prompt"], device)
     generate(model, prompt, 4, **options)
@@ -168,7 +168,7 @@ def matrix_rate(device, quick):
 
 
 def run(works, folders, sizes, device, results):
-    """Rows as they come; a work that fails is a problem, and the next goes on."""
+    """Yields rows as they are measured; a failed measurement is recorded as a problem, and the next one starts."""
     for folder in folders:
         for work in works:
             device.doing = "loading"
@@ -177,7 +177,7 @@ def run(works, folders, sizes, device, results):
                     results["rows"].append(found)
                     print(f"  {found['what']:<60} {found['median']:.4g} {found['unit']} {found['facts']}", flush=True)
                     yield
-            except Exception as error:  # whatever stops one of them is a result, too
+            except Exception as error:  # whatever stops a measurement is a result, too
                 reason = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {error}"
                 reason = reason.strip().splitlines()[0]
                 problem = {"shape": folder.name, "stage": f"transformers, {device.doing}", "message": reason}

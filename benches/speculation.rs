@@ -1,5 +1,5 @@
-//! Speculative decoding beside one token a pass, on questions of a task: what it gains depends on the text. Every response is
-//! generated with and without guesses, in turns, and an error where a bit differs.
+//! Speculative decoding compared with one token per pass, on questions of a task, since the gain depends on the text.
+//! Every response is generated with and without guesses, in alternating order; any difference in a bit is an error.
 //! `cargo bench --bench speculation -- MODEL TASK [--data FOLDER] [--limit N] [--threads N] [--json]`, with tasks as `uqac eval` names
 //! them; --limit is per subtask.
 
@@ -38,11 +38,11 @@ struct Arguments {
 struct Comparison {
     prompt_tokens: usize,
     response_tokens: usize,
-    /// Tokens a second after the prompt, one token a pass.
+    /// Tokens per second after the prompt, at one token per pass.
     plain_tokens_per_second: f64,
     tokens_per_second: f64,
     tokens_per_pass: f64,
-    /// Share of the guessed tokens that were right; `None` where nothing was guessed.
+    /// Share of guessed tokens that were accepted; `None` if nothing was guessed.
     accepted: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ struct Speculation {
     model: String,
     device: String,
     responses: Vec<Comparison>,
-    /// Of speeds, response by response.
+    /// Ratio of speeds, per response.
     speedup: MedianRange,
     /// Σ of plain seconds over Σ of seconds.
     overall_speedup: f64,
@@ -81,7 +81,7 @@ fn compare(engine: &mut Engine, of: &Arguments) -> Result<Speculation, Box<dyn E
     for (i, prompt) in prompts.iter().enumerate() {
         eprintln!("response {} of {}", i + 1, prompts.len());
         let (mut runs, before) = ([None, None], engine.speculation());
-        // the first of a pair meets colder caches
+        // the first of a pair runs with colder caches
         for turn in [i % 2, 1 - i % 2] {
             engine.set_speculate([Speculate::Off, guessing][turn]);
             runs[turn] = Some(response(engine, prompt)?);
@@ -92,7 +92,7 @@ fn compare(engine: &mut Engine, of: &Arguments) -> Result<Speculation, Box<dyn E
         }
         let after = engine.speculation();
         let (guessed, accepted) = (after.guessed - before.guessed, after.accepted - before.accepted);
-        let decoded = generation.steps.len().saturating_sub(2); // but the prompt's, and the last row's
+        let decoded = generation.steps.len().saturating_sub(2); // excludes the prompt's and the last row's
         if decoded == 0 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A question, its answer as it is written, and how far to trust it:
+//! A question, its answer as it is generated, and how far to trust it:
 //! `cargo run --release --example ask -- "Tom has 3 boxes with 12 pencils each. How many pencils are there?" [MODEL]`
 
 use std::error::Error;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         match stdout().flush() {
             Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()), // nobody reads any more
+            Err(_) => ControlFlow::Break(()), // the reader has closed the output
         }
     })?;
     println!();

@@ -1,12 +1,12 @@
-//! A score of your own over the trace of a response: the mean log-probability of its numbers, and how much of the answer's
-//! attention went to the prompt. (A score that the program itself should show is an entry in `src/uq/scores/`.)
+//! A custom score computed from the trace of a response: the mean log-probability of its number tokens, and the share
+//! of the answer's attention on the prompt. (A score that the program itself should show belongs in `src/uq/scores/`.)
 //! `cargo run --release --example custom_score [MODEL]`
 
 use std::error::Error;
 use std::ops::{ControlFlow, Range};
 use uqac::{AnswerRule, Conversation, Engine, EngineOptions, GenerateOptions, Parameters, Profile, TracedSequence};
 
-/// Mean ln p of the response's tokens that hold a digit; `None` without one.
+/// Mean ln p of the response tokens that contain a digit; `None` if there are none.
 fn digit_logprob(response: &uqac::Response) -> Option<f64> {
     let logprobs: Vec<f64> = (response.prompt_len..)
         .zip(response.token_texts)
@@ -16,7 +16,7 @@ fn digit_logprob(response: &uqac::Response) -> Option<f64> {
     (!logprobs.is_empty()).then(|| logprobs.iter().sum::<f64>() / logprobs.len() as f64)
 }
 
-/// Share of α* that the rows which predict the answer's tokens (absolute positions) give to the prompt, in [0, 1].
+/// Share of α* that the rows predicting the answer's tokens (absolute positions) place on the prompt, in [0, 1].
 fn prompt_share(traced: &mut TracedSequence, answer: Range<usize>) -> Result<f32, Box<dyn Error>> {
     let (response, mut queries) = traced.parts();
     let rows: Vec<usize> = answer.map(|position| position - 1).collect();

@@ -1,6 +1,6 @@
-//! Finds and grades answers as `uqac eval` does. Each line of the standard input is a JSON object with `response` or
-//! `answer`, optionally `target` and `grader` (`number`, `math`, `choice`, `exact`); each line of the output has the answer
-//! and, with a target, whether it is right: `cargo run --release --example grade < cases.jsonl`
+//! Finds and grades answers as `uqac eval` does. Each line of standard input is a JSON object with `response` or
+//! `answer`, optionally `target` and `grader` (`number`, `math`, `choice`, `exact`); each output line has the answer
+//! and, with a target, whether it is correct: `cargo run --release --example grade < cases.jsonl`
 
 use serde::Deserialize;
 use serde_json::json;

@@ -5,8 +5,8 @@
     examples/ray_eval.py --shards 32 --gpus 1 -- --model M --tasks gsm8k,math --data DATA --output runs/big
     uqac report runs/big
 
-Several shards per node keep slow ones from deciding the end. Ray retries a shard whose node dies; the shard resumes at its last
-finished item.
+Using several shards per node keeps a slow one from determining the finish time. Ray retries a shard whose node dies; the shard
+resumes at its last finished item.
 """
 
 import argparse

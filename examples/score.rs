@@ -1,4 +1,5 @@
-//! Scores a response that exists, here right and wrong versions of one, and shows every score of the registry:
+//! Scores an existing response, here a correct and an incorrect version, and shows every score of the
+//! registry:
 //! `cargo run --release --example score [MODEL]`
 
 use std::error::Error;

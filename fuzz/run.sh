@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Fuzzes what reads other people's files: fuzz/run.sh [SECONDS for each target, 60 by default] [TARGET ...]
+# Fuzzes the parsers of untrusted files: fuzz/run.sh [SECONDS for each target, 60 by default] [TARGET ...]
 #
-# Builds fuzz/ with coverage and the address sanitizer on a stable compiler (RUSTC_BOOTSTRAP=1), starts from files of this
-# repository, and keeps what it finds in target/fuzz/corpus/TARGET. A failure is written to target/fuzz/TARGET-crash-…;
-# the same command with that file for a target's seeds runs it again. Exits with 1 if a target failed.
+# Builds fuzz/ with coverage and the address sanitizer on a stable compiler (RUSTC_BOOTSTRAP=1), seeds it with files of
+# this repository, and keeps its findings in target/fuzz/corpus/TARGET. A failure is written to
+# target/fuzz/TARGET-crash-…; running the same command with that file among a target's seeds reproduces it. Exits with 1
+# if a target failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
@@ -31,7 +32,7 @@ RUSTC_BOOTSTRAP=1 RUSTFLAGS=$(echo $flags) NVCC='' cargo build --release --locke
   --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 program=target/fuzz/$triple/release/fuzz
 
-# Files of this repository to start from.
+# Seed files from this repository.
 seed() {
   mkdir -p "target/fuzz/corpus/$1"
   local i=0
@@ -74,7 +75,7 @@ head -n 40 models/abacus/test.jsonl | sed 's/\\/\\\\/g' | seed score_line
 printf '%s\n' 'The answer is: $[-2,2]$.' 'so \\\\boxed{\\\\frac{1}{2}}' '#### 1,234' 'Final Answer: (B) 3 pm' | seed answer
 printf '%s\n' '\\\\frac{1}{2}\n0.5' 'x+1\n1+x' '(B)\nB' '1,000,000\n10^6' '\\\\sqrt{2}/2\n\\\\frac{1}{\\\\sqrt 2}' | seed grader
 
-# What a target writes as files stays in memory; what it says is printed when it has ended.
+# Files written by a target stay in memory; its output is printed when it has ended.
 fuzz() {
   local scratch log=target/fuzz/$1.log
   scratch=$(mktemp -d -p "$([[ -d /dev/shm ]] && echo /dev/shm || echo /tmp)")
@@ -89,7 +90,7 @@ fuzz() {
 }
 export -f fuzz
 export program seconds
-# side by side, one a core
+# in parallel, one per core
 if ! printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'; then
   echo "failed; see target/fuzz/*.log"
   exit 1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Chat templates rendered by Jinja2 as transformers sets it up, and by uqac: how many agree.
+"""Renders chat templates with Jinja2 as set up by transformers, and with uqac, and counts agreements.
 
     python3 tests/templates_peer.py [--uqac target/release/uqac] [--folder FOLDER ...] [--packages]
 
 Renders the snippets of tests/data/template_snippets.txt, every *.jinja file below each FOLDER, and with --packages every
-*.jinja file of the Python packages that are installed here. Needs the package jinja2. Both render one user message
-"Hello", with a generation prompt. An error of both is agreement: their messages differ. Exits with 1 if they disagree on a
+*.jinja file of the Python packages installed here. Needs the package jinja2. Both render one user message "Hello", with a
+generation prompt. An error on both sides counts as agreement: their messages differ. Exits with 1 if they disagree on a
 snippet, or agree on one that is marked as a known difference.
 """
 
@@ -24,7 +24,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def environment():
-    """What transformers.utils.chat_template_utils compiles templates with."""
+    """The environment in which transformers.utils.chat_template_utils compiles templates."""
     import jinja2
     import jinja2.ext
     import jinja2.sandbox
@@ -64,12 +64,12 @@ def by_jinja2(env, source):
     try:
         template = env.from_string(source)
         return template.render(messages=MESSAGES, tools=None, documents=None, add_generation_prompt=True, **TOKENS), None
-    except Exception as e:  # whatever a template raises
+    except Exception as e:  # a template may raise anything
         return None, f"{type(e).__name__}: {e}"
 
 
 def tiny_model(folder):
-    """A Llama of one layer, its weights all zero, with the bytes for a vocabulary."""
+    """A Llama of one layer with all-zero weights and a byte vocabulary."""
     hidden, inner, vocab = 16, 16, 258
     config = {"architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "intermediate_size": inner,
               "vocab_size": vocab, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16,
@@ -115,7 +115,7 @@ def by_uqac(uqac, base, source):
 
 
 def quoted(text):
-    """As `uqac inspect` shows a text: src/report/term/sanitize.rs."""
+    """A text as `uqac inspect` shows it: src/report/term/sanitize.rs."""
     escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
     def shown(c):

@@ -1,14 +1,14 @@
-"""What tables.py shows beyond the registered questions, and the registered table of items without an answer."""
+"""The tables that tables.py prints beyond the registered questions, and the registered table of items without an answer."""
 import numpy as np
 from samples import SEED, auroc, feature, holm, platt, shown, two_sided
 
-# G4's parts by −ln, and the least value of one: a response without digits has none to be unsure of.
+# G4's parts by −ln, and the minimum value of a part: a response without digits has no digit to be unsure of.
 LEAST_PART = 1e-4
 G4 = "G4, spreads of the other runs, over log P(response), AUROC"
 
 
 def text_of(sample):
-    """The response's bytes, and for each of its tokens its part of them."""
+    """The bytes of the response that belong to each of its tokens."""
     text = sample["resps"][0][0].encode()
     return [text[start:end] for start, end in sample["uq"]["tokens"]["offsets"]]
 
@@ -18,7 +18,7 @@ def has_digit(token):
 
 
 def unanswered(run):
-    """The registered second table: items without an answer have the lowest confidence. And what P ≥ 0.9 is worth."""
+    """The registered second table: items without an answer get the lowest confidence. Also the accuracy at P ≥ 0.9."""
     silent = len(run.silent)
     print(f"\n### {run.name}: with the {silent} items without an answer as the lowest\n\n| score | AUROC, answered | AUROC, all |\n| --- | --- | --- |")
     for key in ["p", "p_sim", "p_attn", "response_prob", "min_token_prob"]:
@@ -32,7 +32,8 @@ def unanswered(run):
 
 
 def same_length(run, boot):
-    """Of pairs of a right and a wrong answer whose responses differ by at most 10 % in length, how many are ranked rightly."""
+    """Among pairs of a correct and an incorrect answer whose responses differ by at most 10 % in length, the share ranked
+    correctly."""
     right, wrong = np.flatnonzero(run.labels), np.flatnonzero(~run.labels)
     lengths = run.tokens[right][:, None] / run.tokens[wrong][None, :]
     alike = (np.maximum(lengths, 1 / lengths) <= 1.1).astype(np.float32)
@@ -53,7 +54,8 @@ def same_length(run, boot):
 
 
 def held_out(run, boot, scores, base):
-    """Less Brier: every item's squared error where Platt's fit holds it out, averaged over 20 splits, resampled by item."""
+    """Reduction in Brier score: every item's squared error when held out from Platt's fit, averaged over 20 splits, resampled by
+    item."""
     errors, times = np.zeros((2, len(run.labels))), np.zeros(len(run.labels))
     among = np.isfinite(scores) & np.isfinite(base)
     for k in range(20):
@@ -70,14 +72,14 @@ def held_out(run, boot, scores, base):
 
 
 def after_a_fit(run, boot):
-    """Q4 with an interval."""
+    """Q4, with an interval."""
     found = held_out(run, boot, feature(run, "response_prob"), feature(run, "p"))
     return {"Q4: log P(response) over P, held-out Brier": found}
 
 
 def digits(run, boot):
-    """The product over the chain's tokens with a digit (and the answer's) beside that over as many at random, 20 draws. Returns
-    the difference of AUROCs; prints how many digits there are, and what the chain is of the response."""
+    """Compares the product over the chain's digit tokens (and the answer's) with that over as many random ones, 20 draws. Returns
+    the difference of AUROCs; prints the number of digits, and the chain's share of the response."""
     rng = np.random.default_rng(SEED)
     own, drawn, fewer, sizes, shares, kinds = [], [], 0, [], [], []
     for sample in run.samples:
@@ -116,7 +118,7 @@ def parts(run):
 
 
 def g4(runs, boots):
-    """G4, each part over its standard deviation in the other runs; the frozen constants are those of all."""
+    """G4, each part divided by its standard deviation in the other runs; the frozen constants come from all runs."""
     if len(runs) < 2:
         return [{} for _ in runs]
     found = [parts(run) for run in runs]
@@ -135,7 +137,7 @@ def g4(runs, boots):
 
 
 def family(runs, asked):
-    """Holm's correction over all tests of Q2 together."""
+    """Holm's correction over all tests of Q2 jointly."""
     found = []
     for run, answers in zip(runs, asked):
         for question, (difference, resampled) in answers.items():

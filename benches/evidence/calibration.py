@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What `uqac calibrate` promises, on runs: calibration.py FOLDER... [--uqac PROGRAM]... [--worlds 1000]
+"""Checks the guarantees of `uqac calibrate` on runs: calibration.py FOLDER... [--uqac PROGRAM]... [--worlds 1000]
 
-Each PROGRAM calibrates on each run: its held-out figures, and the highest confidence that it can print, which is the map's at the
-end of its range (or at infinity where it stores none). Then the certified threshold in resampled worlds, written out here anew: the
-run's answers are the population, as many are drawn from them with replacement, a threshold is certified on those by the rule of
-src/eval/metrics/risk.rs for each of the scores, and its risk is that of the population. Needs numpy and scikit-learn.
+Each PROGRAM calibrates on each run: prints its held-out figures, and the maximum confidence that it can output, i.e. the map's
+value at the end of its range (or at infinity if it stores no range). Then checks the certified threshold in resampled worlds,
+reimplemented here: the run's answers are the population, a sample of the same size is drawn from them with replacement, a threshold
+is certified on it by the rule of src/eval/metrics/risk.rs for each of the scores, and its risk is computed on the population. Needs
+numpy and scikit-learn.
 """
 import argparse
 import json
@@ -23,7 +24,7 @@ CONFIDENCE = 0.95
 
 
 def highest(found):
-    """The highest confidence of any answer."""
+    """The maximum confidence of any answer."""
     kind, bounds = found["map"], found.get("range")
     if kind["kind"] == "isotonic":
         p = max(p for _, p in kind["knots"])
@@ -46,7 +47,7 @@ def programs(folders, found):
 
 
 def threshold(x, right, target):
-    """The lowest of the levels that holds the target with this score's share of the probability to fail, and the top of the range."""
+    """The lowest level that meets the target with this score's share of the failure probability, or None."""
     order = np.argsort(-x, kind="stable")
     x, wrong = x[order][1:], ~right[order][1:]  # without the highest, beyond which nothing is answered
     for level in range(LEVELS, 0, -1):
@@ -58,15 +59,16 @@ def threshold(x, right, target):
 
 
 def unproven(x, right, target):
-    """The lowest threshold above which no more than the target is wrong among the answers that it is chosen on."""
+    """The lowest threshold above which the share of wrong answers among those it is chosen on is at most the target."""
     order = np.argsort(-x, kind="stable")
     held = np.flatnonzero(np.cumsum(~right[order]) <= target * np.arange(1, len(x) + 1))
     return x[order][held[-1]] - 1e-12 if len(held) else None
 
 
 def worlds(run, targets, n):
-    """For each target: in how many worlds a threshold was found, and the population's risk above it exceeds the target, of a score, of
-    any of them, and of P(response) without a proof: the worlds must be able to show a broken promise."""
+    """For each target: the number of worlds in which a threshold was found, and in which the population's risk above it exceeds the
+    target, for each score, for any of them, and for P(response) without a proof (to show that the worlds can reveal a broken
+    guarantee)."""
     rng = np.random.default_rng(SEED)
     scores = np.array([run.score(key) for key in SCORES])
     items = scores.shape[1]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""R7: does the answer depend on the chain's tokens? causal.py TRIPLETS.jsonl, which `cargo bench --bench causal` writes.
+"""R7: does the answer depend on the chain's tokens? causal.py TRIPLETS.jsonl, written by `cargo bench --bench causal`.
 
-A difference is the mean over items of its mean over an item's triplets, with a percentile interval of 10,000 bootstrap resamples of
-the items.
+A difference is the mean over items of the mean over each item's triplets, with a percentile interval from 10,000 bootstrap
+resamples of the items.
 """
 import sys
 from collections import defaultdict
@@ -16,7 +16,7 @@ HALF = -np.log(2)
 
 
 class Triplets:
-    """[triplets, 3] of the replaced tokens' numbers, and the item of each triplet."""
+    """The values of the replaced tokens, [triplets, 3], and the item of each triplet."""
 
     def __init__(self, rows):
         self.items = np.array([row["doc_id"] for row in rows])
@@ -25,7 +25,7 @@ class Triplets:
         self.alternative = get("alternative")
 
     def by_item(self, values, among=None):
-        """The mean of an item's triplets."""
+        """The mean over each item's triplets."""
         found = defaultdict(list)
         for i, (item, value) in enumerate(zip(self.items, values)):
             if among is None or among[i]:
@@ -34,7 +34,7 @@ class Triplets:
 
 
 def interval(values, sign=""):
-    """The mean with its interval; with a sign, of a difference, also twice the share of resamples on the other side of 0."""
+    """The mean with its interval; for a difference (with a sign), also twice the share of resamples on the other side of 0."""
     rng = np.random.default_rng(SEED)
     drawn = values[rng.integers(0, len(values), (10_000, len(values)))].mean(1)
     p = 2 * min((drawn <= 0).mean(), (drawn >= 0).mean())

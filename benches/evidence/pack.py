@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A run folder without what tables and figures do not need, compressed: pack.py RUN FOLDER
+"""Compresses a run folder, dropping everything that tables and figures do not need: pack.py RUN FOLDER
 
-Of points of a sweep (the controls) the scores over the chain stay, and neither the chain's rows nor other scores. These
-scores and every number of a token or a chain's row have 7 digits, as float32 has; a response's own scores stay whole,
-for their order near 1 is what AUROC asks. Of paths in the command the last part stays: a machine's folders are nobody's
-business. `uqac report FOLDER` and tables.py read what it writes.
+For sweep points (the controls) only the scores over the chain are kept, without the chain's rows and other scores.
+These scores and every value of a token or a chain row are rounded to 7 digits, the precision of float32; a response's
+own scores stay exact, because AUROC depends on their order near 1. Paths in the command are cut to the last component,
+since a machine's folders are private. `uqac report FOLDER` and tables.py read the output.
 """
 import gzip
 import json
@@ -16,7 +16,7 @@ SCORES = ["p", "p_logprob", "p_sim", "sim_logprob", "p_attn", "attn_logprob"]
 
 
 def rounded(value):
-    """The same with 7 digits in every float of it."""
+    """The same value with every float in it rounded to 7 digits."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, list):
@@ -40,7 +40,7 @@ def main():
             (folder / file.name).write_text(re.sub(r"(?<=[ =])/[^ \"]*/", "", lines))
         if file.suffix != ".jsonl":
             continue
-        # no name and no date in the header: the same bytes each time
+        # no name and no date in the header, so that the output is byte-identical each time
         with open(folder / f"{file.name}.gz", "wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
             for line in lines.splitlines():
                 record = json.loads(line)

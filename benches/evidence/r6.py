@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The registered measures of R6 (EVIDENCE.md): r6.py PART PART PART --before R1 R2 R3 R4 R5 [--resamples N]
 
-Needs numpy and scikit-learn. The parts' differences are pooled as by tables.py: each weighted by the inverse of its bootstrap variance.
-The ridge is logistic regression on the scores that token probabilities alone give and all runs have, as normal scores of their ranks within a
-run; its one parameter is the best of seven by leaving out each of the earlier runs in turn. It was written before R6 was complete.
+Needs numpy and scikit-learn. The parts' differences are pooled as in tables.py: each weighted by the inverse of its bootstrap
+variance. The ridge is a logistic regression on the scores that derive from token probabilities alone and that all runs have, as
+normal scores of their ranks within a run; its one parameter is the best of seven by leave-one-out over the earlier runs. Written
+before R6 was complete.
 """
 import argparse
 from pathlib import Path
@@ -14,7 +15,7 @@ from samples import LOGARITHMS, Bootstrap, Run, auroc, holm, pool, shown, two_si
 from scipy.stats import norm, rankdata
 from sklearn.linear_model import LogisticRegression
 
-# Of attention, of a chain, of other passes, or G4 itself.
+# Scores from attention, a chain or other passes, or G4 itself.
 NO_TOKEN_SCORE = {"p", "p_attn", "p_sim", "attn_mean", "sim_mean", "attn_logprob", "sim_logprob", "p_logprob", "rauq", "lookback_ratio",
                   "attention_score", "g4", "coe_r", "coe_c", "self_consistency", "self_consistency_majority"}
 OF_ATTENTION = ["rauq", "lookback_ratio", "attention_score"]
@@ -22,20 +23,20 @@ RIDGE = 10.0 ** np.arange(-5, 2)
 
 
 def token_scores(runs):
-    """Scores that every answered item of every run has."""
+    """The scores that every answered item of every run has."""
     keys = set.intersection(*({key for sample in run.samples for key in sample["uq"]["scores"]} for run in runs))
     keys -= NO_TOKEN_SCORE | set(LOGARITHMS.values())
     return sorted(key for key in keys if all(np.isfinite(run.score(key)).all() for run in runs))
 
 
 def ranks(run, keys):
-    """[items, keys], each the normal score of its rank in the run."""
+    """The normal score of each item's rank in the run, [items, keys]."""
     scores = np.array([rankdata(run.score(key)) for key in keys]).T
     return norm.ppf((scores - 0.5) / len(scores))
 
 
 def ridge(runs, keys):
-    """A function of a run: the regression on `runs`, each of the same weight."""
+    """Returns a function of a run: the regression fitted on `runs`, all weighted equally."""
     def fit(among, c):
         x, y = np.concatenate([ranks(run, keys) for run in among]), np.concatenate([run.labels for run in among])
         weights = np.concatenate([np.full(len(run.labels), 1000 / len(run.labels)) for run in among])
@@ -51,14 +52,14 @@ def ridge(runs, keys):
 
 
 def less(run, boot, scores, base, among=None):
-    """Difference of AUROCs on the items that have both."""
+    """Difference of AUROCs on the items that have both scores."""
     both = np.isfinite(scores) & np.isfinite(base) & (True if among is None else among)
     value = auroc(scores[both], run.labels[both]) - auroc(base[both], run.labels[both])
     return value, boot.auroc(scores, run.labels, both) - boot.auroc(base, run.labels, both)
 
 
 def of_attention(run, boot):
-    """The best score of attention by the even items, on the odd ones less G4, and the other way."""
+    """Picks the best attention score on the even items and compares it with G4 on the odd ones, and vice versa."""
     even = np.arange(len(run.labels)) % 2 == 0
     found = []
     for fit, held in [(even, ~even), (~even, even)]:
@@ -72,13 +73,13 @@ def of_attention(run, boot):
 
 
 def of_control(run, boot, key, drawn):
-    """A score over the chain less its mean over a control's draws."""
+    """A score over the chain minus its mean over a control's draws."""
     found = [less(run, boot, run.score(key), one) for one in drawn]
     return np.mean([value for value, _ in found]), np.mean([resampled for _, resampled in found], axis=0)
 
 
 def last_tokens(run):
-    """ln of the product over the answer's tokens and as many before them as the chain has."""
+    """ln of the product over the answer's tokens and as many tokens before them as the chain has."""
     found = []
     for sample in run.samples:
         uq = sample["uq"]
@@ -90,7 +91,7 @@ def last_tokens(run):
 
 
 def pooled(runs, name, found):
-    """Prints the row of a measure; its name and pooled p."""
+    """Prints a measure's row; returns its name and pooled p."""
     value, resampled = pool(found)
     cells = [shown(*one, "+") for one in found] + [f"**{shown(value, resampled, '+')}**"]
     print(f"| {name} | " + " | ".join(cells) + " |")

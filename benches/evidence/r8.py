@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The registered measures of R8 (EVIDENCE.md): r8.py RUN [--resamples N]
 
-Needs numpy and scikit-learn. A sample agrees where its answer is the response's, both as numbers where they are numbers. Ties of the share that
-agrees are broken by log P(response), mapped to less than the least difference of shares. Written before R8 ran.
+Needs numpy and scikit-learn. A sample agrees if its answer equals the response's, compared as numbers where both are numbers. Ties
+of the agreeing share are broken by log P(response), mapped to less than the smallest difference of shares. Written before R8 ran.
 """
 import argparse
 from pathlib import Path
@@ -23,7 +23,7 @@ def same(a, b):
 
 
 def agreement(run, samples):
-    """The share of an item's first samples that agree with its response."""
+    """The share of an item's first `samples` samples that agree with its response."""
     def of(sample):
         answers = sample["uq"]["self_consistency"]["answers"][:samples]
         return sum(same(answer, sample["uq"]["answer"]["text"]) for answer in answers) / samples
@@ -31,7 +31,7 @@ def agreement(run, samples):
 
 
 def passes(run, samples):
-    """Tokens of the response and the first samples over those of the response, in all."""
+    """Total tokens of the response and its first `samples` samples, relative to those of the response."""
     drawn = sum(sum(sample["uq"]["self_consistency"]["response_tokens"][:samples]) for sample in run.samples)
     return 1 + drawn / run.tokens.sum()
 

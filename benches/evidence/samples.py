@@ -1,4 +1,4 @@
-"""What the tables of EVIDENCE.md are made from: samples of runs, and the measures, for tables.py and its parts."""
+"""Input of the tables in EVIDENCE.md: samples of runs, and the measures, for tables.py and its parts."""
 import gzip
 import json
 
@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 SEED = 20261122
-# Of a product of probabilities, the score that holds its logarithm, by which it ranks.
+# For a product of probabilities: the score with its logarithm, which is used for ranking.
 LOGARITHMS = {"answer_prob": "answer_logprob", "response_prob": "response_logprob", "p_attn": "attn_logprob",
               "p_sim": "sim_logprob", "p": "p_logprob"}
 CHAIN_SCORES = ["p_attn", "p_sim", "p"]
@@ -57,16 +57,16 @@ class Run:
             draws.setdefault(i, {}).update(point["scores"])
 
     def score(self, key):
-        """By which it ranks; not a number where an item has none."""
+        """The values used for ranking; NaN for an item without one."""
         return self.probability(LOGARITHMS.get(key, key))
 
     def probability(self, key):
-        """As the samples have it."""
+        """The values as stored in the samples."""
         values = [sample["uq"]["scores"].get(key) for sample in self.samples]
         return np.array([np.nan if value is None else value for value in values], float)
 
     def control(self, chain, key):
-        """[draws, items] of a score over a control's chains; not a number where it was not drawn."""
+        """A score over a control's chains, [draws, items]; NaN where it was not drawn."""
         draws = self.controls.get(chain, {})
         rank = LOGARITHMS[key]
         found = np.full((len(draws), len(self.samples)), np.nan)
@@ -80,14 +80,14 @@ class Run:
 
 
 class Bootstrap:
-    """Resamples of items; a statistic of counts [B, n] at a time."""
+    """Resamples of items; statistics are computed on a batch of counts [B, n]."""
 
     def __init__(self, n, resamples):
         draw = np.random.default_rng(SEED).integers(0, n, size=(resamples, n))
         self.counts = np.stack([np.bincount(row, minlength=n) for row in draw]).astype(np.float32)
 
     def auroc(self, scores, labels, among=None):
-        """AUROC of every resample, of the items `among`."""
+        """AUROC of every resample, over the items `among`."""
         among = np.isfinite(scores) if among is None else among
         scores, labels, counts = scores[among], labels[among], self.counts[:, among]
         order = np.argsort(scores, kind="stable")
@@ -114,13 +114,13 @@ def shown(value, resampled, sign=""):
 
 
 def two_sided(resampled):
-    """The bootstrap's p of a difference of 0."""
+    """Two-sided bootstrap p value for a difference of 0."""
     resampled = resampled[np.isfinite(resampled)]
     return min(1, 2 * (min((resampled <= 0).sum(), (resampled >= 0).sum()) + 1) / (len(resampled) + 1))
 
 
 def holm(found):
-    """Rows that begin with their p, ascending, each with its p by Holm's correction over all."""
+    """Rows that start with their p, sorted ascending, each with its p after Holm's correction over all of them."""
     corrected = 0
     for i, row in enumerate(sorted(found, key=lambda row: row[0])):
         corrected = max(corrected, min(1, row[0] * (len(found) - i)))
@@ -128,7 +128,7 @@ def holm(found):
 
 
 def pool(found):
-    """Of (value, resamples) of runs, each weighted by the inverse of its bootstrap variance."""
+    """Pools (value, resamples) of several runs, each weighted by the inverse of its bootstrap variance."""
     weights = np.array([1 / np.nanvar(resampled) for _, resampled in found])
     weights /= weights.sum()
     return sum(w * value for w, (value, _) in zip(weights, found)), sum(w * resampled for w, (_, resampled) in zip(weights, found))
@@ -146,7 +146,7 @@ def auroc(scores, labels):
 
 
 def feature(run, key):
-    """Logarithms of products as they are; log-odds of other probabilities."""
+    """Logarithms of products unchanged; log-odds of other probabilities."""
     if key in LOGARITHMS and key != "p":
         return run.score(key)
     p = np.clip(run.probability(key), 1e-12, 1 - 1e-12)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The registered tables of EVIDENCE.md, from samples alone: tables.py FOLDER... [--resamples N] [--against results.json]
 
-Needs numpy and scikit-learn, and nothing of uqac: AUROC and Brier are scikit-learn's, the rest is written out here. Each
-folder is a run's, as `uqac eval` writes it or as pack.py packs it. With --against the run's `uqac report --format json` is
-compared with what is found here, and a difference of 0.0005 or more is an error.
+Needs numpy and scikit-learn, but not uqac: AUROC and Brier come from scikit-learn, the rest is implemented here. Each folder is a
+run's, as written by `uqac eval` or packed by pack.py. With --against the run's `uqac report --format json` is compared with the
+values found here; a difference of 0.0005 or more is an error.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ NEWER = ["deepconf", "deepconf_answer", "deepconf_tail", "deepconf_bottom", "dee
 
 
 def ranking(run, boot):
-    """Q1, which it returns, and Q6's methods: every score's AUROC and its difference to P."""
+    """Q1, which is returned, and Q6's methods: every score's AUROC and its difference to P."""
     print(f"\n### {run.name}: ranking\n\n| score | n | AUROC [95 %] | less P's, on the same items [95 %] |\n| --- | --- | --- | --- |")
     p = run.score("p")
     keys = sorted({key for sample in run.samples for key in sample["uq"]["scores"]} - set(LOGARITHMS.values()))
@@ -51,7 +51,7 @@ def ranking(run, boot):
 
 
 def identity(run):
-    """The accuracy of the item's task on its other items."""
+    """The accuracy on the other items of the item's task."""
     found = np.full(len(run.labels), np.nan)
     if len(set(run.tasks)) > 1:
         for task in set(run.tasks):
@@ -63,7 +63,7 @@ def identity(run):
 
 
 def controls(run, boot, among=None, title="the chain against its controls"):
-    """Q2, which it returns, and Q7 with `among`."""
+    """Q2, which is returned, and Q7 with `among`."""
     asked = {}
     among = np.ones(len(run.labels), bool) if among is None else among
     print(f"\n### {run.name}: {title}\n\n| score | chain | n | draws | AUROC of the attention's [95 %] | of the control's [95 %] "
@@ -115,7 +115,7 @@ def calibration(run, resamples):
             fit, held = split[: len(split) // 2], split[len(split) // 2:]
             if len(set(run.labels[fit])) == 2:
                 p = platt(scores[fit], run.labels[fit])(scores[held])
-                # what a fit shows that is exactly right: bins of few answers are off by chance
+                # the ECE of a perfectly calibrated fit: bins with few answers deviate by chance
                 chance = np.mean([ece(p, rng.random(len(p)) < p, 10) for _ in range(50)])
                 errors.append((brier_score_loss(run.labels[held], p), ece(p, run.labels[held], 10), chance))
         if errors:
@@ -124,7 +124,7 @@ def calibration(run, resamples):
 
 
 def raw_calibration(run, resamples):
-    """Q3: what P's ECE is more than the least token probability's, on the same items."""
+    """Q3: by how much P's ECE exceeds the minimum token probability's, on the same items."""
     p, least = run.probability("p"), run.probability("min_token_prob")
     among = np.isfinite(p) & np.isfinite(least)
     if among.sum() < 2:
@@ -154,7 +154,7 @@ def transfer(runs):
 
 
 def newer(run, boot):
-    """Q6: chosen on the even items, measured on the odd ones, and the other way."""
+    """Q6: selected on the even items, measured on the odd ones, and vice versa."""
     even = np.arange(len(run.labels)) % 2 == 0
     differences, resampled = {"p": [], "response_prob": []}, {"p": [], "response_prob": []}
     chosen = []
@@ -178,7 +178,7 @@ def newer(run, boot):
 
 
 def of_questions(runs, asked):
-    """Every question's differences over the runs: two-sided bootstrap p, times Holm's factor."""
+    """Every question's differences over the runs: two-sided bootstrap p, with Holm's factor."""
     print("\n## Holm's correction over the runs of one question\n\n| question | run | difference [95 %] | p | corrected | |\n| --- | --- | --- | --- | --- | --- |")
     for question in sorted({question for answers in asked for question in answers}):
         found = []
@@ -192,7 +192,7 @@ def of_questions(runs, asked):
 
 
 def pooled(runs, asked):
-    """Every question over all runs: the differences, each run's weighted by the inverse of its bootstrap variance."""
+    """Every question over all runs: the differences, weighted by the inverse of each run's bootstrap variance."""
     print("\n## Pooled over runs\n\n| question | runs | difference [95 %] |\n| --- | --- | --- |")
     for question in sorted({question for answers in asked for question in answers}):
         found = [(run.name, answers[question]) for run, answers in zip(runs, asked) if question in answers]
@@ -204,14 +204,14 @@ def pooled(runs, asked):
 
 
 def balanced(run):
-    """The paper's claim: ECE in 20 bins on samples with as many right as wrong answers (at most 500 each, seeds 0 to 4), beside a
-    constant, which has none of what a confidence is for. The interval is over bootstrap resamples of the items, drawn from once."""
+    """The paper's claim: ECE in 20 bins on samples with equal numbers of right and wrong answers (at most 500 each, seeds 0 to 4),
+    next to a constant, which is useless as a confidence. The interval is over bootstrap resamples of the items, drawn from once."""
     right, wrong = np.flatnonzero(run.labels), np.flatnonzero(~run.labels)
     n = min(len(right), len(wrong), 500)
     print(f"\n### {run.name}: ECE on balanced samples, {n} right and {n} wrong\n\n| score | ECE, 20 bins, mean ± sd [95 %] | AUROC, mean |\n| --- | --- | --- |")
 
     def half(seed, among):
-        """As `DataFrame.sample(n, random_state=seed)`."""
+        """Same as `DataFrame.sample(n, random_state=seed)`."""
         return among[np.random.RandomState(seed).choice(len(among), n, replace=False)]
     samples = [np.r_[half(seed, right), half(seed, wrong)] for seed in range(5)]
     rng = np.random.default_rng(SEED)
@@ -228,12 +228,12 @@ def balanced(run):
 
 
 def brier(labels, p):
-    """scikit-learn's where it takes p: 1 - mean entropy, whose calibration the paper shows, may be below 0."""
+    """scikit-learn's where it accepts p: 1 - mean entropy, whose calibration the paper shows, may be below 0."""
     return brier_score_loss(labels, p) if p.min() >= 0 else np.mean((p - labels) ** 2)
 
 
 def compare(run, results):
-    """scikit-learn's figures beside the report's, task by task; whether they agree."""
+    """Compares scikit-learn's figures with the report's, task by task; returns whether they agree."""
     tasks = json.loads(Path(results).read_text())["runs"][0]["tasks"]
     worst, n = 0.0, 0
     for task, method in [(task["task"], method) for task in tasks for method in task["methods"]]:

@@ -1,5 +1,6 @@
-//! The device against the CPU backend on shrunken shapes, with equal cache types and inputs of products rounded alike. The
-//! allowed difference is the effect of rounding all inputs: small differences flip some roundings, never all.
+//! The device against the CPU backend on shrunken shapes, with equal cache types and identically rounded inputs of
+//! products. The allowed difference is the effect of rounding all inputs: small differences flip some roundings, never
+//! all.
 
 use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
@@ -8,31 +9,31 @@ use std::ops::ControlFlow;
 use uqac::{Engine, GenerateOptions, HeadSelection};
 use uqac::{Parameters, Profile, internals::chain};
 
-/// A prompt longer than one tile of every kernel, and a response that crosses a chunk of the cache.
+/// A prompt longer than one tile of any kernel, and a response that crosses a chunk boundary of the cache.
 const PROMPT: usize = 75;
 const RESPONSE: usize = 70;
 
-/// The effect of another order of f32 sums.
+/// The effect of a different f32 summation order.
 const ORDER: f64 = 2e-4;
 
 /// One engine's view of a sequence.
 struct Seen {
     logprobs: Vec<f64>,
     entropies: Vec<f64>,
-    /// Per row: heads, and the gap to the best that was not selected.
+    /// Per row: the heads, and the gap to the best head that was not selected.
     heads: Vec<(Vec<u32>, f32)>,
     chain: Vec<i64>,
 }
 
 impl Seen {
-    /// The largest of a log-probability or an entropy.
+    /// The largest difference of a log-probability or an entropy.
     fn difference(&self, other: &Seen) -> f64 {
         let largest = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
         largest(&self.logprobs, &other.logprobs).max(largest(&self.entropies, &other.entropies))
     }
 }
 
-/// Compares the same work on all three: `cpu` rounds as the device does, `exact` does not round.
+/// Compares the same work on all three engines: `cpu` rounds as the device does, `exact` does not round.
 pub fn agreement(
     shape: &str,
     device: &mut Engine,
@@ -61,7 +62,7 @@ pub fn agreement(
     ])
 }
 
-/// A difference that rounding does not explain.
+/// A difference not explained by rounding.
 pub fn unexplained(rows: &[Row]) -> Option<Failure> {
     let row = rows.iter().find(|row| row.met() == Some(false))?;
     Some(Failure { message: format!("unexplained: {}", row.line().trim()), kind: FailureKind::Wrong })
@@ -85,7 +86,7 @@ fn see(engine: &mut Engine, tokens: &[u32]) -> Result<Seen, StageError> {
     let mut heads = Vec::new();
     for row in rows {
         if let Some(record) = traced.head_record(row)? {
-            // a set: heads with nearly equal entropies may swap
+            // as a set: heads with nearly equal entropies may swap
             heads.push((sorted(record.heads), record.gap));
         }
     }
@@ -105,7 +106,7 @@ fn sorted(mut heads: Vec<u32>) -> Vec<u32> {
     heads
 }
 
-/// Rows with equal heads, and rows with a selection clear enough to compare.
+/// Number of rows with equal heads, and of rows whose selection is clear enough to compare.
 fn same_heads(a: &Seen, b: &Seen, gap: f32) -> (usize, usize) {
     let clear = a.heads.iter().zip(&b.heads).filter(|(a, b)| a.1 > gap && b.1 > gap);
     clear.fold((0, 0), |(same, all), (a, b)| (same + usize::from(a.0 == b.0), all + 1))

@@ -10,7 +10,7 @@ use uqac::internals::{Link, Variant, chain, ensemble, similarity};
 use uqac::{Engine, EngineError, GenerateOptions, HeadSelection, TracedSequence};
 use uqac::{Parameters, Profile, Response};
 
-/// Seconds of the parts of one round.
+/// Seconds spent in each part of one round.
 struct Round {
     generation: f64,
     chain: f64,
@@ -53,14 +53,14 @@ pub fn answered(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     ])
 }
 
-/// Positions of replaced tokens, each once.
+/// Positions of replaced tokens, without duplicates.
 fn replaced(prompt_len: usize, tokens: usize, variants: usize) -> Vec<usize> {
     let mut positions = roofline::replaced(prompt_len, tokens, variants);
     positions.dedup();
     positions
 }
 
-/// Seconds that the ensemble needs at least.
+/// Minimum seconds that the ensemble needs.
 fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandwidth: f64) -> f64 {
     let last = prompt_len + tokens - 1;
     let positions = replaced(prompt_len, tokens, variants);
@@ -98,7 +98,7 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
     Ok(Round { generation, chain, similarity, ensemble: start.elapsed().as_secs_f64(), links: links.len() })
 }
 
-/// The likeliest token at `position` other than the response's own.
+/// The most probable token at `position` other than the response's own.
 fn alternative(response: &Response, position: usize) -> Variant {
     let own = response.tokens[position];
     let listed = response.step(position - 1).top.iter().find(|top| top.token != own);
@@ -110,7 +110,8 @@ fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Paramet
     chain::attention_chain(&response, answer, parameters, &mut queries)
 }
 
-/// A traced pass over `tokens` and the chain from the last ones: its length, and the sequence's bytes.
+/// A traced pass over `tokens` and the chain from the last ones: the chain's length, and the
+/// sequence's bytes.
 pub fn chain_of(engine: &mut Engine, tokens: &[u32], prompt_len: usize) -> Result<(usize, usize), EngineError> {
     let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
     let answer = tokens.len() - ANSWER..tokens.len();

@@ -1,5 +1,5 @@
-// Times versions of gemv.cu and gemv_ring.cu on a device: the products of a step of Llama-3.1-8B's shape, 32 layers and the head with weights
-// of their own, as one CUDA graph, with and without early starts; then each product alone. A version is machine code:
+// Times versions of gemv.cu and gemv_ring.cu on a device: the products of one step in the shape of Llama-3.1-8B, 32 layers and the head,
+// each with its own weights, as one CUDA graph, with and without early starts; then each product alone. A version is machine code:
 //
 //   nvcc=$(tests/cuda_host/nvcc.sh)
 //   $nvcc -cubin -gencode arch=compute_90a,code=sm_90a -std=c++17 -I kernels kernels/gemv_ring.cu -o ring.cubin
@@ -20,7 +20,7 @@ static void must(cudaError_t error, const char* what) {
   exit(1);
 }
 
-// As dense.cuh and rope.cuh have them.
+// Layouts as in dense.cuh and rope.cuh.
 struct MatrixJob {
   const void* w;
   const float *scales, *bias;
@@ -132,7 +132,7 @@ struct Version {
     launch(d, gemv, blocks(jobs.job[0].outs, outs), early, parameters);
   }
 
-  /// Microseconds of a product, or of all of a step: the median of ten replays.
+  /// Microseconds of one product, or of all products of a step: the median of ten replays.
   double time(const Device& d, int which, bool early) const {
     constexpr int HEADS = 8;
     cudaGraph_t graph;

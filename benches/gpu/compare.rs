@@ -1,8 +1,8 @@
-//! Our figures beside the rivals' in the same run.
+//! Our figures compared with the rivals' from the same run.
 
 use super::report::Row;
 
-/// Rivals' decode rows, by the start of their names (`benches/rivals_gpu.py`, `benches/rivals_compiled.py`).
+/// Name prefixes of the rivals' decode rows (`benches/rivals_gpu.py`, `benches/rivals_compiled.py`).
 const DECODING: [&str; 4] = [
     "transformers, SDPA decode",
     "transformers, eager decode with attentions",
@@ -12,7 +12,8 @@ const DECODING: [&str; 4] = [
 const PASS: &str = "transformers, eager pass with attentions";
 const PREFILL: &str = "torch, compiled, prefill";
 
-/// Our speed relative to each rival with the same work; ours includes the trace. `counts`: the target applies.
+/// Our speed relative to each rival's at the same work; ours includes the trace. `counts`: whether the target
+/// applies.
 pub fn comparisons(rows: &[Row], counts: bool) -> Vec<Row> {
     rows.iter()
         .filter_map(|theirs| {
@@ -33,12 +34,12 @@ pub fn comparisons(rows: &[Row], counts: bool) -> Vec<Row> {
         .collect()
 }
 
-/// The memory of a row, a fact beside its figure or the figure itself.
+/// The memory figure of a row: one of its facts, or the figure itself.
 fn peak(row: &Row) -> Option<f64> {
     row.facts.get("peak MB").copied().or((row.unit == "MB").then_some(row.median))
 }
 
-/// The names of our rows for a rival's work: its time, and its memory.
+/// The names of our rows that correspond to a rival's work: for time, and for memory.
 fn counterpart(what: &str) -> Option<(String, String)> {
     let decode =
         |batch: &str| (format!("decode{batch}, with UQAC's trace"), format!("UQAC on against off{batch}, peak memory"));

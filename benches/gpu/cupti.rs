@@ -1,5 +1,5 @@
-//! Start and end of each kernel on the device, by CUPTI, which comes with the CUDA toolkit and with torch and is loaded on
-//! demand.
+//! Start and end of each kernel on the device, from CUPTI, which comes with the CUDA toolkit and with torch and is
+//! loaded on demand.
 
 use libloading::Library;
 use std::alloc::{Layout, alloc, dealloc};
@@ -16,7 +16,7 @@ pub struct KernelRun {
     pub end: u64,
 }
 
-/// Why there are no times.
+/// Why no times are available.
 #[derive(Debug, thiserror::Error)]
 pub enum CuptiError {
     #[error("{}: {source} (--cupti FILE names libcupti, which comes with the CUDA toolkit and with torch)", path.display())]
@@ -34,7 +34,7 @@ const BUFFER: Layout = match Layout::from_size_align(4 << 20, 8) {
     Err(_) => panic!("8 is a power of two"),
 };
 
-/// The head of `CUpti_ActivityKernel4` to `10`: what they have in common.
+/// The common prefix of `CUpti_ActivityKernel4` to `10`.
 #[repr(C)]
 struct KernelRecord {
     kind: u32,
@@ -53,7 +53,7 @@ type Requested = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type Completed = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 type RegisterCallbacks = unsafe extern "C" fn(Requested, Completed) -> Status;
 
-/// State of the callbacks, which CUPTI passes no pointer of ours.
+/// State of the callbacks, to which CUPTI passes no user pointer.
 struct Shared {
     next_record: Option<NextRecord>,
     runs: Vec<KernelRun>,
@@ -72,7 +72,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Loads CUPTI and begins. What is captured into a graph earlier may leave no record.
+    /// Loads CUPTI and starts recording. Kernels captured into a graph earlier may leave no record.
     pub fn start(path: Option<&Path>) -> Result<Recorder, CuptiError> {
         let path = path.map_or_else(|| PathBuf::from("libcupti.so"), Path::to_owned);
         // SAFETY: loading CUPTI runs its constructors, as in every program that is profiled.
@@ -91,7 +91,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// All records, ordered by start. Call it when the device is idle.
+    /// All records, ordered by start. Must be called while the device is idle.
     pub fn finish(self) -> Result<Vec<KernelRun>, CuptiError> {
         // SAFETY: as in `start`; 1 is CUPTI_ACTIVITY_FLAG_FLUSH_FORCED.
         unsafe {
@@ -108,7 +108,7 @@ impl Recorder {
     }
 
     /// # Safety
-    /// `T` has to be the function's type.
+    /// `T` must be the function's type.
     unsafe fn symbol<T: Copy>(&self, name: &str) -> Result<T, CuptiError> {
         let found = unsafe { self.library.get::<T>(name) };
         found.map(|symbol| *symbol).map_err(|source| CuptiError::Library { path: self.path.clone(), source })
@@ -119,9 +119,10 @@ fn check(call: &'static str, code: Status) -> Result<(), CuptiError> {
     if code == 0 { Ok(()) } else { Err(CuptiError::Call { call, code }) }
 }
 
-/// CUPTI's request for a buffer.
+/// CUPTI requests a buffer.
 unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most_records: *mut usize) {
-    // SAFETY: CUPTI passes places for all three; a null buffer makes it drop records. 0 records: as many as fit.
+    // SAFETY: CUPTI passes valid pointers for all three; a null buffer makes it drop records. 0 records: as many as
+    // fit.
     unsafe {
         *buffer = alloc(BUFFER);
         *size = if (*buffer).is_null() { 0 } else { BUFFER.size() };
@@ -129,7 +130,7 @@ unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most_reco
     }
 }
 
-/// CUPTI's return of a buffer.
+/// CUPTI returns a buffer.
 unsafe extern "C" fn completed(_context: *mut c_void, _stream: u32, buffer: *mut u8, _size: usize, valid: usize) {
     if buffer.is_null() {
         return;
@@ -137,8 +138,9 @@ unsafe extern "C" fn completed(_context: *mut c_void, _stream: u32, buffer: *mut
     with_shared(|shared| {
         let Some(next_record) = shared.next_record else { return };
         let mut record = null_mut();
-        // SAFETY: CUPTI moves `record` through the buffer's records and ends with an error; each begins with its kind,
-        // and those of kernels are laid out as `KernelRecord`. Names are CUPTI's, NUL-terminated, and stay.
+        // SAFETY: CUPTI advances `record` through the buffer and signals the end with an error; each record begins with
+        // its kind, and kernel records are laid out as `KernelRecord`. Names are owned by CUPTI, NUL-terminated, and
+        // never freed.
         unsafe {
             while next_record(buffer, valid, &mut record) == 0 {
                 let KernelRecord { kind, start, end, name, .. } = record.read_unaligned();
@@ -149,6 +151,6 @@ unsafe extern "C" fn completed(_context: *mut c_void, _stream: u32, buffer: *mut
             }
         }
     });
-    // SAFETY: `requested` made it.
+    // SAFETY: `requested` allocated it.
     unsafe { dealloc(buffer, BUFFER) };
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Abacus' golden answers on a device, and its chains and scores beside the CPU's.
+"""Checks Abacus' golden answers on a device, and its chains and scores against the CPU's.
 
 usage: benches/gpu/golden.py UQAC [DEVICE] [ITEMS]
 
-Exit code 1 if a text differs from the golden one (float32, another implementation), a chain from the CPU's, or a kernel
-was replaced. Each answer is a process of its own, so that a fault hides no other.
+Exit code 1 if a text differs from the golden one (float32, another implementation), a chain differs from the CPU's, or a
+kernel was replaced. Each answer runs in a separate process, so that one fault does not hide others.
 """
 
 import json

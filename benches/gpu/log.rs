@@ -17,7 +17,7 @@ pub struct Log {
     pub failures: usize,
 }
 
-/// The reason of a missing measurement.
+/// Why a measurement is missing.
 pub struct Failure {
     pub message: String,
     pub kind: FailureKind,
@@ -28,7 +28,7 @@ pub enum FailureKind {
     /// No time left, or a context beyond the model's.
     Skipped,
     Wrong,
-    /// The engine may be in any state and is loaded again.
+    /// The engine may be in any state and is reloaded.
     Broken,
 }
 
@@ -84,7 +84,7 @@ impl Log {
         self.save()
     }
 
-    /// Adds a stage's result. False if it broke the engine.
+    /// Adds a stage's result. Returns false if the stage broke the engine.
     pub fn record(&mut self, shape: &str, stage: &str, outcome: Result<Vec<Row>, Failure>) -> Result<bool, Fatal> {
         match outcome {
             Ok(mut rows) => {

@@ -1,4 +1,4 @@
-//! Timed generations, and the context of all stages.
+//! Timed generations, and the context shared by all stages.
 
 use crate::cupti::CuptiError;
 use crate::machine::{Machine, MachineError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use uqac::Sampling;
 use uqac::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
 
-/// Sizes of the work.
+/// Workload sizes.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     /// Tokens of the prompt and of the response in decode runs.
@@ -15,9 +15,9 @@ pub struct Sizes {
     pub response: usize,
     /// Sequences in batched decode runs.
     pub batches: Vec<usize>,
-    /// Prompt of the prefill measurement.
+    /// Prompt length of the prefill measurement.
     pub prefill: usize,
-    /// Response and variants of the measurement after the answer.
+    /// Response length and number of variants for the measurement of the work after an answer.
     pub answered: usize,
     pub variants: usize,
     /// Length of the long response, and steps timed there.
@@ -48,7 +48,7 @@ impl Sizes {
         }
     }
 
-    /// Each stage in moments.
+    /// Sizes that run each stage in moments.
     pub fn quick() -> Sizes {
         Sizes {
             prompt: 16,
@@ -66,17 +66,17 @@ impl Sizes {
     }
 }
 
-/// The end of the run's time.
+/// The end of the run's time budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// 0 seconds: none.
+    /// 0 seconds means no deadline.
     pub fn after(seconds: u64) -> Deadline {
         Deadline((seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds)))
     }
 
-    /// Fails if fewer seconds are left.
+    /// Fails if fewer than `seconds` are left.
     pub fn need(&self, seconds: f64) -> Result<(), StageError> {
         let Some(end) = self.0 else { return Ok(()) };
         let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
@@ -111,17 +111,17 @@ pub enum StageError {
     Context { context: usize, needed: usize },
 }
 
-/// The context of the stages.
+/// The context shared by the stages.
 pub struct Bench<'a> {
     pub engine: Engine,
     pub machine: &'a mut Machine,
     pub shape: &'a str,
     pub sizes: &'a Sizes,
-    /// Targets apply: full size, on a GPU.
+    /// Whether targets apply: full size, on a GPU.
     pub counts: bool,
     /// Floating-point operations per second of a large bf16 product on this machine.
     pub matrix_rate: Option<f64>,
-    /// Bytes per second that bulk copies read on this machine.
+    /// Read rate of bulk copies on this machine, in bytes per second.
     pub read_rate: Option<f64>,
     pub deadline: Deadline,
     /// Bytes in use before the model was loaded.
@@ -129,12 +129,12 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The floor of work bound by memory, in bytes per second: the read rate where it is known, else `copies`.
+    /// The floor of memory-bound work, in bytes per second: the read rate if known, else `copies`.
     pub fn read_floor(&self, copies: f64) -> f64 {
         self.read_rate.unwrap_or(copies)
     }
 
-    /// Bytes that the trace adds to a step of one sequence.
+    /// Bytes that the trace adds to a decode step of one sequence.
     pub fn trace_bytes(&self) -> f64 {
         self.engine.expected_memory(1).trace_row as f64
     }
@@ -155,7 +155,7 @@ impl Bench<'_> {
         if needed > context { Err(StageError::Context { context, needed }) } else { Ok(()) }
     }
 
-    /// The result of `work`, and the peak of memory in use above that before the model was loaded, in bytes.
+    /// The result of `work`, and the peak memory use relative to before the model was loaded, in bytes.
     pub fn peak<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, StageError>) -> Result<(T, f64), StageError> {
         let watch = self.machine.watch()?;
         let done = work(self);
@@ -163,7 +163,7 @@ impl Bench<'_> {
         Ok((done?, peak.saturating_sub(self.before_load) as f64))
     }
 
-    /// Generates `tokens` for each prompt, with UQAC's trace or without.
+    /// Generates `tokens` tokens for each prompt, with or without UQAC's trace.
     pub fn generate(&mut self, prompts: &[Vec<u32>], tokens: usize, traced: bool) -> Result<Timing, StageError> {
         let options = GenerateOptions {
             max_tokens: tokens,
@@ -188,7 +188,7 @@ impl Bench<'_> {
     }
 }
 
-/// Seconds until the first token, and of each decode step after it.
+/// Seconds until the first token, and per decode step after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub first: f64,

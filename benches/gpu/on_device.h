@@ -1,7 +1,7 @@
-// The kernels' own tests on a GPU. `g++ -include on_device.h tests/cuda_kernels/NAME.cpp` makes a program that computes
-// its references as it does on the CPU, but launches the kernels of the fatbins in the folder that it is given as its
-// argument, through the installed driver. The tests' device memory is the host's, page-locked, which a GPU reads and
-// writes where it is: slow, and enough for tests.
+// The kernels' own tests on a GPU. `g++ -include on_device.h tests/cuda_kernels/NAME.cpp` builds a program that
+// computes its references on the CPU as before, but launches the kernels from the fatbins in the folder passed as its
+// argument, through the installed driver. The tests' device memory is page-locked host memory, which a GPU reads and
+// writes in place: slow, but sufficient for tests.
 #pragma once
 #include "shim/main.cpp"  // here, because ch_launch is another one below
 
@@ -35,7 +35,7 @@ inline void* symbol(const char* name) {
   return found;
 }
 
-/// Calls the driver's function of this name.
+/// Calls the driver function of this name.
 template <class... A>
 Status call(const char* name, A... arguments) {
   return reinterpret_cast<Status (*)(A...)>(symbol(name))(arguments...);
@@ -51,7 +51,7 @@ inline void must(Status status, const std::string& what) {
   if (status) give_up(what + ": " + error_name(status));
 }
 
-/// The folder of the fatbins: the program's argument.
+/// The folder with the fatbins: the program's argument.
 inline std::string fatbins() {
   FILE* const file = fopen("/proc/self/cmdline", "r");
   std::string words(4096, '\0');
@@ -62,7 +62,7 @@ inline std::string fatbins() {
   return folder;
 }
 
-/// The device's modules, loaded when something is first asked of it.
+/// The device's modules, loaded on first use.
 inline const std::vector<void*>& modules() {
   static const std::vector<void*> loaded = [] {
     int device = 0;
@@ -94,7 +94,7 @@ inline void* function(const std::string& name) {
 
 inline std::string last_error;
 
-/// In place of ch_launch: launches and waits.
+/// Replaces ch_launch: launches and waits.
 inline int launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block, unsigned shared, void** params) {
   constexpr int most_shared_bytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
   void* const f = function(kernel->name);
@@ -111,7 +111,7 @@ inline int launch(const ch_kernel* kernel, const unsigned* grid, const unsigned*
 
 inline const char* error() { return last_error.c_str(); }
 
-/// In place of ch_begin_early and ch_finish: a launch after what the test does between them.
+/// Replaces ch_begin_early and ch_finish: launches after the work that the test does between them.
 struct Early {
   const ch_kernel* kernel;
   const unsigned *grid, *block;
@@ -126,7 +126,7 @@ inline int finish_early(ch_early* begun) {
   return launch(early->kernel, early->grid, early->block, early->shared, early->params);
 }
 
-/// In place of ch_has_clusters: compute capability 9.0, and nothing older or newer.
+/// Replaces ch_has_clusters: true for compute capability 9.0 only, not for older or newer ones.
 inline bool has_clusters() {
   constexpr int major = 75, minor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
   modules();
@@ -136,7 +136,7 @@ inline bool has_clusters() {
   return capability[0] == 9 && capability[1] == 0;
 }
 
-/// In place of ch_encode_tensor_map.
+/// Replaces ch_encode_tensor_map.
 inline bool encode_tensor_map(void* map, const void* matrix, uint64_t width, uint64_t rows, uint64_t stride, unsigned tile_width,
                               unsigned tile_rows) {
   constexpr int f16 = 6, rows_of_128_bytes = 3, promote_to_128_bytes = 2;  // of CUtensorMap's enums
@@ -151,7 +151,7 @@ inline bool encode_tensor_map(void* map, const void* matrix, uint64_t width, uin
   return status == 0;
 }
 
-/// In place of posix_memalign: whole pages, that the device can use at the same address.
+/// Replaces posix_memalign: whole pages that the device can use at the same address.
 inline int allocate(void** memory, size_t, size_t bytes) {
   modules();
   constexpr unsigned portable_and_mapped = 3;

@@ -1,17 +1,18 @@
-# For benches/gpu.sh: builds its programs, and packs them for a machine without Rust. To be sourced in the repository's root.
+# For benches/gpu.sh: builds its programs, and packs them for a machine without Rust. Must be sourced in the repository's
+# root.
 
-# What a visit may carry, tree included but for the evidence, in MiB.
+# Maximum size that may be carried to such a machine, including the tree but not the evidence, in MiB.
 most_carried=60
 
-# values NAME FILE: the files under a name in cargo's JSON messages.
+# values NAME FILE: the files listed under a name in cargo's JSON messages.
 values() { grep -o "\"$1\":\"[^\"]*\"" "$2" | cut -d '"' -f 4; }
 
-# build FOLDER [with-tests]: the program gpu; with tests, uqac, its unit and integration tests, the kernel tests and
+# build FOLDER [with-tests]: the program gpu; with tests, also uqac, its unit and integration tests, the kernel tests and
 # their data.
 build() {
   local into=$1 targets=(--bench gpu ${2:+--lib --test it}) path name messages made
   messages=$(mktemp)
-  # cargo test builds a bench target too, in the release profile
+  # cargo test also builds a bench target, in the release profile
   cargo test --release --locked --offline --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$messages" ||
     return 1
   mkdir -p "$into"
@@ -52,14 +53,15 @@ test_data() {
   fi
 }
 
-# kernel_test FILE FOLDER: a test of tests/cuda_kernels as a program that launches on the device (see on_device.h).
+# kernel_test FILE FOLDER: builds a test of tests/cuda_kernels as a program that launches on the device (see on_device.h).
 kernel_test() {
   local flags=(-std=c++17 -O1 -mf16c -mfma -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi)
   "${CXX:-g++}" "${flags[@]}" -include benches/gpu/on_device.h -I tests/cuda_host -I kernels -I tests/cuda_kernels \
     "$1" -o "$2/kernel_tests/$(basename "$1" .cpp)" -ldl
 }
 
-# run_kernel_tests FOLDER LOGS: each in a process with its own limit, four at a time; the names of failed ones come last.
+# run_kernel_tests FOLDER LOGS: each in a process with its own time limit, four at a time; the names of failed ones come
+# last.
 run_kernel_tests() { each_kernel_test "$1" "$2" 4 60; }
 
 # sanitize_kernel_tests TOOL FOLDER LOGS: the same under a tool of compute-sanitizer.
@@ -87,7 +89,7 @@ pack() {
   local folder mib
   folder=$(mktemp -d)
   if [[ -n ${2:-} ]]; then export UQAC_CUDA_ARCHITECTURES=$2; fi
-  # a dictionary larger than a program: the next one has most of its code again
+  # a dictionary larger than a program: the next program shares most of its code
   build "$folder" with-tests && tar -C "$folder" -c . | xz --lzma2=preset=6,dict=192MiB > "$1" || { rm -rf "$folder"; return 1; }
   du -ah --apparent-size "$folder" | sort -k 2 | grep -v 'golden/tiny_.*/'
   rm -rf "$folder"

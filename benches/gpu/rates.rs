@@ -1,5 +1,5 @@
-//! The limits of a GPU's memory, each a floor for something: copies within it, copies from the host, and reads by bulk
-//! copies. A program of its own, so that a kernel that hangs takes nothing else with it.
+//! The limits of a GPU's memory, each the floor of some kind of work: copies within it, copies from the host, and
+//! reads by bulk copies. A separate program, so that a hanging kernel affects nothing else.
 
 use crate::machine::{Machine, resolve};
 use crate::measure::StageError;
@@ -30,10 +30,10 @@ pub struct RatesArgs {
     json: Option<PathBuf>,
 }
 
-/// Bytes read in a round.
+/// Bytes read per round.
 const READ: usize = 4 << 30;
 
-/// The sizes in read_rate.cu.
+/// The sizes used in read_rate.cu.
 const THREADS: u32 = 256;
 const RING: u32 = 8 * CHUNK as u32;
 const CHUNK: usize = 16 << 10;
@@ -94,7 +94,7 @@ fn reads(stream: &Arc<CudaStream>, kernel: &Path, rounds: usize) -> Result<Vec<f
     function.set_attribute(most_shared, RING as i32)?;
     let blocks = stream.context().attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
     let config = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: RING };
-    // pseudo-random words: zeros are cheaper to read
+    // pseudo-random words: reading zeros costs less
     let part: Vec<u32> = (0..1u32 << 24).map(|i| i.wrapping_mul(0x9E37_79B9).rotate_left(13)).collect();
     let repeats = READ / size_of_val(&part[..]);
     let expected = part.iter().fold(0u32, |sum, word| sum.wrapping_add(*word)).wrapping_mul(repeats as u32);

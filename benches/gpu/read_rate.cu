@@ -1,5 +1,5 @@
-// The rate at which a device of compute capability 9.0 or newer reads memory by bulk copies: the floor of everything that
-// memory bounds. Plain loads stay below it.
+// The rate at which a device of compute capability 9.0 or newer reads memory by bulk copies: the floor of all memory-bound
+// work. Plain loads do not reach it.
 #include <cstdint>
 
 constexpr int THREADS = 256;
@@ -26,7 +26,7 @@ __device__ inline void wait_for(uint64_t* full, uint32_t parity) {
         : "memory");
 }
 
-// data: [chunks * VECTORS]; sum: one word, to which all words of data are added (mod 2^32), so that no copy can be left out.
+// data: [chunks * VECTORS]; sum: one word, to which all words of data are added (mod 2^32), so that no copy can be skipped.
 // One block per multiprocessor, THREADS threads, STAGES * CHUNK bytes of dynamic shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS) read_rate(const uint4* data, uint64_t chunks, uint32_t* sum) {
   extern __shared__ __align__(128) uint4 ring[];  // [STAGES][VECTORS]
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_rate(const uint4* dat
       const uint4 v = ring[stage * VECTORS + j];
       total += v.x + v.y + v.z + v.w;
     }
-    __syncthreads();  // all have read the stage
+    __syncthreads();  // all threads have read the stage
     if (threadIdx.x == 0 && i + STAGES < count)
       copy_chunk(ring + stage * VECTORS, mine + (i + STAGES) * VECTORS, full + stage);
   }

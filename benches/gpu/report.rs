@@ -1,11 +1,11 @@
-//! Rows of results as a Markdown table and as JSON, and the merging of several runs.
+//! Result rows as a Markdown table and as JSON, and merging of several runs.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use uqac::internals::MedianRange;
 
-/// The best possible figure, in the row's unit, and its reason.
+/// The best possible figure, in the row's unit, and the reason for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Floor {
     pub value: f64,
@@ -36,13 +36,13 @@ pub struct Row {
     pub floor: Option<Floor>,
     #[serde(default)]
     pub target: Option<Target>,
-    /// Other numbers of the same measurement, by name.
+    /// Other values from the same measurement, by name.
     #[serde(default)]
     pub facts: BTreeMap<String, f64>,
 }
 
 impl Row {
-    /// `values`: one a round, at least one.
+    /// `values`: one per round, at least one.
     pub fn new(shape: &str, what: impl Into<String>, unit: &str, values: &[f64]) -> Row {
         let MedianRange { median, min, max } = MedianRange::of(values);
         Row {
@@ -64,7 +64,7 @@ impl Row {
         self
     }
 
-    /// Says nothing where `value` is not finite.
+    /// Adds a fact; non-finite values are skipped.
     pub fn fact(mut self, name: &str, value: f64) -> Row {
         if value.is_finite() {
             self.facts.insert(name.to_owned(), value);
@@ -72,7 +72,7 @@ impl Row {
         self
     }
 
-    /// JSON has no other numbers.
+    /// Whether JSON can represent the row's values.
     pub fn is_finite(&self) -> bool {
         [self.median, self.min, self.max].iter().all(|x| x.is_finite())
     }
@@ -82,20 +82,21 @@ impl Row {
         self.target.as_ref().and_then(|target| target.met)
     }
 
-    /// `met` of what the row holds so far, where `counts`.
+    /// Sets a target; if `counts`, `met` is evaluated on the row as filled in so far.
     pub fn target(mut self, text: &str, counts: bool, met: impl FnOnce(&Row) -> bool) -> Row {
         let met = counts.then(|| met(&self));
         self.target = Some(Target { text: text.to_owned(), met });
         self
     }
 
-    /// Requires this share of the floor.
+    /// Sets a target of this share of the floor.
     pub fn share_target(self, share: f64, counts: bool) -> Row {
         let text = format!("≥ {:.0} % of the floor", 100.0 * share);
         self.target(&text, counts, |row| row.share().is_some_and(|found| found >= share))
     }
 
-    /// Figure relative to its floor: 1 is the floor itself, for a rate as for a time. `None` for a difference in percent.
+    /// The figure relative to its floor, for rates and times alike: 1 is the floor itself. `None` for a difference in
+    /// percent.
     pub fn share(&self) -> Option<f64> {
         if self.unit == "%" {
             return None;
@@ -106,7 +107,7 @@ impl Row {
     }
 }
 
-/// The middle value; of an even number, the mean of the middle two.
+/// The middle value; the mean of the middle two for an even count.
 pub fn median(values: &[f64]) -> f64 {
     MedianRange::of(values).median
 }
@@ -119,7 +120,7 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Everything of one run.
+/// All results of one run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Date, device, driver, command and so on.
@@ -135,7 +136,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds another run's results; on conflict this run's facts stay.
+    /// Adds another run's results; on conflict, this run's facts take precedence.
     pub fn merge(&mut self, other: Report) {
         for (key, value) in other.about {
             self.about.entry(key).or_insert(value);
@@ -179,7 +180,7 @@ impl Report {
         out
     }
 
-    /// The number of targets met, and the names of the others.
+    /// The number of targets met, and the names of the missed ones.
     fn verdict(&self) -> String {
         let held = |met: bool| self.rows.iter().filter(move |row| row.met() == Some(met));
         let (met, missed) = (held(true).count(), held(false).count());
@@ -188,7 +189,7 @@ impl Report {
         format!("Targets met: {met} of {}.{names}", met + missed)
     }
 
-    /// The reason of each floor.
+    /// The reason for each floor.
     fn reasons(&self) -> Vec<String> {
         let reason = |row: &Row| Some(format!("{} · {}: {}", row.shape, row.what, row.floor.as_ref()?.because));
         self.rows.iter().filter_map(reason).collect()
@@ -226,7 +227,7 @@ impl Row {
     }
 }
 
-/// Four significant digits, without an exponent where that reads well.
+/// Four significant digits, without an exponent where readable.
 fn number(x: f64) -> String {
     match x.abs() {
         a if !x.is_finite() || a == 0.0 => format!("{x}"),

@@ -99,7 +99,7 @@ enum Stage {
     Steps,
 }
 
-/// A stage, and for [`Stage::Lengths`] and [`Stage::Batch`] its length or batch.
+/// A stage, and for [`Stage::Lengths`] and [`Stage::Batch`] its length or batch size.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     stage: Stage,
@@ -125,7 +125,7 @@ impl Task {
     fn run(self, bench: &mut Bench) -> Result<Vec<Row>, StageError> {
         bench.deadline.need(0.0)?;
         match self.stage {
-            // these load models of their own
+            // these load their own models
             Stage::Agreement | Stage::Timeline | Stage::PrefillTimeline => Ok(Vec::new()),
             Stage::Decode => stages::decode(bench, 1),
             Stage::Batch => stages::decode(bench, self.size),
@@ -139,7 +139,7 @@ impl Task {
     }
 }
 
-/// The equipment of all measurements.
+/// The setup shared by all measurements.
 struct Rig {
     machine: Machine,
     options: EngineOptions,
@@ -151,7 +151,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// With a model loaded.
+    /// Loads a model.
     fn load<'a>(&'a mut self, shape: &'a str, folder: &Path) -> Result<Bench<'a>, Failure> {
         let before_load = self.machine.in_use().map_err(StageError::from)?;
         let Rig { machine, options, sizes, matrix_rate, read_rate, deadline, counts } = self;
@@ -169,7 +169,7 @@ struct Session<'a> {
     log: Log,
 }
 
-/// Measures; true without failures.
+/// Runs the measurements; true without failures.
 pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
     sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
@@ -191,7 +191,7 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     Ok(session.log.failures == 0)
 }
 
-/// The shapes with these names, all without names.
+/// The shapes with these names, or all if no names are given.
 pub fn shapes(names: &[String], shrunken: bool) -> Result<Vec<Shape>, StageError> {
     let wanted =
         shapes::names().into_iter().filter(|name| names.is_empty() || names.iter().any(|other| other == *name));
@@ -268,7 +268,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Loads the model and runs tasks until one breaks the engine. False if it does not load.
+    /// Loads the model and runs tasks until one breaks the engine. Returns false if the model does not load.
     fn work_off(&mut self, shape: &Shape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
         let start = Instant::now();
         let mut bench = match caught(|| self.rig.load(shape.name, folder)) {
@@ -279,7 +279,7 @@ impl Session<'_> {
         let (engine, (k, v)) = (&bench.engine, bench.engine.cache_types());
         let cache = format!("K {}, V {}", k.name(), v.name());
         println!("  {}, cache {cache}", engine.device());
-        // a kernel replaced by its plain version: these figures are not the engine's
+        // a kernel was replaced by its plain version, so these figures are not the engine's
         let warnings: Vec<String> = engine.warnings().cloned().collect();
         let gigabytes = engine.weights().byte_len() as f64 / 1e9;
         let load = Row::new(shape.name, "time to load", "s", &[seconds]).fact("GB/s", gigabytes / seconds);
@@ -297,7 +297,7 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Decode steps timed alone, then under CUPTI, which has to be loaded before a step is captured.
+    /// Decode steps timed alone, then under CUPTI, which must be loaded before a step is captured.
     fn timeline(&mut self, shape: &str, folder: &Path) -> Result<Vec<Row>, Failure> {
         let rig = &mut self.rig;
         rig.deadline.need(0.0)?;
@@ -312,7 +312,7 @@ impl Session<'_> {
         Ok(timeline::rows(shape, &steps, step, rig.counts))
     }
 
-    /// A prefill under CUPTI, after one to warm up.
+    /// A prefill under CUPTI, after a warm-up.
     fn prefill_timeline(&mut self, shape: &str, folder: &Path) -> Result<Vec<Row>, Failure> {
         let rig = &mut self.rig;
         rig.deadline.need(0.0)?;
@@ -344,7 +344,7 @@ impl Session<'_> {
     }
 }
 
-/// Removes a stage from the list; true if it was present.
+/// Removes a stage from the list; returns whether it was present.
 fn take(tasks: &mut VecDeque<Task>, stage: Stage) -> bool {
     let before = tasks.len();
     tasks.retain(|task| task.stage != stage);

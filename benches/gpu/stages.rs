@@ -1,10 +1,10 @@
-//! The measurements, each beside its floor. Compared runs alternate within a round.
+//! The measurements, each next to its floor. Runs under comparison alternate within a round.
 
 use crate::measure::{Bench, StageError};
 use crate::report::{Row, median};
 use crate::roofline;
 
-/// A figure in percent of another.
+/// One figure in percent of another.
 fn percent(value: f64, of: f64) -> f64 {
     100.0 * value / of
 }
@@ -16,10 +16,10 @@ struct Round {
     traced: f64,
 }
 
-/// Larger batches take tens of seconds per round: they get one round and no memory figure.
+/// Larger batches take tens of seconds per round, so they get one round and no memory figure.
 const MANY: usize = 64;
 
-/// Decode speed for `batch` sequences, plain and with UQAC's trace, and the trace's cost in time and memory.
+/// Decode speed of `batch` sequences, plain and with UQAC's trace, and the trace's cost in time and memory.
 pub fn decode(bench: &mut Bench, batch: usize) -> Result<Vec<Row>, StageError> {
     let (prompt, response) = (bench.sizes.prompt, bench.sizes.response);
     let rounds = if batch > MANY { 1 } else { bench.sizes.rounds };
@@ -54,7 +54,7 @@ pub fn decode(bench: &mut Bench, batch: usize) -> Result<Vec<Row>, StageError> {
     Ok(rows)
 }
 
-/// Rounds of alternating plain and traced decoding, after a warm-up of each.
+/// Rounds of alternating plain and traced decoding, after warming up both.
 fn paired_rounds(
     bench: &mut Bench,
     batch: usize,
@@ -77,7 +77,8 @@ fn paired_rounds(
     Ok(rounds)
 }
 
-/// Runs plain (`false`) and traced (`true`) work, in the order of an even or odd round: [plain, traced].
+/// Runs plain (`false`) and traced (`true`) work, in an order that alternates between even and odd rounds: [plain,
+/// traced].
 fn alternate<T, E>(round: usize, mut run: impl FnMut(bool) -> Result<T, E>) -> Result<[T; 2], E> {
     if round.is_multiple_of(2) {
         return Ok([run(false)?, run(true)?]);
@@ -86,7 +87,7 @@ fn alternate<T, E>(round: usize, mut run: impl FnMut(bool) -> Result<T, E>) -> R
     Ok([run(false)?, traced])
 }
 
-/// Decode time added by the trace, in percent; `floor`: its bytes in percent of the step's.
+/// Decode time added by the trace, in percent; `floor`: the trace's bytes in percent of the step's.
 fn overhead(bench: &Bench, rounds: &[Round], what: &str, floor: f64) -> Row {
     let added: Vec<f64> = rounds.iter().map(|r| percent(r.traced - r.plain, r.plain)).collect();
     Row::new(bench.shape, what, "%", &added).floor(Some(floor), "the trace's bytes as a share of the step's").target(
@@ -100,7 +101,7 @@ fn overhead(bench: &Bench, rounds: &[Round], what: &str, floor: f64) -> Row {
 fn trace_memory(bench: &mut Bench, batch: usize) -> Result<Row, StageError> {
     let prompts = bench.prompts(batch, bench.sizes.prompt);
     let mut peak = |traced| bench.peak(|bench| bench.generate(&prompts, bench.sizes.response, traced));
-    // plain first: memory kept by an allocator then counts against the trace
+    // plain first: memory retained by an allocator then counts against the trace
     let ((_, plain), (_, traced)) = (peak(false)?, peak(true)?);
     let positions = (batch * (bench.sizes.response + 1)) as f64;
     let floor = percent(positions * bench.trace_bytes(), plain);
@@ -135,8 +136,8 @@ pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     Ok(vec![row.share_target(0.6, counts)])
 }
 
-/// Time and memory of a traced pass over a whole sequence and its attention chain; others need an attention tensor of
-/// layers × heads × T × T.
+/// Time and memory of a traced pass over a whole sequence and its attention chain; other implementations need an
+/// attention tensor of layers × heads × T × T.
 pub fn length(bench: &mut Bench, tokens: usize) -> Result<Vec<Row>, StageError> {
     bench.need_context(tokens)?;
     let ids = bench.prompts(1, tokens).remove(0);
@@ -189,7 +190,7 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let copies = bench.machine.bandwidth()?;
     let bandwidth = bench.read_floor(copies);
     let bytes = roofline::step_bytes(&bench.engine, 1, bench.sizes.prompt, tokens - 1);
-    // generous: half the bandwidth
+    // generous: assumes half the bandwidth
     bench.deadline.need(2.0 * tokens as f64 * bytes / bandwidth)?;
     let prompts = bench.prompts(1, bench.sizes.prompt);
     let (timing, peak) = bench.peak(|bench| bench.generate(&prompts, tokens, true))?;
@@ -203,14 +204,14 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     Ok(vec![speed, memory])
 }
 
-/// A traced response to a prompt, after one to warm up; seconds of a decode step.
+/// A traced response to a prompt, after a warm-up; returns the seconds per decode step.
 pub fn traced_steps(bench: &mut Bench) -> Result<f64, StageError> {
     let prompts = bench.prompts(1, bench.sizes.prompt);
     bench.generate(&prompts, bench.sizes.response.min(8), true)?;
     Ok(bench.generate(&prompts, bench.sizes.response, true)?.step)
 }
 
-/// A prompt's pass and a few traced decode steps.
+/// A prefill and a few traced decode steps.
 pub fn steps(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let prompts = bench.prompts(1, bench.sizes.prompt);
     bench.generate(&prompts, bench.sizes.response.min(4), true)?;

@@ -1,17 +1,17 @@
-//! A decode step's time by kernel, and the gaps between kernels.
+//! Decode step time by kernel, and the gaps between kernels.
 
 use super::cupti::KernelRun;
 use super::report::{Row, median};
 use std::collections::HashMap;
 
-/// The start of the name of each pass's first kernel.
+/// Name prefix of the first kernel of each pass.
 const FIRST_KERNEL: &str = "embed";
 
-/// Kernels in the list.
+/// Number of kernels listed.
 const LISTED: usize = 12;
 
-/// The last `count` whole decode steps in ordered runs, each from one embedding to the next. The last stretch has no end;
-/// the prompt's passes come first.
+/// The last `count` complete decode steps in ordered runs, each from one embedding to the next. The last stretch has no
+/// end and is dropped; the prompt's passes come first.
 pub fn steps(runs: &[KernelRun], count: usize) -> Vec<&[KernelRun]> {
     let starts: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].name.starts_with(FIRST_KERNEL)).collect();
     let mut steps: Vec<&[KernelRun]> = starts.windows(2).map(|pair| &runs[pair[0]..pair[1]]).collect();
@@ -19,7 +19,7 @@ pub fn steps(runs: &[KernelRun], count: usize) -> Vec<&[KernelRun]> {
     steps
 }
 
-/// Nanoseconds in which at least one of the kernels runs.
+/// Nanoseconds during which at least one of the kernels runs.
 pub fn busy(runs: &[KernelRun]) -> u64 {
     let mut covered = 0;
     let mut until = 0;
@@ -30,8 +30,8 @@ pub fn busy(runs: &[KernelRun]) -> u64 {
     covered
 }
 
-/// The gaps' share of an unrecorded step of `step` seconds, and the longest kernels. Recording slows launches, but hardly the
-/// kernels.
+/// The gaps' share of an unrecorded step of `step` seconds, and the longest kernels. Recording slows down launches, but
+/// hardly affects kernel times.
 pub fn rows(shape: &str, steps: &[&[KernelRun]], step: f64, counts: bool) -> Vec<Row> {
     let micros = |nanos: f64| nanos / 1e3;
     let busy_times: Vec<f64> = steps.iter().map(|step| busy(step) as f64).collect();
@@ -51,14 +51,14 @@ pub fn rows(shape: &str, steps: &[&[KernelRun]], step: f64, counts: bool) -> Vec
     rows
 }
 
-/// The kernels of the pass that ended last and took `seconds`.
+/// The kernels of the last pass to finish, which took `seconds`.
 pub fn last_pass(runs: &[KernelRun], seconds: f64) -> &[KernelRun] {
     let end = runs.iter().map(|run| run.end).max().unwrap_or(0);
     let begin = end.saturating_sub((seconds * 1e9) as u64);
     &runs[runs.partition_point(|run| run.start < begin)..]
 }
 
-/// The longest kernels of `passes`, each of which takes `seconds`; rows are named `prefix` and the kernel.
+/// The longest kernels of `passes`, each of which takes `seconds`; rows are named by `prefix` and the kernel.
 pub fn longest(shape: &str, prefix: &str, passes: &[&[KernelRun]], seconds: f64, unit: &str) -> Vec<Row> {
     let mut by_name: HashMap<&str, (u64, usize)> = HashMap::new();
     for run in passes.iter().copied().flatten() {

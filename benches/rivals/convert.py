@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A Hugging Face folder (Llama or Qwen2 architecture) as a GGUF file with the same weights, for llama.cpp.
+"""Converts a Hugging Face folder (Llama or Qwen2 architecture) to a GGUF file with the same weights, for llama.cpp.
 
 usage: convert.py MODEL_FOLDER FILE.gguf bf16|f16
 
-Matrices keep their numbers in bf16, or are rounded to f16; norms and biases become f32, as llama.cpp wants them.
+Matrices stay exact in bf16, or are rounded to f16; norms and biases become f32, as llama.cpp requires.
 """
 import json
 import pathlib
@@ -72,12 +72,12 @@ def gguf_name(name):
 
 
 def interleaved(tensor, count):
-    """Rows of q or k in llama.cpp's order for this architecture: pairs that rotate together stand together."""
+    """Rows of q or k in llama.cpp's order for this architecture: pairs that rotate together are adjacent."""
     return tensor.reshape(count, 2, head_dim // 2, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
 
 
 def tensors(file):
-    """Every tensor of a safetensors file as (name, its type, its bits in numpy); bf16 as 16-bit integers."""
+    """Every tensor of a safetensors file as (name, dtype, bits as a numpy array); bf16 as 16-bit integers."""
     with open(file, "rb") as source:
         length = int.from_bytes(source.read(8), "little")
         header = json.loads(source.read(length))
@@ -94,7 +94,7 @@ def in_f32(dtype, numbers):
 
 
 def in_bf16(dtype, numbers):
-    """The bits; f32 and f16 are rounded to the nearest, ties to even."""
+    """The bf16 bits; f32 and f16 are rounded to the nearest, ties to even."""
     if dtype == "BF16":
         return numbers
     bits = in_f32(dtype, numbers).view(np.uint32)

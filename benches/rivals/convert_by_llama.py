@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A Hugging Face folder of any architecture as a GGUF file, by llama.cpp's own converter; needs torch and transformers.
+"""Converts a Hugging Face folder of any architecture to a GGUF file with llama.cpp's own converter; needs torch and transformers.
 
 usage: convert_by_llama.py LLAMA_CPP_SOURCE MODEL_FOLDER FILE.gguf bf16|f16
 
-The vocabulary is written as plain words: enough to measure speed, not to tokenize.
+The vocabulary is written as plain words: enough to measure speed, but not to tokenize.
 """
 import json
 import pathlib
@@ -30,6 +30,6 @@ def words(self):
 
 model = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
 model.set_vocab = words
-model.no_mtp = True  # layers that predict further tokens are left out, as uqac does
+model.no_mtp = True  # omits the layers that predict further tokens, as uqac does
 with torch.inference_mode():
     model(folder, gguf.LlamaFileType[f"MOSTLY_{sys.argv[4].upper()}"], target).write()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""llama.cpp, or its fork ik_llama.cpp, at work: reads a JSON request a line, answers with a JSON line.
+"""Runs llama.cpp, or its fork ik_llama.cpp: reads one JSON request per line, answers with one JSON line.
 
 usage: llama.py llama_cpp|ik_llama_cpp FILE.gguf THREADS CONTEXT
-requests: {"prompt": P, "tokens": G}: seconds of the prompt's pass, of a decode step after it
+requests: {"prompt": P, "tokens": G}: seconds of the prefill, and of a decode step after it
 """
 import ctypes
 import importlib
@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 L = importlib.import_module(sys.argv[1])
-L = getattr(L, "_ctypes_api", L)  # ik_llama.cpp's package has its functions there
+L = getattr(L, "_ctypes_api", L)  # ik_llama.cpp's package keeps its functions there
 path, threads, context_length = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 if hasattr(L, "llama_log_set"):
     quiet = L.llama_log_callback(lambda level, text, data: None)
@@ -32,7 +32,7 @@ batch = L.llama_batch_init(512, 0, 1)
 
 
 def run(tokens, first):
-    """Tokens at positions `first` and on, in passes of 512; the likeliest next token."""
+    """Runs tokens at positions `first` onwards, in passes of 512; returns the most probable next token."""
     for start in range(0, len(tokens), 512):
         part = tokens[start : start + 512]
         batch.n_tokens = len(part)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""OpenVINO GenAI at work on a GGUF file: reads a JSON request a line, answers with a JSON line.
+"""Runs OpenVINO GenAI on a GGUF file: reads one JSON request per line, answers with one JSON line.
 
-usage: openvino.py FILE.gguf THREADS f32|default
-requests: {"prompt": P, "tokens": G}: seconds of the prompt's pass, of a decode step after it
-`default` leaves the precision of the products to OpenVINO, which takes bf16 where the CPU has it.
+usage: openvino_worker.py FILE.gguf THREADS f32|default
+requests: {"prompt": P, "tokens": G}: seconds of the prefill, and of a decode step after it
+`default` leaves the precision of the products to OpenVINO, which uses bf16 if the CPU supports it.
 """
 import itertools
 import json
@@ -25,7 +25,7 @@ turns = itertools.count()
 
 def decode(prompt, tokens):
     ids = np.array([[100 + (i * 7919) % 5000 for i in range(prompt)]], dtype=np.int64)
-    ids[0, 0] += next(turns)  # it keeps the keys and values of prompts that begin alike
+    ids[0, 0] += next(turns)  # it caches the keys and values of prompts that begin alike
     inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
     config = openvino_genai.GenerationConfig(max_new_tokens=tokens, ignore_eos=True, do_sample=False)
     result = pipeline.generate(inputs, config)

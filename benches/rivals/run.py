@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Interleaves uqac, llama.cpp, ik_llama.cpp, OpenVINO and transformers and prints a table with the project's targets; see ../rivals.sh.
 
-Within a round everybody does the same work once, one after the other, so that what else the machine does meets all of
-them. Rates are medians of the rounds; what is held against a target is the median of the rounds' ratios.
+Within a round, every engine does the same work once, one after the other, so that other load on the machine affects all of them.
+Rates are medians over the rounds; targets are checked against the median of the rounds' ratios.
 """
 import argparse
 import json
@@ -41,7 +41,7 @@ rows, machine = [], {}
 
 
 class Worker:
-    """A rival that keeps its model loaded."""
+    """A rival process that keeps its model loaded."""
 
     def __init__(self, *command):
         command = [sys.executable, *map(str, command)]
@@ -83,7 +83,7 @@ def say(text):
 
 
 def row(model, what, unit, ours, rivals, target, ratio=None, met=None):
-    """`ratio`: the figure of the target, one value per round."""
+    """`ratio`: the figure compared with the target, one value per round."""
     median = statistics.median
     value = median(ratio) if ratio else median(ours)
     spread = f"{min(ratio or ours):.3g} to {max(ratio or ours):.3g}"
@@ -116,7 +116,7 @@ def gguf(model, kind, family=False):
 
 
 def start_rivals(model):
-    """By name; each keeps its model loaded."""
+    """The rivals by name; each keeps its model loaded."""
     workers, context = {}, max(options.prompts) + TOKENS + 64
     for rival, module in (("llama.cpp", "llama_cpp"), ("ik_llama.cpp", "ik_llama_cpp")):
         for kind in ("bf16", "f16") if rival in options.rivals else ():
@@ -202,7 +202,7 @@ def scoring(model):
             found = uqac(model, *common, "--sweep", tokens)["sweep"][0]["score"]
             ours.append(found["seconds"]["median"])
             our_memory.append(found["extra_bytes"] / 1e6)
-            # a process of its own: a peak does not go away
+            # a separate process: a peak never goes down
             worker = Worker(HERE / "torch_worker.py", model, "f32", "eager", options.threads)
             found = worker.ask(work="attentions", tokens=tokens)
             worker.close()
@@ -217,7 +217,7 @@ def scoring(model):
 
 
 def family(model):
-    """Decoding and prefill beside llama.cpp's own benchmark, of weights that its converter has converted."""
+    """Decoding and prefill compared with llama.cpp's own benchmark, on weights converted by its converter."""
     files = {kind: gguf(model, kind, family=True) for kind in ("bf16", "f16")}
     for prompt in options.prompts:
         ours, theirs = [], {test: {f"llama.cpp {kind}": [] for kind in files} for test in ("pp", "tg")}
@@ -249,7 +249,7 @@ def start(model):
 
 
 def lookup(model):
-    """Guessed tokens of a task's questions, here and in llama.cpp's own lookup decoding of the same prompts."""
+    """Speculative decoding of a task's questions, here and with llama.cpp's own lookup decoding of the same prompts."""
     for task in options.tasks:
         run = ["--threads", options.threads, "--data", options.data.resolve()]
         ours, plain, theirs, theirs_plain = [], [], [], []
@@ -271,7 +271,7 @@ def lookup(model):
 
 
 def prompts(task, run):
-    """Texts of the prompts that the benchmark `speculation` runs, and the most tokens of a response."""
+    """Texts of the prompts that the benchmark `speculation` runs, and the maximum tokens of each response."""
     with tempfile.TemporaryDirectory() as folder:
         command = [options.uqac, "eval", "-t", task, "-n", options.limit, *run, "-o", folder]
         subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
@@ -281,7 +281,7 @@ def prompts(task, run):
 
 
 def llama_lookup(model, prompt, limits, guessed):
-    """Decoded tokens a second, of f16, its faster type here. Without repacking: the example does not survive AMX's."""
+    """Decoded tokens per second in f16, its faster type here. Without repacking: the example crashes with AMX's."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(prompt)
         file.flush()

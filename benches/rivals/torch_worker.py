@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""transformers at work: reads a JSON request a line, answers with a JSON line.
+"""Runs transformers: reads one JSON request per line, answers with one JSON line.
 
 usage: torch_worker.py MODEL_FOLDER bf16|f32 sdpa|eager THREADS
-requests: {"work": "decode", "prompt": P, "tokens": G}: seconds of the prompt's pass, of a decode step
+requests: {"work": "decode", "prompt": P, "tokens": G}: seconds of the prefill, and of a decode step
           {"work": "attentions", "tokens": T}: an existing sequence through eager attention with output_attentions, and
           from that tensor what the method needs of it: reweighted attention, its entropy by head, the K lowest heads of
           each row, their maximum. Seconds, and bytes above the loaded model at the peak.

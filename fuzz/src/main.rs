@@ -1,7 +1,8 @@
-//! One program for every target, which `UQAC_FUZZ` names: it is built once. `fuzz/run.sh` builds and runs it.
+//! One program for all targets, so that it is built once; `UQAC_FUZZ` selects the target. `fuzz/run.sh` builds and
+//! runs it.
 //!
-//! A target must come back from whatever it is given: libFuzzer reports panics, hangs and too much memory, and the
-//! address sanitizer what reads or writes where it should not.
+//! A target must return for any input: libFuzzer reports panics, hangs and excessive memory, and the address
+//! sanitizer reports invalid reads and writes.
 
 #![no_main]
 
@@ -44,14 +45,14 @@ static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
 
 fuzz_target!(|data: &[u8]| TARGET(data));
 
-/// The folder in which this process writes what is to be read as files.
+/// The folder to which this process writes inputs that are read as files.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("uqac-fuzz-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the files of the run");
     folder
 });
 
-/// The folder with these files in it.
+/// Writes these files into the folder and returns it.
 fn files(files: &[(&str, &[u8])]) -> &'static Path {
     for (name, data) in files {
         std::fs::write(FOLDER.join(name), data).expect("a file of the run");
@@ -109,14 +110,14 @@ fn options() -> AnalysisOptions {
     AnalysisOptions { resamples: 3, ..AnalysisOptions::default() }
 }
 
-/// The first line is the manifest, the others are samples.
+/// The first line is the manifest, the rest are samples.
 fn run_folder(data: &[u8]) {
     let at = data.iter().position(|&byte| byte == b'\n').unwrap_or(data.len());
     let folder = files(&[("manifest.json", &data[..at]), ("samples_gsm8k.jsonl", &data[at..])]);
     let _ = analyse(&[folder.to_owned()], &options());
 }
 
-/// Samples of a run, as the report's page.
+/// Samples of a run, rendered as the report's page.
 fn page(data: &[u8]) {
     let manifest = br#"{"format": 1, "model": "m", "profile": "corrected"}"#;
     let folder = files(&[("manifest.json", manifest), ("samples_gsm8k.jsonl", data)]);
@@ -134,7 +135,7 @@ fn answer(data: &[u8]) {
     }
 }
 
-/// An answer and the right one, a line each.
+/// An answer and the target, one line each.
 fn grader(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (answer, target) = text.split_once('\n').unwrap_or((&text, "3"));

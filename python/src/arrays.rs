@@ -1,14 +1,14 @@
-//! Numbers on their way to numpy: bytes, which `numpy.frombuffer` takes as they are.
+//! Arrays passed to numpy: as bytes, which `numpy.frombuffer` uses unchanged.
 
 /// A row-major array.
 pub struct Array {
-    /// As numpy names it.
+    /// numpy's name of the dtype.
     pub dtype: &'static str,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
 }
 
-/// A type that arrays are of.
+/// An array element type.
 pub trait Number: Copy {
     const DTYPE: &'static str;
     fn write(self, bytes: &mut Vec<u8>);
@@ -38,7 +38,7 @@ pub fn vector<T: Number>(values: impl IntoIterator<Item = T>) -> Array {
     Array { dtype: T::DTYPE, shape: vec![len], bytes }
 }
 
-/// A matrix of rows, which end with `padding` where they are shorter than `columns`.
+/// A matrix of rows; rows shorter than `columns` are padded with `padding`.
 pub fn matrix<T: Number>(rows: &[Vec<T>], columns: usize, padding: T) -> Array {
     let padded = |row: &Vec<T>| (0..columns).map(|i| row.get(i).copied().unwrap_or(padding)).collect::<Vec<T>>();
     Array { shape: vec![rows.len(), columns], ..vector(rows.iter().flat_map(padded)) }

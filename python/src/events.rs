@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// An event of a job.
 pub enum Event {
     Token(Token),
-    /// A response, and which of those that were asked for it is.
+    /// A response, and its index among the requested ones.
     Response(usize, Box<Response>),
     Traced(Box<Response>, Vec<(&'static str, Array)>),
     Ids(Vec<u32>),
@@ -25,7 +25,7 @@ pub enum Event {
     Failed(String),
 }
 
-/// The job's end of the events.
+/// The job's side of the event channel.
 pub struct Reporter {
     events: Sender<Event>,
     stop: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl Reporter {
     }
 }
 
-/// The events of a job, in order. Once it is dropped the job stops at its next token.
+/// The events of a job, in order. Dropping it stops the job at its next token.
 #[pyclass(frozen, module = "uqac._uqac")]
 pub struct Events {
     receiver: Mutex<Receiver<Event>>,
@@ -65,7 +65,7 @@ impl Events {
         this
     }
 
-    /// The next event; the end of the iteration once there is none. A signal (Ctrl-C) stops the job.
+    /// The next event; ends the iteration if there are no more. A signal (Ctrl-C) stops the job.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let wait = || self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK);
         loop {

@@ -1,4 +1,4 @@
-//! What the model's thread does: responses generated or read, and what is found out about them.
+//! The jobs of the model's thread: generating or reading responses, and assessing them.
 
 use crate::arrays::{Array, matrix, vector};
 use crate::events::{Event, Reporter};
@@ -19,11 +19,12 @@ use uqac::{
     Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, TracedSequence, encode_prompt,
 };
 
-/// A model and what is known of it.
+/// A model, and what has been loaded along with it.
 pub struct Loaded {
     pub engine: Engine,
     pub folder: PathBuf,
-    /// What was found for each reading of the method, and whether it must have a certified threshold.
+    /// The calibration found for each reading of the method, and for whether a certified threshold is
+    /// required.
     calibrations: Vec<((Reading, bool), Option<Calibration>)>,
 }
 
@@ -47,7 +48,7 @@ fn text(error: impl Display) -> String {
     error.to_string()
 }
 
-/// A conversation as Python gives it.
+/// A conversation as passed from Python.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of messages, each with a role and a content")]
 pub enum Question {
@@ -56,7 +57,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// What is shown as the question.
+    /// The text shown as the question.
     fn shown(&self) -> &str {
         match self {
             Question::Text(text) => text,
@@ -77,13 +78,13 @@ impl From<&Question> for Conversation {
     }
 }
 
-/// A response that is being generated.
+/// A response being generated.
 struct Running<'q> {
     index: usize,
     question: &'q Question,
 }
 
-/// What is kept of a response's tokens while they come.
+/// Statistics of a response's tokens, updated as they arrive.
 struct Watch {
     first: Instant,
     last: Instant,
@@ -126,7 +127,7 @@ impl Watcher<'_> {
         if self.reporter.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Tokens per second of a response that has ended; `None` where there were too few to tell.
+    /// Tokens per second of a finished response; `None` with too few tokens to tell.
     fn speed(&mut self, ticket: Ticket) -> Option<f64> {
         let Watch { first, last, tokens, .. } = self.watched.remove(&ticket)?;
         let seconds = (last - first).as_secs_f64();
@@ -134,7 +135,7 @@ impl Watcher<'_> {
     }
 }
 
-/// Answers questions, `batch_size` at once, and reports each response when it has ended.
+/// Answers questions, `batch_size` concurrently, and reports each response as it finishes.
 pub fn ask(
     loaded: &mut Loaded,
     questions: &[Question],
@@ -188,7 +189,7 @@ pub fn ask(
     }
 }
 
-/// Assesses a response that has ended.
+/// Assesses a finished response.
 fn answer(
     batch: &mut Batch,
     ended: Ticket,
@@ -206,10 +207,10 @@ fn answer(
     })
 }
 
-/// An error, and where the response starts if that is known.
+/// An error, and the start of the response if known.
 type ItemError = (Option<usize>, String);
 
-/// Scores an item. What is wrong with it stays with it.
+/// Scores an item. An error in it affects only its own result.
 pub fn score(loaded: &mut Loaded, item: Result<Item, BadItem>, options: &Options, parameters: &Parameters) -> Response {
     let (id, scored) = match item {
         Ok(item) => (item.id.clone(), score_item(loaded, item, options, parameters, |_, _| Ok(()))),
@@ -220,7 +221,7 @@ pub fn score(loaded: &mut Loaded, item: Result<Item, BadItem>, options: &Options
         .unwrap_or_else(|(prompt_len, why)| Response::failed(Record::error(id, parameters.reading, prompt_len, why)))
 }
 
-/// Scores an item; `more` is what else is wanted of its traced response.
+/// Scores an item; `more` computes anything else needed from its traced response.
 fn score_item<T>(
     loaded: &mut Loaded,
     item: Item,
@@ -245,7 +246,7 @@ fn score_item<T>(
     Ok((response, more))
 }
 
-/// Everything that was recorded of an item's response.
+/// The full recorded trace of an item's response.
 pub fn trace(
     loaded: &mut Loaded,
     item: Item,
@@ -259,7 +260,7 @@ pub fn trace(
     Ok(Event::Traced(Box::new(response), arrays))
 }
 
-/// Rows of α* that are wanted.
+/// The requested rows of α*.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "rows: expected positions, \"chain\" or \"all\"")]
 pub enum Rows {
@@ -270,14 +271,14 @@ pub enum Rows {
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamedRows {
-    /// Of the chain.
+    /// The rows of the chain.
     Chain,
     /// Every row of the response.
     All,
 }
 
 impl Rows {
-    /// As positions, from `first` up to `end`.
+    /// The rows as positions, from `first` up to `end`.
     fn positions(&self, chain: &[Link], first: usize, end: usize) -> Result<Vec<usize>, String> {
         let rows = match self {
             Rows::Named(NamedRows::All) => (first..end).collect(),

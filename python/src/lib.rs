@@ -1,7 +1,7 @@
-//! The Python module `uqac._uqac`: a thin skin over the library, whose Python side is `python/uqac`.
+//! The Python module `uqac._uqac`: a thin layer over the library; its Python side is `python/uqac`.
 //!
-//! What is asked and what is found cross as JSON, the JSON of the command line; arrays cross as bytes with a dtype and a
-//! shape. A model lives on a thread of its own, so that no caller holds the interpreter's lock while the engine runs.
+//! Requests and results cross the boundary as JSON, the same as the command line's; arrays cross as bytes with a dtype
+//! and a shape. A model lives on its own thread, so that no caller holds the interpreter lock while the engine runs.
 
 mod arrays;
 mod events;
@@ -23,14 +23,14 @@ pyo3::create_exception!(
     "What the engine cannot do, and what to do about it."
 );
 
-/// Runs the command line with these arguments, the program's name first, and returns its exit code.
+/// Runs the command line with these arguments, program name first, and returns its exit code.
 #[pyfunction]
 fn main(python: Python, arguments: Vec<OsString>) -> u8 {
     let code = python.detach(|| uqac::main_with(arguments));
     (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(u8::MAX)
 }
 
-/// The repository and revision of a model on the Hugging Face hub that is not on this machine, and the error of loading it.
+/// The Hugging Face repository and revision of a model that is not on this machine, and the error from loading it.
 #[pyfunction]
 fn downloadable(name: &str) -> Option<(String, String, String)> {
     let error = uqac::locate_model(name).err()?;
@@ -38,7 +38,7 @@ fn downloadable(name: &str) -> Option<(String, String, String)> {
     Some((repository.to_owned(), revision.to_owned(), error.to_string()))
 }
 
-/// The native part of uqac; see the package.
+/// The native part of uqac; documented in the package.
 #[pymodule]
 mod _uqac {
     #[pymodule_export]

@@ -1,5 +1,5 @@
-//! What confidences are worth: the metrics of `uqac report`. Scores: higher is more confident; labels: whether the answer is
-//! right.
+//! The quality of confidences: the metrics of `uqac report`. Scores: higher is more confident; labels: whether the
+//! answer is correct.
 
 use crate::options::invalid;
 use pyo3::prelude::*;
@@ -22,7 +22,7 @@ fn named(key: &str) -> PyResult<Metric> {
     found.ok_or_else(|| invalid(format!("there is no metric \"{key}\"; valid names: {}", keys())))
 }
 
-/// The metric of this key; `None` where it is not defined.
+/// The metric with this key; `None` if it is undefined.
 #[pyfunction]
 pub fn metric(key: &str, scores: Vec<f64>, labels: Vec<bool>) -> PyResult<Option<f64>> {
     Ok(named(key)?.of(&levels(&scores, &labels)?, true))
@@ -44,7 +44,7 @@ pub fn bootstrap(
     Ok(metrics::interval(&values).map(|[low, high]| (low, high)))
 }
 
-/// AUROC among responses of like length.
+/// AUROC among responses of similar length.
 #[pyfunction]
 pub fn length_controlled_auroc(scores: Vec<f64>, lengths: Vec<usize>, labels: Vec<bool>) -> PyResult<Option<f64>> {
     if scores.len() != lengths.len() || scores.len() != labels.len() {
@@ -54,7 +54,7 @@ pub fn length_controlled_auroc(scores: Vec<f64>, lengths: Vec<usize>, labels: Ve
     Ok(metrics::length_controlled_auroc(&items))
 }
 
-/// The bins of the reliability diagram, as JSON; `key`: `ece` or `ece_right`, whose bins they are.
+/// The bins of the reliability diagram, as JSON; `key` selects the binning: `ece` or `ece_right`.
 #[pyfunction]
 pub fn reliability(scores: Vec<f64>, labels: Vec<bool>, key: &str) -> PyResult<String> {
     let binning: Binning = named(key)?.binning();

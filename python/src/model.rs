@@ -1,4 +1,4 @@
-//! A loaded model: a thread that holds its engine and does one job after another.
+//! A loaded model: a thread that owns its engine and runs jobs sequentially.
 
 use crate::events::{Event, Events, Reporter, events};
 use crate::jobs::{self, Loaded, Question, Rows};
@@ -11,17 +11,17 @@ use uqac::{Conversation, Engine, locate_model};
 
 type Job = Box<dyn FnOnce(&mut Loaded) + Send>;
 
-/// A model that is ready to run. It may be used from several threads, whose jobs are done one after the other.
+/// A model that is ready to run. It may be used from several threads; their jobs run one after the other.
 #[pyclass(frozen, module = "uqac._uqac")]
 pub struct Model {
     jobs: Sender<Job>,
-    /// The process that has the thread; a fork of it has not.
+    /// The process that owns the thread; a fork does not have it.
     process: u32,
 }
 
 #[pymethods]
 impl Model {
-    /// Loads a model; the second value is an event of JSON that says how it runs.
+    /// Loads a model; the second value is a JSON event describing how it runs.
     #[staticmethod]
     fn load(name: String, options: &str) -> PyResult<(Model, Events)> {
         let options = from_json::<Load>(options)?;
@@ -47,7 +47,7 @@ impl Model {
         Ok((Model { jobs, process: std::process::id() }, events))
     }
 
-    /// Answers questions: conversations in JSON, each a text or messages.
+    /// Answers questions: conversations in JSON, each a string or a list of messages.
     fn ask(&self, conversations: &str, options: &str) -> PyResult<Events> {
         let (questions, options): (Vec<Question>, Options) = (from_json(conversations)?, from_json(options)?);
         let parameters = options.parameters()?;
@@ -55,7 +55,7 @@ impl Model {
         self.submit(move |loaded, reporter| jobs::ask(loaded, &questions, &options, &parameters, &generate, reporter))
     }
 
-    /// Scores responses that exist: lines as `uqac score` reads them.
+    /// Scores existing responses: lines as `uqac score` reads them.
     fn score(&self, lines: Vec<String>, options: &str) -> PyResult<Events> {
         let options: Options = from_json(options)?;
         let parameters = options.parameters()?;
@@ -71,8 +71,8 @@ impl Model {
         })
     }
 
-    /// Everything that the engine recorded of an item's response. `rows`, in JSON: the positions of rows of α*, `"chain"` or
-    /// `"all"`.
+    /// The full trace that the engine recorded of an item's response. `rows`, in JSON: positions of rows of α*,
+    /// `"chain"` or `"all"`.
     fn trace(&self, line: &str, rows: &str, options: &str) -> PyResult<Events> {
         let (rows, options): (Rows, Options) = (from_json(rows)?, from_json(options)?);
         let parameters = options.parameters()?;
@@ -82,7 +82,7 @@ impl Model {
         })
     }
 
-    /// The tokens of a conversation, up to where the response starts.
+    /// The tokens of a conversation, up to the start of the response.
     fn encode(&self, conversation: &str, chat_template: bool) -> PyResult<Events> {
         let question: Question = from_json(conversation)?;
         let conversation = Conversation::from(&question);
@@ -119,7 +119,7 @@ impl Model {
     }
 }
 
-/// What the model is and how it runs, as JSON.
+/// The model's properties and how it runs, as JSON.
 fn description(name: &str, Loaded { engine, folder, .. }: &Loaded) -> String {
     let (k_cache, v_cache) = engine.cache_types();
     json!({

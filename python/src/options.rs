@@ -1,4 +1,4 @@
-//! What can be chosen, as the keywords of the Python functions; the defaults are the command line's.
+//! Options, as keyword arguments of the Python functions; the defaults are the command line's.
 
 use crate::Error;
 use pyo3::PyResult;
@@ -13,7 +13,7 @@ use uqac::Sampling;
 use uqac::{EngineOptions, GenerateOptions, Parameters, Profile};
 use uqac::{Measure, RunningConfidence, WINDOW};
 
-/// How a model runs.
+/// Options for running a model.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Load {
@@ -55,7 +55,7 @@ impl Load {
     }
 }
 
-/// How responses are generated and assessed.
+/// Options for generating and assessing responses.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -66,19 +66,20 @@ pub struct Options {
     top_k: usize,
     seed: u64,
     stop: Vec<String>,
-    /// Below which running confidence a response ends.
+    /// A response ends once its running confidence falls below this.
     stop_below: Option<f64>,
-    /// What the running confidence is the mean of.
+    /// Quantity averaged by the running confidence.
     running: Option<Measure>,
     window: usize,
-    /// Responses that are generated at once.
+    /// Number of responses generated concurrently.
     pub batch_size: usize,
-    /// Whether tokens are reported as they are chosen.
+    /// Whether tokens are reported as they are sampled.
     pub stream: bool,
     profile: Profile,
     rules: BTreeMap<String, String>,
     wide_trace: bool,
-    /// Whether a trace has where every head attends, the layers' mean hidden states, and the final hidden states.
+    /// Whether a trace includes each head's attention, the layers' mean hidden states, and the final hidden
+    /// states.
     heads: bool,
     layers: bool,
     pub hidden: bool,
@@ -148,9 +149,9 @@ impl Options {
     }
 }
 
-/// Reads JSON that the Python side has written.
+/// Parses JSON written by the Python side.
 pub fn from_json<T: DeserializeOwned>(json: &str) -> PyResult<T> {
-    // by way of a value: its errors have no place in the text, which nobody has seen
+    // via a value: its errors mention no position in a text that the user never saw
     serde_json::from_str::<serde_json::Value>(json).and_then(serde_json::from_value).map_err(invalid)
 }
 
@@ -158,12 +159,12 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) 
     text.parse().map_err(|why| PyValueError::new_err(format!("{name}: {why}")))
 }
 
-/// An argument is not as expected.
+/// Error for an invalid argument.
 pub fn invalid(why: impl std::fmt::Display) -> pyo3::PyErr {
     PyValueError::new_err(why.to_string())
 }
 
-/// Something could not be done.
+/// Error for a failed operation.
 pub fn failed(why: impl std::fmt::Display) -> pyo3::PyErr {
     Error::new_err(why.to_string())
 }

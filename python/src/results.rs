@@ -1,26 +1,26 @@
-//! The results of jobs: tokens and responses, as Python sees them.
+//! The results of jobs, tokens and responses, as exposed to Python.
 
 use pyo3::prelude::*;
 use uqac::internals::html;
 use uqac::internals::term::{AskReport, TermStyle};
 use uqac::{Record, TracedSequence};
 
-/// A token as it is chosen, with what the response comes to so far: the running values of the scores of these names.
+/// A token as it is sampled, with the response's running values of the scores of these names.
 pub struct Token {
     pub id: u32,
-    /// What the token adds to the text; empty for an end token, or where a character is not yet whole.
+    /// Text that the token adds; empty for an end token, or while a character is incomplete.
     pub text: String,
     pub logprob: f64,
     pub response_logprob: f64,
     pub min_token_prob: f64,
-    /// The running confidence, where one is asked for and its window is full.
+    /// The running confidence, if requested and its window is full.
     pub running: Option<f64>,
 }
 
-/// A response and what was found out about it.
+/// A response and its assessment.
 #[pyclass(frozen, module = "uqac._uqac")]
 pub struct Response {
-    /// The record, as `uqac ask --json` or `uqac score` has it.
+    /// The record, as in `uqac ask --json` or `uqac score`.
     #[pyo3(get)]
     json: String,
     /// The whole sequence.
@@ -37,7 +37,7 @@ impl Response {
         &self.report.text
     }
 
-    /// The text of each token of the response on its own.
+    /// The text of each response token.
     #[getter]
     fn token_texts(&self) -> Vec<String> {
         self.report.token_texts.clone()
@@ -54,20 +54,20 @@ impl Response {
         self.report.render(true, TermStyle { colour: false, width })
     }
 
-    /// The response with its chain drawn on it, as a page of its own or as a part of one.
+    /// The response with its chain drawn on it, as a standalone page or as a fragment of one.
     fn html(&self, page: bool) -> String {
         html::answer(&self.report, page)
     }
 }
 
 impl Response {
-    /// An item that could not be scored.
+    /// The result of an item that could not be scored.
     pub fn failed(record: Record) -> Response {
         let json = serde_json::to_string(&record).unwrap_or_default();
         Response { json, input_ids: Vec::new(), report: AskReport { record, ..AskReport::default() } }
     }
 
-    /// A response that was assessed; `json` writes its record, given the text and how many tokens there are.
+    /// An assessed response; `json` writes its record, given the text and the number of tokens.
     pub fn new(
         traced: &mut TracedSequence,
         record: Record,

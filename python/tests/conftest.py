@@ -1,4 +1,4 @@
-"""What the tests share: the model inside the package, and the program beside it."""
+"""Shared by the tests: the model inside the package, and the program next to it."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def model() -> uqac.Model:
 
 @pytest.fixture(scope="session")
 def program():
-    """Runs the command line: $UQAC_BIN, else what cargo has built, else what is installed."""
+    """Runs the command line: $UQAC_BIN, else cargo's build, else the installed program."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / "uqac" for profile in ("release", "debug")]
     found = os.environ.get("UQAC_BIN") or next((path for path in built if path.is_file()), shutil.which("uqac"))

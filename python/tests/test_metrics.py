@@ -1,4 +1,4 @@
-"""The metrics are those of `uqac report`, and what their definitions say."""
+"""The metrics equal those of `uqac report`, and follow their definitions."""
 
 import json
 
@@ -48,11 +48,11 @@ def test_an_evaluation_has_the_same_numbers(program, tmp_path):
     report = json.loads(program("report", str(tmp_path), "--format", "json"))
     answered = [sample for sample in samples if sample["uq"]["status"] == "ok"]
     labels = [sample["metrics"]["acc"] for sample in answered]
-    for key in ("min_token_prob", "attn_mean"):  # none that is ranked by its logarithm
+    for key in ("min_token_prob", "attn_mean"):  # not for scores ranked by their logarithm
         scores = [sample["uq"]["scores"][key] for sample in answered]
         expected = next(measures(report, key))["metrics"]
         found = {name: metrics._metric(name, scores, labels) for name in expected}
-        # the report reads scores from a file, of which a number may be off by one unit in the last place: n of them by 12 · 2^-52
+        # the report reads scores from a file, where a value may be off by one unit in the last place: n of them by 12 · 2^-52
         assert found == {
             name: estimate and pytest.approx(estimate["value"], rel=12 * 2**-52) for name, estimate in expected.items()
         }
@@ -60,7 +60,7 @@ def test_an_evaluation_has_the_same_numbers(program, tmp_path):
 
 
 def measures(value, method):
-    """The metrics of a method over answered items, wherever the report has them."""
+    """The metrics of a method over answered items, from everywhere in the report."""
     if isinstance(value, dict) and value.get("method") == method and "answered" in value:
         yield value["answered"]
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

@@ -63,7 +63,7 @@ def test_load_downloads_a_model_that_is_not_here(tmp_path, monkeypatch):
 
 
 def command(*arguments, **options):
-    """The installed command, run as its script runs it."""
+    """The installed command, run the way its script does."""
     script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
     return subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=-1, stderr=-1, text=True, **options)
 
@@ -83,9 +83,9 @@ def test_the_command_is_the_programs(program):
 def test_the_command_ends_by_the_signal(tmp_path):
     os.mkfifo(tmp_path / "items.jsonl")
     arguments = ["-m", "abacus", "--device", "cpu", "--input", str(tmp_path / "items.jsonl"), "--output", str(tmp_path / "out.jsonl")]
-    # which a shell's background jobs ignore
+    # a shell's background jobs ignore SIGINT
     process = command("score", *arguments, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    with open(tmp_path / "items.jsonl", "w"):  # opened once the command reads it
+    with open(tmp_path / "items.jsonl", "w"):  # the open returns once the command reads it
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == -signal.SIGINT

@@ -1,4 +1,4 @@
-"""Results are the command line's, bit for bit."""
+"""Results match the command line's bit for bit."""
 
 import inspect
 import json

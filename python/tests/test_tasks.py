@@ -1,4 +1,4 @@
-"""Benchmarks as the lines that `uqac eval` reads."""
+"""Benchmarks converted to the lines that `uqac eval` reads."""
 
 import json
 import sys
@@ -56,7 +56,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     assert tasks.main(["gsm8k", "-o", str(tmp_path / "out.jsonl")]) == 0
     assert asked == [("openai/gsm8k", "main", "test")] and len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
-    with pytest.raises(KeyError):  # the rows here are of gsm8k
+    with pytest.raises(KeyError):  # the rows here belong to gsm8k
         tasks.main(["bbh:navigate", "-o", str(tmp_path / "out.jsonl")])
     assert asked[-1] == ("lukaemon/bbh", "navigate", "test")
     assert tasks.main(["gsm8k"]) == 0 and len(capsys.readouterr().out.splitlines()) == 2

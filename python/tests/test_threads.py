@@ -42,7 +42,7 @@ def test_the_interpreter_runs_while_the_engine_does(model):
     done.set()
     clock.join()
     during = [at for at in ticks if begun < at < ended]
-    # with the lock held there would be one gap as long as the whole call
+    # if the lock were held, there would be one gap as long as the whole call
     gaps = [b - a for a, b in zip([begun, *during], [*during, ended])]
     assert max(gaps) < (ended - begun) / 2
 

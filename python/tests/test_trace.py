@@ -1,4 +1,4 @@
-"""Traces are the record's numbers as arrays."""
+"""Traces contain the record's values as arrays."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_the_most_probable_alternative_of_a_greedy_response_is_its_token(trace):
         ids, logprobs = trace.alternatives(row)
         assert ids[0] == trace.input_ids[trace.n_instr + row] and logprobs[0] == trace.logprobs[row]
         assert len(ids) >= 5 and (np.diff(logprobs) <= 0).all()
-        # the entropy of the whole distribution is at least what these say of it, and at most with the rest spread evenly
+        # the entropy of the whole distribution is bounded below by these tokens' terms, and above by spreading the rest evenly
         p = np.exp(logprobs)
         assert trace.entropies[row] >= -(p * logprobs).sum() - 1e-9
 
@@ -72,13 +72,13 @@ def test_heads_and_layers(model, trace):
     recorded = model.trace(PENCILS, heads=True, layers=True, hidden=True)
     rows, layers, heads = len(trace.logprobs) + 1, model.info["num_layers"], model.info["num_attention_heads"]
     assert recorded.heads.shape == (rows, layers, heads) and recorded.layer_means.shape[0] == layers + 1
-    # the entropies are those that the selected heads were selected by
+    # the selected heads were selected by these entropies
     flat = recorded.heads["entropy"].reshape(rows, -1)
     for row in range(rows):
         assert flat[row][recorded.head_ids[row]].tolist() == pytest.approx(recorded.head_entropies[row].tolist(), rel=1e-5)
     shares = np.stack([recorded.heads[name] for name in ("own", "previous", "first", "prompt")])
     assert (shares >= 0).all() and (shares <= 1 + 1e-5).all() and np.isfinite(recorded.layer_means).all()
-    # the last row is in no mean
+    # the last row is in none of the means
     assert recorded.hidden_states.shape[0] == rows
     assert recorded.hidden_states[:-1].mean(axis=0).tolist() == pytest.approx(recorded.layer_means[-1].tolist(), rel=1e-4, abs=1e-5)
     assert trace.heads.size == 0 and trace.layer_means.size == 0 and trace.hidden_states.size == 0, "where they were not asked for"

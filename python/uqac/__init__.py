@@ -6,9 +6,9 @@
     >>> result.answer, round(result.p, 2)
     ('29', 0.99)
 
-Positions are 0-based over the whole sequence, prompt and response. Row T is what the model computes with the token at position
-T as its input, so it predicts the token at T + 1. Log-probabilities are natural and under the full vocabulary, and every
-confidence is higher for more confident. The engine runs without the interpreter's lock; Ctrl-C stops it.
+Positions are 0-based over the whole sequence, prompt and response. Row T is the model's computation with the token at position
+T as its input, so it predicts the token at T + 1. Log-probabilities are natural and over the full vocabulary, and for every
+confidence higher means more confident. The engine runs without holding the interpreter lock; Ctrl-C stops it.
 """
 
 from . import metrics

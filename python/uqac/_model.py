@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Message(TypedDict):
-    """A turn of a conversation; `content` is a text, or a list of `{"type": "text", "text": …}`."""
+    """A turn of a conversation; `content` is a string, or a list of `{"type": "text", "text": …}`."""
 
     role: str
     content: str | Sequence[Mapping[str, str]]
@@ -34,10 +34,10 @@ Conversation = Union[str, Sequence[Message]]
 
 
 class Method(TypedDict, total=False):
-    """Options of the assessment; the defaults are those of the command line."""
+    """Options of the assessment; the defaults match the command line."""
 
     profile: Literal["corrected", "paper", "reference"]
-    """Reading of the method; default `corrected`."""
+    """Interpretation of the method; default `corrected`."""
     rules: Mapping[str, str]
     """Changed rules of the profile, by name: {"threshold": "above"}."""
     wide_trace: bool
@@ -71,7 +71,7 @@ class Generating(Method, total=False):
     """End a response once its running confidence (default `group`) falls below this."""
 
 
-#: What an option is where it is not given.
+#: Values of options that are not given.
 _DEFAULTS: dict[str, Any] = dict(
     profile="corrected",
     rules={},
@@ -90,7 +90,7 @@ _DEFAULTS: dict[str, Any] = dict(
     stop_below=None,
 )
 
-#: transformers' names of options, and what to write.
+#: transformers' option names, and ours.
 _THEIRS = {
     "max_new_tokens": "max_tokens",
     "max_length": "max_tokens",
@@ -104,7 +104,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _takes(options: type) -> Callable[[_Function], _Function]:
-    """Shows options in a function's signature, and refuses others."""
+    """Adds options to a function's signature, and rejects others."""
 
     def decorate(function: _Function) -> _Function:
         types = get_type_hints(options)
@@ -153,17 +153,17 @@ def load(
     template_args: Mapping[str, Any] | None = None,
     speculate: Literal["auto", "off"] | int = "auto",
 ) -> Model:
-    """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
-    the small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`, which
-    `pip install uqac[hub]` installs.
+    """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`, the
+    small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub` (`pip install
+    uqac[hub]`).
 
-    `device` is `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`;
-    `k_cache` and `v_cache` are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 is one per core;
-    `gamma` discounts the nearest positions; `template_args` are variables of the chat template, such as
-    `{"enable_thinking": False}`; `speculate` is the number of tokens guessed for a pass, which changes no result.
+    `device` is `auto` (the first usable CUDA device, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`; `k_cache` and `v_cache`
+    are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 means one per core; `gamma` discounts the
+    nearest positions; `template_args` are variables of the chat template, such as `{"enable_thinking": False}`; `speculate` is the
+    number of tokens guessed per pass, which never changes results.
 
-    Raises Error if there is no such model or it cannot run, ValueError for an invalid option, and what `huggingface_hub`
-    raises.
+    Raises Error if there is no such model or it cannot run, ValueError for an invalid option, and any exception of
+    `huggingface_hub`.
     """
     missing = _uqac.downloadable(str(model))
     if missing is not None:
@@ -179,7 +179,7 @@ def load(
 
 
 def _download(repository: str, revision: str, error: str) -> None:
-    """Downloads a model into the hub's cache, without the files that the engine does not read."""
+    """Downloads a model into the hub's cache, skipping files that the engine does not read."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -189,7 +189,7 @@ def _download(repository: str, revision: str, error: str) -> None:
 
 
 class Model:
-    """A loaded model. Calls from several threads run one after the other."""
+    """A loaded model. Concurrent calls from several threads run one after the other."""
 
     def __init__(self, native: _uqac.Model, info: dict[str, Any], options: dict[str, Any]) -> None:
         self._native = native
@@ -204,7 +204,7 @@ class Model:
     def ask(self, question: Conversation, *, system: str | None = None, **options: Unpack[Generating]) -> Result:
         """Answers a question, as `uqac ask` does; options as in Generating.
 
-        Raises Error where the question cannot be answered; ValueError for an option that is not as expected.
+        Raises Error if the question cannot be answered; ValueError for an invalid option.
         """
         return _checked(_only(self._ask([_conversation(question, system)], options))[1])
 
@@ -218,8 +218,8 @@ class Model:
         progress: bool = True,
         **options: Unpack[Generating],
     ) -> Results:
-        """Answers questions, `batch_size` at once; results are in the questions' order, and the same as one by one (the i-th
-        draws from stream i of the seed). A failed question has its result's `error` set."""
+        """Answers questions, `batch_size` concurrently; results are in the order of the questions, and identical to asking one by
+        one (the i-th draws from stream i of the seed). A failed question has its result's `error` set."""
         conversations = [_conversation(question, system) for question in questions]
         events = self._ask(conversations, {**options, "batch_size": batch_size})
         return _collect(events, len(conversations), progress)
@@ -243,11 +243,11 @@ class Model:
     ) -> Result:
         """Scores an existing response, as `uqac score` does.
 
-        `prompt` is a question, messages, or token ids, with a `response` of token ids as well. `answer_span`, of token ids: the
-        positions [start, end) of the answer in the whole sequence; else it is looked for in the text, for `dataset`
-        in its form.
+        `prompt` is a question, messages, or token ids, in which case `response` must be token ids as well. `answer_span`, only with
+        token ids, gives the positions [start, end) of the answer in the whole sequence; otherwise the answer is extracted from the
+        text, with `dataset` in that dataset's format.
 
-        Raises Error where the response cannot be scored; ValueError for an option that is not as expected.
+        Raises Error if the response cannot be scored; ValueError for an invalid option.
         """
         item = _item(prompt, response, answer_span, dataset)
         return _checked(Result(_only(self._native.score([_json(item)], _json(options)))[1]))
@@ -263,8 +263,8 @@ class Model:
     ) -> Results:
         """Scores responses; an item is an input line of `uqac score`. A failed item has its result's `error` set.
 
-        `scores` are own scores by name: functions of a response's Trace (with heads and layers), higher for more confident.
-        Their values stand among the result's `scores`, with the scores that heads and layers allow."""
+        `scores` are custom scores by name: functions of a response's Trace (with heads and layers), higher for more confident.
+        Their values appear in the result's `scores`, along with the scores that heads and layers enable."""
         if scores:
             lines = [_json({"id": index, **item}) for index, item in enumerate(items)]
             return _collect(self._own(lines, scores, options), len(lines), progress)
@@ -274,11 +274,11 @@ class Model:
     def _own(
         self, lines: Sequence[str], scores: Mapping[str, Callable[[Trace], float | None]], options: Mapping[str, Any]
     ) -> _Told:
-        """Results with own scores, which need the traces."""
+        """Results with custom scores, which need the traces."""
         for index, line in enumerate(lines):
             try:
                 native, arrays = _only(self._native.trace(line, '"chain"', _json({**options, "heads": True, "layers": True})))
-            except (_uqac.Error, ValueError):  # the item is wrong: its result says how
+            except (_uqac.Error, ValueError):  # invalid item: its result reports the error
                 yield index, _only(_told(self._native.score([line], _json(options))))[1]
                 continue
             trace = Trace(Result(native), arrays)
@@ -300,8 +300,8 @@ class Model:
         dataset: str | None = None,
         **options: Unpack[Generating],
     ) -> Trace:
-        """The recorded trace of a response as numpy arrays (see Trace). Without `response`, one is generated first. `rows`: rows of α*
-        to return, as positions, "chain" or "all" (of the response). `heads`: record where every head of every layer attends;
+        """The recorded trace of a response as numpy arrays (see Trace). Without `response`, one is generated first. `rows`: rows of
+        α* to return, as positions, "chain" or "all" (of the response). `heads`: record the attention of every head in every layer;
         `layers`: record each layer's mean hidden state; `hidden`: return the final hidden state of every row."""
         result = None
         if response is None:
@@ -320,7 +320,7 @@ class Model:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
+        """The text of a token sequence."""
         text: str = _only(self._native.decode([int(id) for id in ids]))
         return text
 
@@ -363,14 +363,14 @@ def _told(events: _uqac.Events) -> _Told:
 
 
 def _only(events: Iterator[Any]) -> Any:
-    """The one event of a job."""
+    """The only event of a job."""
     for event in events:
         return event
     raise _uqac.Error("the model's thread has ended")
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Scores as JSON holds them: `None` for what is no number."""
+    """Scores as in JSON: `None` for non-finite values."""
     return {name: float(value) if value is not None and np.isfinite(value) else None for name, value in values.items()}
 
 
@@ -413,7 +413,7 @@ def _collect(events: _Told, total: int, progress: bool) -> Results:
 
 
 def _shown(events: Iterable[Any], total: int) -> Iterable[Any]:
-    """Events with a bar: tqdm's where it is installed."""
+    """Events with a progress bar: tqdm's if installed."""
     try:
         from tqdm.auto import tqdm
     except ImportError:
@@ -433,7 +433,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and of torch, and arrays of them."""
+    """Converts numpy and torch scalars and arrays to plain Python values."""
     if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

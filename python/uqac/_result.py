@@ -38,8 +38,8 @@ class Token:
 class Result:
     """A response, its answer and the confidence.
 
-    `record` is the JSON object of `uqac ask --json` or of a line of `uqac score`; `to_dict()` gives a copy. In a notebook a
-    result shows itself; `print` gives the report of `uqac ask`.
+    `record` is the JSON object of `uqac ask --json` or of a line of `uqac score`; `to_dict()` returns a copy. A notebook renders a
+    result as HTML; `print` shows the report of `uqac ask`.
     """
 
     def __init__(self, native: _uqac.Response) -> None:
@@ -57,7 +57,7 @@ class Result:
 
     @property
     def status(self) -> Literal["ok", "no_answer", "error"]:
-        """`no_answer`: no final answer was found in the response; `error` (of batches only): see `error`."""
+        """`no_answer`: no final answer was found in the response; `error` (only in batches): see `error`."""
         status: Literal["ok", "no_answer", "error"] = self.record["status"]
         return status
 
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def confidence(self) -> float | None:
-        """Calibrated probability of a right answer; `None` without a calibration of the model."""
+        """Calibrated probability that the answer is correct; `None` if the model has no calibration."""
         confidence: float | None = self.record.get("confidence")
         return confidence
 
@@ -95,17 +95,17 @@ class Result:
 
     @property
     def out_of_range(self) -> bool:
-        """Whether no answer of the calibration has such a score, so that `confidence` may not hold."""
+        """Whether the score lies outside the calibration's answers, so that `confidence` may not hold."""
         return bool(self.record.get("out_of_range"))
 
     @property
     def abstained(self) -> bool:
-        """With `abstain`: whether the answer is withheld, for it is not above the certified threshold."""
+        """With `abstain`: whether the answer is withheld because it is not above the certified threshold."""
         return bool(self.record.get("abstained"))
 
     @property
     def p(self) -> float | None:
-        """P, UQAC's ranking score; no probability of a right answer."""
+        """P, UQAC's ranking score; not a probability that the answer is correct."""
         return self.scores.get("p")
 
     @property
@@ -132,7 +132,7 @@ class Result:
 
     @property
     def finish_reason(self) -> Literal["stop", "length", "unsure"] | None:
-        """Reason for the end of a generated response (`unsure`: by `stop_below`); `None` of a scored one."""
+        """Reason for the end of a generated response (`unsure`: by `stop_below`); `None` for a scored one."""
         return self.record.get("finish_reason")
 
     @property
@@ -148,7 +148,7 @@ class Result:
 
     @cached_property
     def token_texts(self) -> list[str]:
-        """Each token of the response on its own."""
+        """The text of each response token."""
         return self._native.token_texts
 
     @cached_property
@@ -160,7 +160,7 @@ class Result:
         return copy.deepcopy(self.record)
 
     def to_html(self) -> str:
-        """A page that loads nothing: the confidence, the response with its chain drawn on it, the scores."""
+        """A self-contained page: the confidence, the response with its chain drawn on it, the scores."""
         return self._native.html(True)
 
     def _repr_html_(self) -> str:
@@ -174,7 +174,7 @@ class Result:
 
 
 class _Pickled:
-    """The native response in a pickle."""
+    """Replaces the native response in a pickle."""
 
     json: str
     text: str
@@ -194,17 +194,17 @@ class _Pickled:
 
 
 class Results(list[Result]):
-    """Results in the order of what was asked: a list with a table."""
+    """Results in the order of the requests: a list that converts to a table."""
 
     def to_pandas(self) -> DataFrame:
-        """A row a result: `id`, `status`, `confidence`, `error`, `answer`, and a column a score."""
+        """One row per result: `id`, `status`, `confidence`, `error`, `answer`, and one column per score."""
         names = ("id", "status", "confidence", "error")
         rows = ({**{name: result.record.get(name) for name in names}, "answer": result.answer, **result.scores} for result in self)
         return frame(rows)
 
 
 class Trace:
-    """Everything that was recorded of one response of R tokens in a sequence of T, as numpy arrays that are not to be written to.
+    """Everything recorded of one response of R tokens in a sequence of T, as read-only numpy arrays.
 
     `result`          the Result
     `input_ids`       uint32 [T]; the response starts at `n_instr`
@@ -212,16 +212,16 @@ class Trace:
     `entropies`       float64 [R + 1], in nats; row j is row n_instr - 1 + j, which predicts response token j
     `head_ids`        uint32 [R + 1, K], the heads of lowest entropy of each row, as layer * heads + head (of the layers with attention), lowest first
     `head_entropies`  float32 [R + 1, K], of their reweighted attention, in nats
-    `rows`            int64 [n], positions of the rows of α* that were asked for
+    `rows`            int64 [n], positions of the rows of α* requested
     `attention`       float32 [n, T], α* of those rows: the maximum of the reweighted attention over the row's K heads
     `heads`           structured [R + 1, layers, heads], with `heads=True`: entropy of a head's reweighted attention, and its attention
                       to the row's own token, the previous one, the first one, and the prompt
     `layer_means`     float64 [L + 1, hidden], with `layers=True`: the mean over the response's rows of the embedding, of each layer's
                       output but the last, and of the final hidden state, as Hugging Face's `hidden_states`
     `hidden_states`   float32 [R + 1, hidden], with `hidden=True`: the final hidden state (after the norm) of each row
-    `chain`           structured [links]: row, score, similarity, source (the row it was reached from; -2 of answer tokens)
+    `chain`           structured [links]: row, score, similarity, source (the row it was reached from; -2 for answer tokens)
     `kept`            int64, rows of the chain that the similarity filter kept
-    `ensemble`        structured [members]: position, token (-1 of the response itself), log_answer, log_chain
+    `ensemble`        structured [members]: position, token (-1 for the response itself), log_answer, log_chain
     """
 
     input_ids: NDArray[np.uint32]
@@ -287,7 +287,7 @@ class Trace:
 
 
 def _number(value: float | None) -> float:
-    """JSON has no number that is not finite."""
+    """JSON represents non-finite values as null."""
     return float("nan") if value is None else value
 
 

@@ -1,4 +1,4 @@
-"""Evaluations: run by the program, read from their folders."""
+"""Evaluations: run by the program, read back from their folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run folder of `uqac eval`: `manifest`, and `samples`, a dict an item as the folder has it."""
+    """A run folder of `uqac eval`: `manifest`, and `samples`, one dict per item as stored in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,13 +29,13 @@ class Run:
             self.manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
         except FileNotFoundError:
             raise FileNotFoundError(f"{folder} is no run of uqac eval: it has no manifest.json") from None
-        # of an item that is there twice, the last counts
+        # if an item occurs twice, the last one counts
         samples = {(sample["task"], sample["doc_id"]): sample for path in _files(folder) for sample in _lines(path)}
         self.samples: list[dict[str, Any]] = [samples[key] for key in sorted(samples)]
 
     def to_pandas(self) -> DataFrame:
-        """A row an item: `task`, `doc_id`, `target`, `answer`, `correct`, `status`, `finish`, `response_tokens`, `response`, and a
-        column a score."""
+        """One row per item: `task`, `doc_id`, `target`, `answer`, `correct`, `status`, `finish`, `response_tokens`, `response`, and
+        one column per score."""
         return frame(map(_row, self.samples))
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Run:
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
-    """Reads a run folder. Raises FileNotFoundError where there is none."""
+    """Reads a run folder. Raises FileNotFoundError if there is none."""
     return Run(Path(folder))
 
 
@@ -63,14 +63,14 @@ def evaluate(
     wide_trace: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Evaluates a model as `uqac eval` does, in a process of its own that loads it as `model` was loaded, into the folder `output`
-    (or a new temporary one), and returns the run. The same call resumes an interrupted run.
+    """Evaluates a model as `uqac eval` does, in a separate process that loads it the way `model` was loaded, into the folder
+    `output` (or a new temporary one), and returns the run. The same call resumes an interrupted run.
 
-    `tasks` are names or files of JSON lines. `scores` are own scores by name: functions of a response's Trace (with heads and
-    layers), higher for more confident; their values are stored in the folder, so that `uqac report` shows them. They need a
-    loaded `model`.
+    `tasks` are names or JSON Lines files. `scores` are custom scores by name: functions of a response's Trace (with heads and
+    layers), higher for more confident; their values are stored in the folder, so that `uqac report` shows them. They need a loaded
+    `model`.
 
-    Raises Error where the evaluation fails.
+    Raises Error if the evaluation fails.
     """
     if scores and not isinstance(model, Model):
         raise ValueError("scores: own scores need a loaded model, uqac.load(...)")
@@ -99,7 +99,7 @@ def evaluate(
         arguments += ["--gamma", str(folder / "gamma.json")]
     arguments += (["--trace", "wide"] if wide_trace else []) + ([] if progress else ["--quiet"])
     script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
-    # its own process: Ctrl-C ends it, and the run can be resumed
+    # a separate process: Ctrl-C ends it, and the run can be resumed
     done = subprocess.run([sys.executable, "-c", script, "eval", "--json", *arguments], stdout=subprocess.DEVNULL, stderr=None if progress else subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):  # 1: some items failed
         raise _uqac.Error(f"uqac eval ended with {done.returncode}" + (f": {done.stderr.strip()}" if done.stderr else ""))
@@ -110,7 +110,7 @@ def evaluate(
 
 
 def _add(model: Model, path: Path, scores: Mapping[str, Callable[[Trace], float | None]]) -> None:
-    """Adds own scores to the samples of a file that have an answer and lack them."""
+    """Adds custom scores to the samples in a file that have an answer and lack them."""
     samples = list(_lines(path))
     for sample in samples:
         uq = sample["uq"]
@@ -132,7 +132,7 @@ def _files(folder: Path) -> list[Path]:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as lines:
         for line in lines:
-            if line.endswith("\n"):  # a last line without an end was not written whole
+            if line.endswith("\n"):  # an unterminated last line was not fully written
                 yield json.loads(line)
 
 

@@ -1,6 +1,6 @@
 """LM-Polygraph over this engine: a calculator of its statistics, and UQAC as one of its estimators.
 
-In the configuration of its benchmark both are named by this module:
+The benchmark's configuration refers to both by the name of this module:
 
     stat_calculators:
       - name: Uqac
@@ -13,8 +13,8 @@ In the configuration of its benchmark both are named by this module:
       - name: uqac.lm_polygraph
         cfg: {score: p}
 
-Its estimators that need no more than these statistics then run on our responses: MaximumSequenceProbability, Perplexity,
-MeanTokenEntropy, and those of single tokens.
+Estimators that need only these statistics then run on our responses: MaximumSequenceProbability, Perplexity, MeanTokenEntropy, and
+the token-level ones.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from lm_polygraph.stat_calculators.stat_calculator import StatCalculator
 
 from ._model import Model, load
 
-#: What the calculator gives of each text, in LM-Polygraph's names; `uqac_scores` are our scores by their keys.
+#: Statistics that the calculator returns for each text, by LM-Polygraph's names; `uqac_scores` are our scores by key.
 STATS = ["input_tokens", "greedy_tokens", "greedy_texts", "greedy_log_likelihoods", "entropy", "uqac_scores"]
 
 
 class Uqac(StatCalculator):
-    """Greedy responses, their log-probabilities and entropies, and our scores of them, from one pass."""
+    """Greedy responses, their log-probabilities and entropies, and our scores for them, from one pass."""
 
     @staticmethod
     def meta_info() -> tuple[list[str], list[str]]:
-        """The statistics that it gives, and those that it needs: none."""
+        """The statistics that it computes, and those that it depends on: none."""
         return STATS, []
 
     def __init__(self, model: Model, **options: Any) -> None:
@@ -57,7 +57,7 @@ class Uqac(StatCalculator):
         """The statistics of responses to `texts`; `model`, LM-Polygraph's own, is not used."""
         stats: dict[str, list[Any]] = {stat: [] for stat in STATS}
         for text in texts:
-            # over one token the running confidence is minus its entropy
+            # with a window of one token, the running confidence is the negative entropy
             options = {**self.options, "max_tokens": max_new_tokens, "running": "entropy", "window": 1}
             generation = self.model.generate(text, **options)
             entropies = [-token.running for token in generation if token.running is not None]
@@ -76,7 +76,7 @@ class Uqac(StatCalculator):
 
 
 class UqacScore(Estimator):
-    """One of our scores, by its key, as an uncertainty: less is more certain, and a response without an answer is least so."""
+    """One of our scores, by key, as an uncertainty: lower is more certain, and a response without an answer is the least certain."""
 
     def __init__(self, score: str = "p") -> None:
         super().__init__(["uqac_scores"], "sequence")
@@ -91,13 +91,13 @@ class UqacScore(Estimator):
 
 
 def load_stat_calculator(config: Mapping[str, Any], environment: Any) -> Uqac:
-    """Called by LM-Polygraph: `config` has `model`, options of `uqac.load` under `load` and of `Model.ask` under `ask`;
-    a model that is loaded already may be in the environment, as `uqac`."""
+    """Called by LM-Polygraph: `config` has `model`, options of `uqac.load` under `load` and of `Model.ask` under `ask`; the
+    environment may provide an already loaded model as `uqac`."""
     loaded = getattr(environment, "uqac", None)
     model = loaded if loaded is not None else load(config.get("model", "abacus"), **config.get("load", {}))
     return Uqac(model, **config.get("ask", {}))
 
 
 def load_estimator(config: Mapping[str, Any]) -> UqacScore:
-    """Called by LM-Polygraph: `config` may have `score`, a key of our scores."""
+    """Called by LM-Polygraph: `config` may have `score`, the key of one of our scores."""
     return UqacScore(**config)

@@ -1,8 +1,8 @@
 """Metrics of confidences, as in `uqac report`.
 
-Scores: higher is more confident; an item whose score is NaN has none and is left out. Labels: whether the answer is right. Ties
-never matter: where a definition needs an order, the value is its expectation over all orders of the tied items. A metric
-that is not defined (of no items, of one class only) is `None`.
+Scores: higher is more confident; items with a NaN score have none and are left out. Labels: whether the answer is correct. Ties
+never matter: where a definition needs an order, the value is its expectation over all orders of the tied items. An undefined metric
+(no items, only one class) is `None`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Name = Literal["auroc", "ece", "ece_right", "brier", "auprc", "aurc", "prr"]
 
 
 def auroc(scores: Scores, labels: Labels) -> float | None:
-    """Area under the ROC curve: the probability that a right answer has a higher score than a wrong one, ties half."""
+    """Area under the ROC curve: the probability that a correct answer has a higher score than an incorrect one, ties counting half."""
     return _metric("auroc", scores, labels)
 
 
 def auprc(scores: Scores, labels: Labels) -> float | None:
-    """Average precision, as scikit-learn's `average_precision_score`."""
+    """Average precision, like scikit-learn's `average_precision_score`."""
     return _metric("auprc", scores, labels)
 
 
@@ -47,7 +47,7 @@ def aurc(scores: Scores, labels: Labels) -> float | None:
 
 
 def prr(scores: Scores, labels: Labels) -> float | None:
-    """Prediction rejection ratio, up to half rejected: 1 is perfect, 0 chance."""
+    """Prediction rejection ratio, rejecting up to half: 1 is perfect, 0 is chance."""
     return _metric("prr", scores, labels)
 
 
@@ -57,17 +57,18 @@ def brier(scores: Scores, labels: Labels) -> float | None:
 
 
 def ece(scores: Scores, labels: Labels, *, bins: Literal["left", "right"] = "left") -> float | None:
-    """Expected calibration error over 20 equal bins: [a, b) as the authors' code, with `bins="right"` (a, b] as their paper."""
+    """Expected calibration error over 20 equal bins: [a, b) as in the authors' code, or (a, b] as in their paper with
+    `bins="right"`."""
     return _metric("ece" if bins == "left" else "ece_right", scores, labels)
 
 
 def length_controlled_auroc(scores: Scores, lengths: Iterable[int], labels: Labels) -> float | None:
-    """AUROC among responses of like length: over pairs in the same fifth of the lengths."""
+    """AUROC among responses of similar length: over pairs in the same quintile of the lengths."""
     return _uqac.length_controlled_auroc(_floats(scores), [int(length) for length in lengths], _labels(labels))
 
 
 def reliability(scores: Scores, labels: Labels, *, bins: Literal["left", "right"] = "left") -> list[dict[str, Any]]:
-    """The 20 bins of the reliability diagram: low, high, items, confidence (mean score) and accuracy, `None` of no items."""
+    """The 20 bins of the reliability diagram: low, high, items, confidence (mean score) and accuracy, `None` for an empty bin."""
     found: list[dict[str, Any]] = json.loads(
         _uqac.reliability(_floats(scores), _labels(labels), "ece" if bins == "left" else "ece_right")
     )
@@ -75,7 +76,7 @@ def reliability(scores: Scores, labels: Labels, *, bins: Literal["left", "right"
 
 
 def risk_coverage(scores: Scores, labels: Labels) -> list[dict[str, float]]:
-    """The risk-coverage curve, from the highest score down: threshold, coverage and risk."""
+    """The risk-coverage curve, in order of decreasing score: threshold, coverage and risk."""
     curve: list[dict[str, float]] = json.loads(_uqac.risk_coverage(_floats(scores), _labels(labels)))
     return curve
 
@@ -83,7 +84,7 @@ def risk_coverage(scores: Scores, labels: Labels) -> list[dict[str, float]]:
 def bootstrap(
     name: Name, scores: Scores, labels: Labels, *, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float] | None:
-    """The interval that holds 95 % of a metric's values over resampled items (percentile bootstrap)."""
+    """The interval containing 95 % of a metric's values over resampled items (percentile bootstrap)."""
     return _uqac.bootstrap(name, _floats(scores), _labels(labels), resamples, seed)
 
 

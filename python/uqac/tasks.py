@@ -4,7 +4,7 @@
     python -m uqac.tasks bbh:navigate > navigate.jsonl
     uqac eval -m MODEL -t gsm8k.jsonl -o runs/gsm8k
 
-Rows come through `datasets` (`pip install datasets`), which downloads them from the Hugging Face hub.
+Rows are loaded with `datasets` (`pip install datasets`), which downloads them from the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Row = Mapping[str, Any]
 
 
 class Task(NamedTuple):
-    """A dataset on the hub, and how its rows are read."""
+    """A dataset on the hub, and how to read its rows."""
 
     dataset: str
     config: str | None
     split: str
-    #: From a row to `{question, answer, grader}`.
+    #: Converts a row to `{question, answer, grader}`.
     item: Callable[[Row], dict[str, str]]
 
 
@@ -64,7 +64,7 @@ def _bbh(row: Row) -> dict[str, str]:
     return {"question": f"{row['input']}\n\n{ask}", "answer": target, "grader": grader}
 
 
-#: The benchmarks by name; `bbh` has its subtask after a colon.
+#: The benchmarks by name; `bbh` takes its subtask after a colon.
 TASKS = {
     "gsm8k": Task("openai/gsm8k", "main", "test", _gsm8k),
     "math-500": Task("HuggingFaceH4/MATH-500", None, "test", _math),
@@ -77,8 +77,8 @@ TASKS = {
 def lines(name: str, rows: Iterable[Row] | None = None) -> Iterator[str]:
     """The lines of a benchmark, from `rows` or from the hub.
 
-    Raises ImportError without `datasets`, KeyError for a name that is not in TASKS, ValueError for `bbh` alone, and what `datasets`
-    raises.
+    Raises ImportError without `datasets`, KeyError for a name that is not in TASKS, ValueError for `bbh` without a subtask, and any
+    exception of `datasets`.
     """
     name, _, subtask = name.partition(":")
     task = TASKS[name]

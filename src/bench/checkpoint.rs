@@ -1,5 +1,5 @@
-//! Random-weight checkpoints in Hugging Face layout: sharded bf16 safetensors, written on all cores, and a tokenizer that
-//! has a text for every id.
+//! Random-weight checkpoints in Hugging Face layout: sharded bf16 safetensors, written on all cores, and a tokenizer
+//! with text for every id.
 
 use super::shapes::Shape;
 use crate::model::tokenizer::byte_of_char;
@@ -10,10 +10,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Numbers generated and written at a time; they fit a core's cache.
+/// Number of values generated and written at a time; they fit in a core's cache.
 const CHUNK: usize = 1 << 17;
 
-/// Marks a folder as written here: empty until the folder is complete, then a copy of the config.
+/// Marks a folder as written by this module: empty until the folder is complete, then a copy of the config.
 const MARKER: &str = "random-weights";
 
 /// Writes the folder unless it is already complete. `threads` 0: one per core.
@@ -35,7 +35,7 @@ pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
     std::fs::write(marker, config)
 }
 
-/// One file per tensor, so that the cores share the work; numbers in ranges that keep activations finite.
+/// One file per tensor, to spread the work over the cores; value ranges keep activations finite.
 fn write_weights(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
     let (tensors, offset) = (shape.tensors(), shape.spec.family.norm_weight_offset);
     let file_name = |i: usize| format!("model-{:05}-of-{:05}.safetensors", i + 1, tensors.len());
@@ -50,7 +50,7 @@ fn write_weights(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()>
     pool.install(|| tensors.par_iter().enumerate().try_for_each(write))
 }
 
-/// A safetensors file: header length, header (padded, so that data is aligned), the tensor's bytes.
+/// A safetensors file: header length, header (padded to align the data), the tensor's bytes.
 fn write_tensor(path: &Path, (name, shape): (&str, &[usize]), range: (f32, f32), seed: u64) -> io::Result<()> {
     let (mut counter, mut left) = (seed << 40, shape.iter().product::<usize>());
     let entry = json!({"dtype": "BF16", "shape": shape, "data_offsets": [0, 2 * left]});
@@ -70,7 +70,7 @@ fn write_tensor(path: &Path, (name, shape): (&str, &[usize]), range: (f32, f32),
     Ok(())
 }
 
-/// Uniform bf16 numbers in `center ± half_width`, four to a random word.
+/// Uniform bf16 values in `center ± half_width`, four per random word.
 fn fill(chunk: &mut [u16], counter: u64, (center, half_width): (f32, f32)) {
     let step = half_width / 32768.0;
     for (i, four) in (counter..).zip(chunk.chunks_mut(4)) {
@@ -84,7 +84,7 @@ fn fill(chunk: &mut [u16], counter: u64, (center, half_width): (f32, f32)) {
     }
 }
 
-/// A byte-level tokenizer: the 256 bytes, then an invented word for each further id.
+/// A byte-level tokenizer: the 256 bytes, then a made-up word for each further id.
 fn tokenizer(vocab_size: usize) -> Value {
     let bytes = ('\0'..='\u{143}').filter_map(|c| Some((c.to_string(), json!(byte_of_char(c)?))));
     let words = (256..vocab_size).map(|id| (format!("word{id}"), json!(id)));

@@ -1,4 +1,4 @@
-//! The machine's own limits, measured without the engine: read bandwidth, arithmetic peak, memory in use.
+//! Hardware limits, measured independently of the engine: read bandwidth, peak arithmetic rate, memory in use.
 
 use crate::backend::DeviceChoice;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// The device under measurement.
 pub enum Machine {
-    /// The threads that read together, and what they read.
+    /// The number of reading threads, and the buffer they read.
     Cpu { threads: usize, buffer: Vec<f32> },
-    /// The device's primary context, as the engine's, with buffers to copy between.
+    /// The device's primary context, which the engine uses too, with buffers to copy between.
     Cuda { context: Arc<CudaContext>, stream: Arc<CudaStream>, from: CudaSlice<u8>, to: CudaSlice<u8> },
 }
 
@@ -35,7 +35,7 @@ pub fn has_cuda() -> bool {
     present && CudaContext::device_count().is_ok_and(|count| count > 0)
 }
 
-/// Resolves `auto`, so that engine and machine are one device.
+/// Resolves `auto`, so that engine and machine use the same device.
 pub fn resolve(choice: DeviceChoice) -> DeviceChoice {
     match choice {
         DeviceChoice::Auto if has_cuda() => DeviceChoice::Cuda(0),
@@ -45,7 +45,7 @@ pub fn resolve(choice: DeviceChoice) -> DeviceChoice {
 }
 
 impl Machine {
-    /// `threads`: of the CPU, 0: one per core; `bytes`: of each buffer, many times the caches.
+    /// `threads`: CPU threads, 0 for one per core; `bytes`: size of each buffer, many times the caches.
     pub fn open(choice: DeviceChoice, threads: usize, bytes: usize) -> Result<Machine, MachineError> {
         if let DeviceChoice::Cuda(ordinal) = resolve(choice) {
             return Machine::cuda(ordinal, bytes);
@@ -63,7 +63,7 @@ impl Machine {
         let stream = context.new_stream()?;
         // SAFETY: u8 has no invalid values, and the copies below fill `from` before anything reads it.
         let (mut from, to) = unsafe { (stream.alloc::<u8>(bytes)?, stream.alloc::<u8>(bytes)?) };
-        // random: zeros are cheaper to move
+        // random data: moving zeros costs less
         let numbers = Noise::new(1).floats(bytes.min(64 << 20).div_ceil(4), 1.0);
         let part: &[u8] = bytemuck::cast_slice(&numbers);
         for start in (0..bytes).step_by(part.len()) {
@@ -74,7 +74,7 @@ impl Machine {
         Ok(Machine::Cuda { context, stream, from, to })
     }
 
-    /// Name and size.
+    /// Device name and size.
     pub fn describe(&self) -> Result<String, MachineError> {
         match self {
             Machine::Cpu { threads, .. } => Ok(format!("CPU, {threads} threads")),
@@ -85,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// Bytes per second between the chip and its memory: a CPU's reads, a GPU's copy (read plus written).
+    /// Bytes per second between the chip and its memory: reads on a CPU, copies (read plus written) on a GPU.
     pub fn bandwidth(&mut self) -> Result<f64, MachineError> {
         match self {
             Machine::Cpu { threads, buffer } => {
@@ -112,7 +112,7 @@ impl Machine {
         }
     }
 
-    /// f32 operations per second, two in each multiply-add; `None` on a GPU.
+    /// f32 operations per second, counting a multiply-add as two; `None` on a GPU.
     pub fn arithmetic_peak(&self) -> Option<f64> {
         let Machine::Cpu { threads, .. } = self else { return None };
         let run = || Isa::detect().run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
@@ -124,12 +124,12 @@ impl Machine {
         Some(2.0 * done as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Bytes of this process's memory that belong to the buffers of these measurements.
+    /// Bytes of this process's memory used by these measurements' buffers.
     pub fn own_bytes(&self) -> u64 {
         if let Machine::Cpu { buffer, .. } = self { size_of_val(&buffer[..]) as u64 } else { 0 }
     }
 
-    /// Bytes in use now.
+    /// Bytes currently in use.
     pub fn in_use(&self) -> Result<u64, MachineError> {
         match self {
             Machine::Cpu { .. } => status_bytes("VmRSS:"),
@@ -137,7 +137,7 @@ impl Machine {
         }
     }
 
-    /// Starts to watch the peak of memory in use.
+    /// Starts tracking peak memory use.
     pub fn watch(&self) -> Result<Watch, MachineError> {
         match self {
             Machine::Cpu { .. } => {
@@ -162,18 +162,18 @@ impl Machine {
     }
 }
 
-/// Watches the peak of memory in use.
+/// Tracks peak memory use.
 pub enum Watch {
-    /// The kernel keeps this process's peak.
+    /// The kernel tracks this process's peak.
     Process,
-    /// A GPU's driver keeps none, so a thread polls it; shorter peaks than its pause are missed.
+    /// A GPU's driver tracks none, so a thread polls it; peaks shorter than the polling interval are missed.
     Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
 }
 
 impl Watch {
     const PAUSE: Duration = Duration::from_micros(100);
 
-    /// The most bytes in use since the start.
+    /// Peak bytes in use since the start.
     pub fn peak(self) -> Result<u64, MachineError> {
         match self {
             Watch::Process => status_bytes("VmHWM:"),
@@ -185,7 +185,7 @@ impl Watch {
     }
 }
 
-/// Bytes of the device's memory in use, by any process.
+/// Bytes of device memory in use, by any process.
 fn in_use(context: &Arc<CudaContext>) -> Result<u64, DriverError> {
     let (free, total) = context.mem_get_info()?;
     Ok((total - free) as u64)
@@ -200,7 +200,7 @@ fn status_bytes(key: &str) -> Result<u64, MachineError> {
     Ok(kib.ok_or_else(missing)? * 1024)
 }
 
-/// Iterations of [`MultiplyAdds`]: tens of milliseconds, long beside the start of a thread.
+/// Iterations of [`MultiplyAdds`]: tens of milliseconds, long compared with starting a thread.
 const ITERATIONS: usize = 1 << 23;
 
 /// Independent multiply-adds in registers; returns their number.
@@ -219,7 +219,7 @@ impl Kernel for MultiplyAdds {
 
 #[inline(always)]
 fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: MultiplyAdds) -> usize {
-    // SAFETY: started by `Isa::run`.
+    // SAFETY: called through `Isa::run`.
     unsafe {
         let (a, b) = (S::splat(x), S::splat(1.0 - x));
         let mut sums = [S::splat(0.0); N];
@@ -235,7 +235,7 @@ fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: Multip
     iterations * N * LANES
 }
 
-/// Adds up numbers in the order that reads fastest: four prefetched streams at different offsets of a page, since equal
+/// Sums values in the fastest read order: four prefetched streams at different offsets within a page, since equal
 /// offsets share cache sets and memory banks.
 struct ReadAll<'a>(&'a [f32]);
 
@@ -249,7 +249,7 @@ impl Kernel for ReadAll<'_> {
         let all = self.0.len() / STREAMS;
         let length = (all.saturating_sub(PAGE) / PAGE * PAGE + PAGE / STREAMS).min(all);
         let ahead = bytes_ahead(STREAMS);
-        // SAFETY: started by `Isa::run`; every load ends within a stream.
+        // SAFETY: called through `Isa::run`; every load ends within a stream.
         unsafe {
             let mut sums = [[S::splat(0.0); LINES]; STREAMS];
             for i in 0..length / (LINES * LANES) {

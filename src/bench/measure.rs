@@ -1,4 +1,5 @@
-//! The measurement: rounds that run each stage once, so that a drift of the machine's clock meets them all.
+//! The measurement: each round runs every stage once, so that a drift of the machine's clock affects all stages
+//! equally.
 
 use super::BenchError;
 use super::machine::Machine;
@@ -11,21 +12,22 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Prompts; every tokenizer encodes such text.
+/// Prompt text; any tokenizer can encode it.
 const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
                     A train leaves at 9 and runs 80 kilometres an hour; another follows an hour later at 100. \
                     How many are left, and when do they meet? Think step by step. ";
 
-/// Tokens of the question for a verbalized confidence, and of its reply.
+/// Tokens in the question for a verbalized confidence, and in its reply.
 const QUESTION: usize = 48;
 const REPLY: usize = 24;
 
-/// In the sweep: decode steps at each context, the prompt of a scored context, and its most repetitions.
+/// In the sweep: decode steps at each context, prompt length of a scored context, and its maximum number of
+/// repetitions.
 const STEPS: usize = 32;
 const SCORED_PROMPT: usize = 64;
 const SCORED: usize = 3;
 
-/// Decoding by trace.
+/// The measured kinds of decoding, by trace.
 const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
     let usual = HeadSelection::PUBLISHED;
     [
@@ -59,7 +61,7 @@ impl Times<'_> {
         })
     }
 
-    /// Runs a stage that tells its own seconds.
+    /// Runs a stage that reports its own time in seconds.
     fn run<T, E>(&mut self, stage: &'static str, work: impl FnOnce() -> Result<(f64, T), E>) -> Result<T, E> {
         let watch = self.machine.watch().ok();
         let (seconds, done) = work()?;
@@ -82,14 +84,14 @@ impl Times<'_> {
     }
 }
 
-/// `tokens` tokens of text; each `stream` starts at another place.
+/// `tokens` tokens of text; each `stream` starts at a different offset.
 fn prompt(engine: &Engine, tokens: usize, stream: usize) -> Result<Vec<u32>, BenchError> {
     let text = engine.tokenizer().encode(TEXT, false)?;
     Ok(text.iter().copied().cycle().skip(stream * 7 % text.len().max(1)).take(tokens).collect())
 }
 
-/// Responses of `tokens` tokens to prompts that begin as `base` does, all sequences at once: the seconds of `tokens` steps,
-/// and the first sequence with its prompt.
+/// Generates responses of `tokens` tokens to prompts that share a prefix with `base`, all sequences in one batch;
+/// returns the seconds taken by `tokens` steps, and the first sequence with its prompt.
 fn decode(
     base: &mut TracedSequence,
     prompts: &[Vec<u32>],
@@ -100,7 +102,7 @@ fn decode(
     let sampling = Sampling { temperature, ..Sampling::GREEDY };
     let options =
         GenerateOptions { max_tokens: tokens, sampling, trace, ends: Some(Vec::new()), ..GenerateOptions::default() };
-    // each sequence's first token comes from its prompt's pass
+    // the prompt's prefill produces each sequence's first token
     let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
     let mut generations = base.generate_sharing(prompts, &options, 0.., &mut |_| {
         last = Instant::now();
@@ -119,7 +121,7 @@ fn decode(
     Ok((tokens as f64 * step, generations.swap_remove(0).tokens))
 }
 
-/// Measures all stages and the sweep. `progress` gets a line before each part.
+/// Measures all stages and the sweep. `progress` receives a line before each part.
 pub fn run(
     engine: &mut Engine,
     machine: &mut Machine,
@@ -171,7 +173,7 @@ pub fn run(
     })
 }
 
-/// Runs each stage once; returns the links of the chain.
+/// Runs each stage once; returns the number of links in the chain.
 fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Times) -> Result<usize, BenchError> {
     let Settings { gen_tokens, samples, variants, .. } = *settings;
     let tokens = prompt(engine, settings.prompt_tokens, 0)?;
@@ -179,7 +181,7 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
     let prompts = vec![tokens.clone(); settings.batch];
     let mut base = times.time("prefill", || engine.trace(&tokens, prompt_len - 1, HeadSelection::default()))?;
     let mut whole = Vec::new();
-    // a drift within a round favours no kind of trace
+    // rotated, so that drift within a round favours no kind of trace
     for i in 0..DECODINGS.len() {
         let (stage, trace) = DECODINGS[(i + round) % DECODINGS.len()];
         whole = times.run(stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
@@ -210,14 +212,14 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
     Ok(links.len())
 }
 
-/// The likeliest token at `position` other than the response's own.
+/// The most probable token at `position` other than the response's own.
 fn alternative(response: &Response, position: usize) -> Variant {
     let own = response.tokens[position];
     let listed = response.step(position - 1).top.iter().find(|top| top.token != own);
     Variant { position, token: listed.map_or(u32::from(own == 0), |top| top.token) }
 }
 
-/// Decoding after `context` tokens, and scoring of those tokens as a response.
+/// Decodes after `context` tokens, and scores those tokens as a response.
 fn after_context(
     engine: &mut Engine,
     machine: &mut Machine,
@@ -269,10 +271,10 @@ fn score(engine: &mut Engine, tokens: &[u32]) -> Result<(), BenchError> {
     Ok(similarity::measure(&response, answer, &mut links, &mut queries)?)
 }
 
-/// The least that a stage has to do, if that is known: bytes read, or operations.
+/// The minimum work of a stage, if known: bytes read, or operations.
 type Floor = (Option<f64>, Option<f64>);
 
-/// The stages in the order of an answer.
+/// The stages in the order in which an answer runs them.
 fn stages(
     engine: &Engine,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! The cost of the method, measured: each stage of an answer beside the limits of the machine, taken in the same run.
+//! The cost of the method, measured: each stage of an answer next to the hardware limits, measured in the same run.
 //!
 //! ```text
 //! machine  ─ read bandwidth, arithmetic peak, memory in use ─┐

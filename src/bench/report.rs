@@ -34,7 +34,7 @@ pub struct Settings {
     pub sweep: Vec<usize>,
 }
 
-/// Beyond any model's context.
+/// Larger than any model's context.
 const MAX_TOKENS: u64 = 1 << 24;
 
 /// A number of tokens; `4k` is 4096.
@@ -73,16 +73,16 @@ pub struct Stage {
     /// The size of the work.
     pub what: String,
     pub seconds: MedianRange,
-    /// Tokens in or out, all sequences together; `None` where the stage has none.
+    /// Tokens in or out, over all sequences; `None` for a stage without any.
     pub tokens: Option<usize>,
     pub tokens_per_second: Option<f64>,
-    /// If memory bounds the stage: bytes read, per second and as a share of the read bandwidth.
+    /// For a memory-bound stage: bytes read, per second and as a share of the read bandwidth.
     pub gb_per_second: Option<f64>,
     pub share_of_bandwidth: Option<f64>,
-    /// If arithmetic bounds it: operations, per second and as a share of the arithmetic peak.
+    /// For a compute-bound stage: operations, per second and as a share of the arithmetic peak.
     pub gflop_per_second: Option<f64>,
     pub share_of_arithmetic: Option<f64>,
-    /// Peak memory in use during the stage, the model included; `None` where the system does not report it.
+    /// Peak memory in use during the stage, the model included; `None` if the system does not report it.
     pub peak_bytes: Option<u64>,
     /// Seconds relative to plain generation, prompt included.
     pub relative_to_generation: f64,
@@ -109,7 +109,7 @@ pub struct SweepRow {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scoring {
     pub seconds: MedianRange,
-    /// Peak memory above that in use before; `None` where the system does not report it.
+    /// Peak memory above the previous level; `None` if the system does not report it.
     pub extra_bytes: Option<u64>,
 }
 
@@ -135,19 +135,20 @@ pub struct Report {
     pub wide_trace_overhead_percent: MedianRange,
     pub head_trace_overhead_percent: MedianRange,
     pub layer_trace_overhead_percent: MedianRange,
-    /// Links of the attention chain.
+    /// Number of links in the attention chain.
     pub chain_links: usize,
     pub sweep: Vec<SweepRow>,
 }
 
 impl Report {
-    /// The seconds of consecutive stages, relative to plain generation.
+    /// Total time of consecutive stages, relative to plain generation.
     pub fn relative(&self, stages: &[&str]) -> f64 {
         let of = |name: &&str| self.stages.iter().find(|stage| stage.stage == *name);
         stages.iter().map(|name| of(name).map_or(f64::NAN, |stage| stage.relative_to_generation)).sum()
     }
 
-    /// The paper's figure of run times: each method's time for an answer with a confidence; plain generation is 1.
+    /// The paper's figure of run times: each method's time for an answer with a confidence, with plain generation
+    /// as 1.
     pub fn picture(&self) -> Picture {
         let bars = [
             ("plain", &["prefill", "decode"][..]),

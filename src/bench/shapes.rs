@@ -1,10 +1,10 @@
-//! Published shapes as checkpoints of random weights: no network, and no model that a machine might not have.
+//! Published shapes as checkpoints with random weights: needs neither network nor downloaded models.
 
 use crate::model::{ModelSpec, Weights};
 use serde_json::{Value, json};
 
-/// Names on the command line and in results, with the sizes in each model's published `config.json`. Without an end token
-/// every response has the requested length.
+/// Names used on the command line and in results, with the sizes from each model's published `config.json`. Without an
+/// end token, every response has the requested length.
 const PUBLISHED: [(&str, &str); 8] = [
     ("llama-3.1-8b", include_str!("shapes/llama-3.1-8b.json")),
     ("llama-3.2-1b", include_str!("shapes/llama-3.2-1b.json")),
@@ -30,7 +30,7 @@ pub struct Shape {
     pub config: Value,
 }
 
-/// The shape with this name; `NAME/small` is its shrunken form, `NAME/N` has its first N layers.
+/// The shape with this name; `NAME/small` is its shrunken form, `NAME/N` keeps its first N layers.
 pub fn find(name: &str) -> Option<Shape> {
     let (name, form) = name.split_once('/').map_or((name, None), |(name, form)| (name, Some(form)));
     let (name, config) = PUBLISHED.into_iter().find(|(known, _)| *known == name)?;
@@ -47,14 +47,14 @@ impl Shape {
         Some(Shape { name, spec: ModelSpec::from_config(&config).ok()?, config })
     }
 
-    /// This shape with some sizes replaced, under their names in `config.json`.
+    /// This shape with some sizes replaced, keyed by their names in `config.json`.
     pub fn with(&self, sizes: &Value) -> Option<Shape> {
         let mut config = self.config.clone();
         config.as_object_mut()?.extend(sizes.as_object()?.clone());
         Shape::new(self.name, config)
     }
 
-    /// The same family, small enough to run anywhere in a moment; its head size, GQA ratio, biases, softcaps and windows
+    /// The same family, small enough to run quickly anywhere; its head size, GQA ratio, biases, softcaps and windows
     /// take the same code paths as the full shape.
     pub fn shrunken(&self) -> Option<Shape> {
         let heads = 2 * self.spec.num_attention_heads / self.spec.num_key_value_heads;
@@ -80,7 +80,7 @@ impl Shape {
         self.with(&sizes)
     }
 
-    /// Its first layers; of those, as large a part shares keys and values as of all.
+    /// The first `layers` layers, with the same proportion of KV-sharing layers as the full model.
     fn shortened(&self, layers: usize) -> Option<Shape> {
         let all = self.spec.layers.len();
         let mut sizes = json!({ "num_hidden_layers": Some(layers).filter(|layers| (1..=all).contains(layers))? });
@@ -92,13 +92,13 @@ impl Shape {
         self.with(&sizes)
     }
 
-    /// Every tensor's name and shape, row-major.
+    /// Every tensor's name and row-major shape.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        // a published config that is read has tensors
+        // a published config that parses has tensors
         Weights::tensors(&self.spec).unwrap_or_default()
     }
 
-    /// Bytes of the checkpoint, in bf16.
+    /// Checkpoint size in bytes, in bf16.
     pub fn byte_len(&self) -> usize {
         self.tensors().iter().map(|(_, shape)| 2 * shape.iter().product::<usize>()).sum()
     }

@@ -98,11 +98,11 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// The question, from standard input if it is `-`.
+/// The question, read from standard input if it is `-`.
 fn question(argument: &str) -> Result<String, CliError> {
     let mut text = argument.to_owned();
     if argument == "-" {
-        /// Bytes: more than any context holds.
+        /// In bytes; more than any context holds.
         const MAX: u64 = 64 << 20;
         text.clear();
         let read = std::io::stdin().take(MAX).read_to_string(&mut text).map_err(CliError::Stdin)?;
@@ -121,12 +121,12 @@ fn conversation(args: &AskArgs, question: &str) -> Conversation {
     }
 }
 
-/// The response while it is written: its last line in a terminal, and the time it takes.
+/// The response as it is generated: its last line in a terminal, and its timing.
 struct Stream<'t> {
     text: TextStream<&'t Tokenizer>,
     line: String,
     progress: ProgressBar,
-    /// When the first and the last token came, and how many there were.
+    /// Arrival of the first and the last token.
     times: Option<(Instant, Instant)>,
     tokens: usize,
 }
@@ -154,7 +154,7 @@ impl<'t> Stream<'t> {
         ControlFlow::Continue(())
     }
 
-    /// Tokens per second after the first.
+    /// Tokens per second after the first token.
     fn speed(&self) -> Option<f64> {
         let seconds = self.times.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
         (self.tokens > 1 && seconds > 0.0).then(|| (self.tokens - 1) as f64 / seconds)

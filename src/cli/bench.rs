@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///
-/// Each round runs every stage once and measures the read bandwidth and the arithmetic peak beside them. The table has
+/// Each round runs every stage once and measures the read bandwidth and the arithmetic peak alongside. The table has
 /// medians over the rounds with their range. Compare figures within one run only.
 #[derive(Args)]
 #[command(
@@ -55,7 +55,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut engine = load(&folder, options)?;
     engine.set_speculate(Speculate::Off);
     let bytes = (args.buffer as usize) << 20;
-    // two buffers have to fit beside the model on a device
+    // on a device, two buffers must fit next to the model
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = Machine::open(options.device, options.threads, bytes)?;
     let model = args.random_weights.as_ref().map_or(name, |(shape, _)| format!("{shape}, random weights"));
@@ -67,9 +67,9 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     Ok(show(args.json, &report, || tables(&report, TermStyle::of_stdout()))?)
 }
 
-/// The folder of a shape's checkpoint, kept for the next run.
+/// The folder of a shape's checkpoint, kept for later runs.
 fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, Failure> {
-    // private: in a shared folder another user could have put links under a known name
+    // private: in a shared folder, another user could place links under a predictable name
     let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
     let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));
     note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
@@ -109,7 +109,7 @@ fn tables(report: &Report, style: TermStyle) -> String {
     text + &format!("\n{}\n", overhead(report))
 }
 
-/// Cost of the method beside a plain generation.
+/// Cost of the method relative to plain generation.
 fn overhead(report: &Report) -> String {
     let added = |stages: &[&str]| 100.0 * report.relative(stages);
     format!(

@@ -1,4 +1,4 @@
-//! `uqac calibrate`: from graded runs to a confidence that is a probability.
+//! `uqac calibrate`: turns graded runs into a confidence that is a probability.
 
 use super::error::Failure;
 use super::options::{load, locate};
@@ -15,10 +15,10 @@ use std::path::PathBuf;
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
-/// Reads runs of `uqac eval` with one model. Of P, P(response), the minimum token probability and G4 it takes the score, and the
-/// map (Platt's sigmoid, or from 500 answers on isotonic regression), with the lowest cross-validated Brier score, and reports the
-/// error of the whole procedure on held-out parts. `ask`, `score` and `serve` find the file by the hashes of the model's files, in the
-/// cache folder, or beside the model as uqac-calibration.json.
+/// Reads runs of `uqac eval` with one model. Selects the score (P, P(response), minimum token probability or G4) and the map
+/// (Platt's sigmoid or, from 500 answers, isotonic regression) with the lowest cross-validated Brier score, and reports the error of
+/// the whole procedure on held-out folds. `ask`, `score` and `serve` find the file by the hashes of the model's files, in the cache
+/// folder, or next to the model as uqac-calibration.json.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CalibrateArgs {
@@ -37,10 +37,10 @@ pub struct CalibrateArgs {
     /// Calibration file [default: in the cache folder, where ask, score and serve find it]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Seed of the cross-validation's parts
+    /// Seed of the cross-validation folds
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
-    /// Take the place of a calibration that was fitted on more answers (of the file's, and of the one beside the model)
+    /// Replace a calibration fitted on more answers (the output file's, and the one next to the model)
     #[arg(long)]
     replace: bool,
     /// Show the calibrations of this model
@@ -54,7 +54,7 @@ pub struct CalibrateArgs {
     json: bool,
 }
 
-/// Reads a share of something, neither none nor all.
+/// Parses a share strictly between 0 and 1.
 fn share(text: &str) -> Result<f64, &'static str> {
     let value = text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0);
     value.ok_or("expected a number above 0 and below 1")
@@ -82,7 +82,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows or removes what there is for a model.
+/// Shows or removes a model's calibrations.
 fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     let folder = locate(model)?;
     let known =

@@ -1,4 +1,4 @@
-//! `uqac devices`: devices, and the self-test of their kernels.
+//! `uqac devices`: lists devices and self-tests their kernels.
 
 use super::error::Failure;
 use super::show;
@@ -75,7 +75,7 @@ fn table(checks: &[cuda::Check]) -> String {
     if checks.is_empty() { String::new() } else { table.render(TermStyle::of_stdout()) }
 }
 
-/// The CPU, the CUDA devices (and why there are no more), and the reference; as JSON, and a line each.
+/// The CPU, the CUDA devices (and why there are no more), and the reference backend; as JSON, and as one line each.
 fn devices() -> (Value, String) {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let (chosen, sets) = (Isa::detect().name(), Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>());

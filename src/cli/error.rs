@@ -1,4 +1,4 @@
-//! Why a command could not do its work.
+//! Reasons why a command failed.
 
 use crate::io::jsonl::append::AppendError;
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// What ends a command: an error of its own, or one of the layers below, shown as it is.
+/// Any error that ends a command: one of its own, or one from a lower layer, shown unchanged.
 pub type Failure = Box<dyn Error>;
 
 /// The commands' own errors.
@@ -47,7 +47,7 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The error of reading or writing a file.
+    /// An error in reading or writing a file.
     pub fn at(path: &Path) -> impl FnOnce(io::Error) -> CliError {
         |source| CliError::File { path: path.to_owned(), source }
     }
@@ -62,7 +62,7 @@ fn listen_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whether the reader of our output has gone away.
+/// Whether the reader of our output has closed it.
 pub fn is_broken_pipe(failure: &(dyn Error + 'static)) -> bool {
     match failure.downcast_ref() {
         Some(CliError::Stdout(error)) => error.kind() == io::ErrorKind::BrokenPipe,

@@ -1,4 +1,4 @@
-//! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
+//! `uqac eval`: runs a model over benchmarks into a resumable output folder.
 
 use super::error::{CliError, Failure};
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
@@ -51,7 +51,7 @@ pub struct EvalArgs {
     /// Ask for a \boxed{} answer in GSM8K and MATH [default: in MATH for Gemma, as published]
     #[arg(long, value_name = "BOOL", hide_short_help = true)]
     boxed_instruction: Option<bool>,
-    /// Assess the same responses under other parameters: k=8,32 theta=0.7 kept= similarity= tau= targets= chain= k-cache=
+    /// Re-score the same responses under other parameters: k=8,32 theta=0.7 kept= similarity= tau= targets= chain= k-cache=
     /// v-cache=, or any rule by name
     #[arg(long, value_name = "NAME=VALUE,..", num_args = 1.., hide_short_help = true)]
     sweep: Vec<String>,
@@ -85,7 +85,7 @@ fn methods() -> PossibleValuesParser {
 }
 
 impl EvalArgs {
-    /// The options with everything that depends on other flags or on the model.
+    /// The options, including everything that depends on other flags or on the model.
     fn options(&self, engine: &Engine, parameters: Parameters) -> EvalOptions {
         let keys = std::iter::once(UQAC).chain(own_passes(&self.methods).map(|method| method.key));
         let draw = if self.chain.is_random() { draw_number(self.options.seed, 0) } else { 0 };
@@ -105,7 +105,7 @@ impl EvalArgs {
 }
 
 pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
-    // errors of the command line come before the model is loaded
+    // report command-line errors before the model is loaded
     let settings = settings(&args.sweep, args.options.draws)?;
     let parameters = args.method.parameters()?;
     load_tasks(args, TaskOptions::default())?;
@@ -149,7 +149,7 @@ fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, Failur
     let mut all: Vec<Task> = Vec::new();
     for spec in &args.tasks {
         for task in tasks::load(spec, &options)? {
-            // one task, named twice, is run once
+            // a task named twice is run once
             if all.iter().all(|t| t.name != task.name) {
                 all.push(task);
             }
@@ -158,7 +158,7 @@ fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, Failur
     Ok(all)
 }
 
-/// Turns need a chat template.
+/// Chat turns need a chat template.
 fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), Failure> {
     if options.chat_template {
         return engine.chat_template().map(|_| ()).ok_or(EncodeError::NoChatTemplate.into());
@@ -167,7 +167,7 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), Failure>
     method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key).into()))
 }
 
-/// Fills in a sweep's rows; an engine with other caches is loaded where the settings ask for one.
+/// Fills in a sweep's rows; loads an engine with other cache types if the settings require one.
 fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: &Path) -> Result<(), Failure> {
     let mut progress = Progress::new(None, 1);
     for (k, v) in sweep.caches() {
@@ -183,7 +183,7 @@ fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: 
     Ok(())
 }
 
-/// Writes `results.json`, and prints the main numbers.
+/// Writes `results.json`, and prints the main figures.
 fn report(args: &EvalArgs) -> Result<(), Failure> {
     let folders = [args.output.clone()];
     let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;

@@ -1,4 +1,4 @@
-//! `uqac fit-gamma`: what γ would be by a model's own attention.
+//! `uqac fit-gamma`: fits γ to a model's own attention.
 
 use super::error::{CliError, Failure};
 use super::options::ModelArgs;
@@ -67,7 +67,7 @@ pub fn run(args: &FitGammaArgs) -> Result<(), Failure> {
     Ok(show(args.json, &fit, || table(&fit, samples.len()))?)
 }
 
-/// Adds every row of a response, every head.
+/// Adds every row of a response, for every head.
 fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), Failure> {
     let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
     if tokens.len() == prompt_len {

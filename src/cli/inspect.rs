@@ -22,10 +22,10 @@ pub struct InspectArgs {
     /// Model folder, or name of a downloaded Hugging Face model
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Context length of the memory figures [default: the model's, at most 4096]
+    /// Context length for the memory figures [default: the model's, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Sequences at once of the memory figures
+    /// Number of concurrent sequences for the memory figures
     #[arg(long, value_name = "N", value_parser = units::count(1..=1024), default_value_t = 1)]
     batch: usize,
     /// Print a JSON object instead of tables
@@ -47,11 +47,11 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     Ok(show(args.json, &facts, || tables(&facts, TermStyle::of_stdout()))?)
 }
 
-/// All facts, in groups.
+/// All facts, grouped.
 fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
     let (weights, matrices) = (engine.weights(), engine.weights().matrices());
     let (options, (k_cache, v_cache)) = (engine.options(), engine.cache_types());
-    // of settings that checkpoints keep in several places
+    // for settings that checkpoints store in several places
     let found_in = engine.spec().sources.iter().map(|(setting, place)| ((*setting).to_owned(), json!(place)));
     let found_in = found_in.chain([("head".to_owned(), json!(weights.head.name))]);
     json!({
@@ -142,7 +142,7 @@ fn attention_facts(s: &ModelSpec) -> Value {
     })
 }
 
-/// A size of the layers; where they differ, each that there is, in the order of the first layers that have it.
+/// A per-layer size: a single value or, if layers differ, each distinct one in order of first appearance.
 fn sizes(s: &ModelSpec, size: impl Fn(&LayerSpec) -> usize) -> Value {
     let mut found: Vec<usize> = Vec::new();
     for size in s.layers.iter().map(size) {
@@ -186,7 +186,7 @@ fn tokenizer_facts(engine: &Engine) -> Value {
     })
 }
 
-/// Memory in bytes of a batch of sequences, each a traced response of `context` tokens.
+/// Memory in bytes for a batch of sequences, each a traced response of `context` tokens.
 fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
     let (weights, mut memory) = (engine.weights().byte_len(), engine.expected_memory(context));
     for bytes in [&mut memory.cache, &mut memory.states, &mut memory.trace] {
@@ -206,7 +206,7 @@ fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
     })
 }
 
-/// The groups as tables of name and value.
+/// Each group as a table of names and values.
 fn tables(facts: &Value, look: TermStyle) -> String {
     let mut out = String::new();
     for (group, entries) in facts.as_object().into_iter().flatten() {
@@ -241,7 +241,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// An integer, its digits in groups of three from six digits on.
+/// An integer, with digits in groups of three from six digits on.
 fn grouped(n: u64) -> String {
     fn groups(n: u64) -> String {
         if n < 1000 { n.to_string() } else { format!("{} {:03}", groups(n / 1000), n % 1000) }
@@ -249,7 +249,7 @@ fn grouped(n: u64) -> String {
     if n < 100_000 { n.to_string() } else { groups(n) }
 }
 
-/// At most seven significant digits, which is what an f32 has.
+/// At most seven significant digits, the precision of an f32.
 fn short_float(x: f64) -> String {
     let short = x as f32;
     if short != 0.0 && short.abs() < 1e-3 { format!("{short:e}") } else { format!("{short}") }

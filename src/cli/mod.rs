@@ -1,4 +1,4 @@
-//! The command line, all of the program: one file per subcommand, and here what they share.
+//! The command line, the whole of the program: one file per subcommand, and shared code here.
 
 mod ask;
 mod bench;
@@ -36,7 +36,7 @@ const SOME_FAILED: u8 = 1;
 /// Exit code of a command that could not run: wrong usage, an unreadable model or file.
 const FAILED: u8 = 2;
 
-/// Exit code of `ask --abstain` where no answer is given.
+/// Exit code of `ask --abstain` if no answer is given.
 const ABSTAINED: u8 = 3;
 
 #[derive(Parser)]
@@ -45,7 +45,7 @@ struct Cli {
     /// Print results and errors only
     #[arg(short, long, global = true, help_heading = "Messages")]
     quiet: bool,
-    /// Print the device, the types and the load time, too
+    /// Also print the device, the dtypes and the load time
     #[arg(short, long, global = true, help_heading = "Messages")]
     verbose: bool,
     /// Colours in results; auto: in a terminal
@@ -55,7 +55,7 @@ struct Cli {
     command: Command,
 }
 
-/// The version and the commit, which `build.rs` finds out.
+/// The version and the commit, which `build.rs` determines.
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\ncommit: ", env!("UQAC_COMMIT"));
 
 const AFTER_HELP: &str = "\
@@ -98,7 +98,7 @@ pub fn main() -> ExitCode {
     main_with(std::env::args_os().collect())
 }
 
-/// [`main`] with these arguments, the program's name first, for a process whose own arguments are an interpreter's.
+/// [`main`] with explicit arguments, program name first, for a process whose own arguments are an interpreter's.
 pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     if let Some(code) = crate::backend::cuda::run_if_child() {
         return code;
@@ -115,7 +115,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// The arguments of this process, for the manifest.
+/// This process's arguments, for the manifest.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
@@ -144,13 +144,13 @@ fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A model's display name: the last part of a folder.
+/// A model's display name: the last component of a folder, otherwise the name as given.
 fn model_name(named: &str, folder: &Path) -> String {
     let folder = folder.canonicalize().ok().filter(|_| Path::new(named).is_dir());
     folder.map_or_else(|| named.to_owned(), |folder| files::name(&folder))
 }
 
-/// The manifest of a run that starts now.
+/// The manifest of a run starting now.
 fn manifest<Options>(
     named: &str,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! Options shared by commands. Each is declared once: an engine's in [`EngineOptions`], a run's in
+//! Options shared by commands, each declared once: an engine's in [`EngineOptions`], a run's in
 //! [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the others here.
 
 use super::error::{CliError, Failure};
@@ -42,7 +42,7 @@ fn template_argument(text: &str) -> Result<(String, serde_json::Value), String> 
     if is_reserved(name) { Err(format!("{name} is set by the conversation")) } else { Ok((name.to_owned(), value)) }
 }
 
-/// γ from a file.
+/// Reads γ from a file.
 fn gamma(path: &str) -> Result<Gamma, String> {
     let text = files::read_to_string(Path::new(path), files::MAX_SETTINGS).map_err(|error| error.to_string())?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -64,7 +64,7 @@ impl ModelArgs {
         locate(&self.named().ok_or(CliError::NoModel)?)
     }
 
-    /// The named model, or else the built-in one, and its folder.
+    /// The named model, or the built-in one by default, and its folder.
     pub fn or_embedded(&self) -> Result<(String, PathBuf), Failure> {
         let name = self.named().unwrap_or_else(|| {
             note("note: no --model given; using abacus (2.5 million parameters, arithmetic word problems)");
@@ -88,12 +88,12 @@ impl ModelArgs {
     }
 }
 
-/// The folder of a model; abacus is unpacked the first time.
+/// The folder of a model; abacus is unpacked on first use.
 pub fn locate(name: &str) -> Result<PathBuf, Failure> {
     Ok(progress::work("preparing the model's files", || locate_model(name))?)
 }
 
-/// Loads a model, with its progress and notes.
+/// Loads a model, reporting progress and notes.
 pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     let upload = progress::bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left");
     signals::on_truncation(folder);
@@ -130,7 +130,7 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
 #[derive(Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
-    /// Reading of the method
+    /// Interpretation of the method
     #[arg(long, value_enum, default_value_t = Profile::Corrected)]
     profile: Profile,
     /// Set one rule of the profile; can be repeated
@@ -148,8 +148,8 @@ pub struct AssessArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub method: MethodArgs,
-    /// Withhold answers that are not above the threshold that `calibrate --target-risk` has certified, or have a score that it
-    /// has not seen: "abstained": true; ask then ends with exit code 3
+    /// Withhold answers whose score is not above the threshold certified by `calibrate --target-risk`, or is outside the
+    /// calibrated range: "abstained": true; ask then exits with code 3
     #[arg(long, help_heading = "Calibration")]
     pub abstain: bool,
 }
@@ -166,7 +166,7 @@ enum TracePart {
 }
 
 impl MethodArgs {
-    /// The published parameters under this reading.
+    /// The published parameters with this reading.
     pub fn parameters(&self) -> Result<Parameters, Failure> {
         let reading = Reading::new(self.profile, self.rules.iter().map(|rule| (&rule.name, &rule.value)))?;
         let [wide_trace, head_trace, layer_trace] =
@@ -175,7 +175,7 @@ impl MethodArgs {
     }
 }
 
-/// The end of a command's long help: its examples, and the rules with their values.
+/// The last section of a command's long help: its examples, and the rules with their values.
 pub fn examples_and_rules(examples: &str) -> String {
     format!("{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
 }

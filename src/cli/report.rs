@@ -23,7 +23,7 @@ pub struct ReportArgs {
     /// Folders of runs
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// Output format; json holds every number, html is one page with tables, pictures and all items
+    /// Output format; json has every number, html is one page with tables, pictures and all items
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Output file [default: standard output]; with html a folder for report.html and the pictures, or a file named *.html
@@ -96,7 +96,7 @@ fn refuse_existing(file: &Path, overwrite: bool, runs: &[PathBuf]) -> Result<(),
     }
 }
 
-/// The output file, and a page's own folder.
+/// The output file, and a page's folder.
 fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
     let named_html = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("html"));
     match args.output.as_deref() {
@@ -108,7 +108,7 @@ fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
 }
 
 fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, Failure> {
-    /// Columns of a text table in a file.
+    /// Width in columns of a text table in a file.
     const FILE_WIDTH: usize = 120;
     let style = match args.output {
         Some(_) => TermStyle { colour: false, width: FILE_WIDTH },

@@ -7,44 +7,44 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Amount of output besides results.
+/// Amount of output besides the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Errors.
     Quiet,
     /// Also notes, progress and summaries.
     Normal,
-    /// Also what runs where.
+    /// Also what runs on which device.
     Verbose,
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Normal as u8);
 
-/// Sets how much is said from now on.
+/// Sets the output level from now on.
 pub fn set(level: Level) {
     LEVEL.store(level as u8, Relaxed);
 }
 
-/// Whether what has this level is said.
+/// Whether output of this level is printed.
 pub fn says(level: Level) -> bool {
     level as u8 <= LEVEL.load(Relaxed)
 }
 
-/// A line for the person at the terminal, unless they want quiet.
+/// A message for the user, unless --quiet is set.
 pub fn note(line: &str) {
     if says(Level::Normal) {
         error(line);
     }
 }
 
-/// A line of --verbose.
+/// A line of --verbose output.
 pub fn detail(line: &str) {
     if says(Level::Verbose) {
         error(line);
     }
 }
 
-/// A line on standard error, made harmless: errors quote files. That nobody may be listening is no error.
+/// A line on standard error, sanitized because errors quote files. A closed standard error is ignored.
 pub fn error(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", visible(line));
 }
@@ -60,7 +60,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&(serde_json::to_string(value).map_err(CliError::Json)? + "\n"))
 }
 
-/// Writes a value to standard output, as a line of JSON or as a text for people.
+/// Writes a value to standard output, as a line of JSON or as human-readable text.
 pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), CliError> {
     if json { print_json(value) } else { print(&text()) }
 }

@@ -65,7 +65,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         (_, true) => Existing::Overwrite,
         _ => Existing::Refuse,
     };
-    // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
+    // Validate everything before loading the model and before overwriting anything.
     let AssessArgs { model, method, abstain } = &args.assess;
     let (folder, parameters, abstain) = (model.folder()?, method.parameters()?, *abstain);
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
@@ -122,7 +122,8 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if tally.errors.count + done.errors > 0 { SOME_FAILED } else { 0 }))
 }
 
-/// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
+/// Rejects input and output that are the same file, through links and redirections too: writing would destroy the
+/// input, or feed it forever.
 fn refuse_same_file(input: &Path, output: &Path) -> Result<(), CliError> {
     let standard = Path::new("-");
     let input = if input == standard { files::stdin().and_then(|file| file.metadata()) } else { input.metadata() };
@@ -135,14 +136,15 @@ fn refuse_same_file(input: &Path, output: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Max bytes of a line: the longest text that is tokenized, every character of it written as `\uXXXX`, and other fields.
+/// Maximum line length in bytes: the longest tokenizable text, with every character written as `\uXXXX`, and other
+/// fields.
 fn line_limit(engine: &Engine) -> u64 {
     const OTHER_FIELDS: u64 = 16 << 20;
     let text = engine.spec().max_position_embeddings.saturating_mul(6 * MAX_BYTES_PER_TOKEN) as u64;
     LINE_LIMIT.min(OTHER_FIELDS.saturating_add(text))
 }
 
-/// Number of items; unknown where the input can be read only once.
+/// Number of items; unknown if the input can be read only once.
 fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     if !args.input.is_file() {
         return Ok(None);
@@ -151,7 +153,7 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
 }
 
-/// One line of the input to one of the output. What is wrong with an item stays with it.
+/// Turns one input line into one output line. An error in an item affects only that item.
 fn score_line(
     engine: &mut Engine,
     item: Result<Item, BadItem>,
@@ -186,7 +188,7 @@ struct Tally {
     ok: usize,
     no_answer: usize,
     errors: Errors,
-    /// Tokens through the model, without variants.
+    /// Tokens processed by the model, without variants.
     tokens: usize,
 }
 

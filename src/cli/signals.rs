@@ -1,28 +1,28 @@
-//! Messages at signals that end the program, and settings of the environment that must not end it.
+//! Messages for signals that end the program, and protection against environment settings that would end it.
 
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The message of an interrupted command: how to go on.
+/// Message of an interrupted command: how to resume.
 static INTERRUPTED: OnceLock<String> = OnceLock::new();
 
-/// Message for a mapped file that has become shorter.
+/// Message for a mapped file that was truncated.
 static TRUNCATED: OnceLock<String> = OnceLock::new();
 
-/// Threads have at least the stack that the standard library gives them, whatever `RUST_MIN_STACK` is.
+/// Threads get at least the standard library's default stack size, whatever `RUST_MIN_STACK` is.
 const MIN_STACK: usize = 2 << 20;
 
-/// To be called first in `main`, while there is one thread.
+/// Must be called first in `main`, while there is only one thread.
 pub fn restore_stack_size() {
     let stack = std::env::var("RUST_MIN_STACK").ok().map(|stack| stack.parse::<usize>());
     if stack.is_some_and(|stack| stack.is_ok_and(|stack| stack < MIN_STACK)) {
-        // SAFETY: no other thread runs yet that could read the environment.
+        // SAFETY: no other thread that could read the environment is running yet.
         unsafe { std::env::remove_var("RUST_MIN_STACK") };
     }
 }
 
-/// Sets the signal handlers of the program.
+/// Installs the program's signal handlers.
 pub fn prepare() {
     #[cfg(target_os = "linux")]
     handlers::set([(libc::SIGBUS, handlers::on_bus_error), (libc::SIGINT, handlers::on_interrupt)]);
@@ -33,28 +33,30 @@ pub fn on_interrupt(message: &str) {
     let _ = INTERRUPTED.set(format!("\n{message}\n"));
 }
 
-/// Whether a signal has requested the end of the program.
+/// Whether a signal has requested shutdown.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Ctrl-C and SIGTERM only ask from now on, see [`stop_requested`]; a second one ends the program at once.
+/// From now on Ctrl-C and SIGTERM only request shutdown, see [`stop_requested`]; a second one ends the program
+/// immediately.
 pub fn stop_on_request() {
     #[cfg(target_os = "linux")]
     handlers::set([(libc::SIGINT, handlers::on_stop), (libc::SIGTERM, handlers::on_stop)]);
 }
 
-/// Whether one of them has come.
+/// Whether such a request has arrived.
 pub fn stop_requested() -> bool {
     STOP.load(Relaxed)
 }
 
-/// The weights of this folder are mapped from now on.
+/// Sets the message for truncated weights; this folder's weights are mapped from now on.
 pub fn on_truncation(model: &Path) {
     let message = "a file of weights was truncated, or can no longer be read, while it was in use; leave model files alone \
                    while the program runs, and download this one again";
     let _ = TRUNCATED.set(format!("error: {}: {message}\n", model.display()));
 }
 
-/// They only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which signal handlers may.
+/// The handlers only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which are
+/// async-signal-safe.
 #[cfg(target_os = "linux")]
 mod handlers {
     use super::{INTERRUPTED, STOP, TRUNCATED};
@@ -63,7 +65,7 @@ mod handlers {
     use std::sync::OnceLock;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// As SA_SIGINFO promises.
+    /// The handler signature for SA_SIGINFO.
     type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
     pub extern "C" fn on_stop(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
@@ -72,7 +74,7 @@ mod handlers {
         }
     }
 
-    /// Sets the handlers of signals, unless they are ignored, as Ctrl-C is in the background of a script.
+    /// Installs signal handlers, except for ignored signals, such as Ctrl-C in a script's background job.
     pub fn set(handlers: [(c_int, Handler); 2]) {
         for (signal, handler) in handlers {
             // SAFETY: a `sigaction` of zeros is valid; both pointers are to local variables.
@@ -89,12 +91,12 @@ mod handlers {
         }
     }
 
-    /// A mapped page that its file no longer has; anything else is the default action's.
+    /// Reports access to a mapped page that its file no longer backs; other bus errors get the default action.
     pub extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         // SAFETY: the system passes a valid pointer.
         if unsafe { (*info).si_code } == libc::BUS_ADRERR {
             say(&TRUNCATED);
-            // SAFETY: it ends the process at once, as a signal handler may.
+            // SAFETY: it ends the process immediately, as a signal handler may.
             unsafe { libc::_exit(FAILED.into()) };
         }
         default(signal);
@@ -105,9 +107,9 @@ mod handlers {
         default(signal);
     }
 
-    /// Ends the process by the signal, so that a shell sees why.
+    /// Ends the process with the signal, so that a shell sees the cause.
     fn default(signal: c_int) {
-        // SAFETY: both may be called in a signal handler.
+        // SAFETY: both are async-signal-safe.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
@@ -116,7 +118,7 @@ mod handlers {
 
     fn say(message: &OnceLock<String>) {
         let Some(message) = message.get() else { return };
-        // SAFETY: the pointer and the length are of a text that is never changed.
+        // SAFETY: pointer and length describe a string that never changes.
         unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
     }
 }

@@ -1,4 +1,5 @@
-//! The lead of a report: what was run, the best method on each task, and UQAC beside it and beside the controls.
+//! The summary that opens a report: the run, the best method on each task, and UQAC compared with it and with the
+//! controls.
 
 use super::tables::format::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, TaskAnalysis};
@@ -6,7 +7,7 @@ use crate::eval::metrics::Metric;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Keys of scores that any confidence has to beat: they know only a response's length.
+/// Keys of the control scores, which depend only on a response's length; any confidence has to beat them.
 pub const CONTROLS: [&str; 1] = ["trace_length"];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,19 +18,19 @@ pub struct Finding {
     pub verdicts: Vec<Verdict>,
 }
 
-/// The methods on a task.
+/// The comparison of the methods on one task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub task: String,
     pub accuracy: String,
-    /// The method of the highest AUROC and its value; `None` without two classes.
+    /// The method with the highest AUROC and its value; `None` without two classes.
     pub best: Option<(String, String)>,
-    /// Number of methods that it is the best of.
+    /// Number of methods compared.
     pub methods: usize,
     pub sentences: Vec<String>,
 }
 
-/// A finding per run.
+/// One finding per run.
 pub fn findings(analysis: &Analysis) -> Vec<Finding> {
     let of_run = |run: &RunAnalysis| Finding {
         model: run.name.clone(),
@@ -63,7 +64,7 @@ fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> 
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// A method's AUROC, and its paired difference to UQAC's where both are on the same items.
+/// A method's AUROC, and its paired difference to UQAC if both were computed on the same items.
 struct Standing<'a> {
     key: &'a str,
     name: &'a str,
@@ -72,8 +73,9 @@ struct Standing<'a> {
     ece: Option<f64>,
 }
 
-/// Methods with an AUROC, the best first: on the common items of all methods if these are nearly all that have an answer; else
-/// each method that scores nearly all of these on its own. Some methods score items without an answer, too.
+/// Methods with an AUROC, best first: on the items common to all methods if these cover nearly all answered items;
+/// otherwise on each method's own items, for methods that score nearly all answered ones. Some methods also score items
+/// without an answer.
 fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalysis) -> Vec<Standing<'a>> {
     let items = task.summary.answered;
     let nearly_all = |n: usize| 10 * n >= 9 * items;
@@ -125,7 +127,7 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
     }
 }
 
-/// The chain against its controls, by the report's main method or, if they have no score of it, by P_attn.
+/// The chain against its controls, scored by the report's main method, or by P_attn if the controls have no such score.
 fn beside_controls(analysis: &Analysis, task: &TaskAnalysis) -> Option<String> {
     let of = |key: &str| {
         let pairs = task.controls.iter().filter_map(|control| {
@@ -154,8 +156,8 @@ fn significance(interval: Option<[f64; 2]>) -> &'static str {
     }
 }
 
-/// UQAC against another method: significant by the interval of the paired difference or, on different items, if the two
-/// intervals do not overlap.
+/// UQAC against another method. Significance comes from the interval of the paired difference or, if the items differ,
+/// from whether the two intervals overlap.
 fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
     let value = other.above.map_or(uqac.auroc.value - other.auroc.value, |above| -above.value);
     let interval = other.above.and_then(|above| above.interval).map(|[low, high]| [-high, -low]);

@@ -1,4 +1,5 @@
-//! Results for people: one response in a terminal or notebook, an evaluation as tables, pictures and a page.
+//! Human-readable results: one response in a terminal or notebook, an evaluation as tables, pictures and a
+//! page.
 //!
 //! ```text
 //! response, outcome ─ term (layout, colour, sanitize)

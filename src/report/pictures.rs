@@ -1,4 +1,4 @@
-//! Which pictures a report has, drawn from its [`Analysis`].
+//! The pictures of a report, drawn from its [`Analysis`].
 
 use super::finding::CONTROLS;
 use super::svg::{
@@ -9,17 +9,17 @@ use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
 use std::cmp::Ordering;
 
-/// Pictures that belong together.
+/// A group of related pictures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gallery {
     pub heading: String,
-    /// Of second rank: closed on a page until it is opened.
+    /// Secondary: collapsed on a page until opened.
     pub folded: bool,
     pub pictures: Vec<Picture>,
 }
 
-/// Every picture of a report: of each benchmark of each run, and across them. Names are unique, and made of letters,
-/// digits, `.`, `-` and `_`, so that they can be file names.
+/// Every picture of a report: for each benchmark of each run, and across them. Names are unique and consist of
+/// letters, digits, `.`, `-` and `_`, so that they can serve as file names.
 pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     let mut galleries = Vec::new();
     let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> =
@@ -37,23 +37,23 @@ pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     galleries
 }
 
-/// The text with everything replaced that is no letter, digit, `.`, `-` or `_`.
+/// Replaces every character other than letters, digits, `.`, `-` and `_`, and truncates the text.
 fn slug(text: &str) -> String {
     const MAX_LENGTH: usize = 80;
     text.chars().take(MAX_LENGTH).map(|c| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' }).collect()
 }
 
-/// The method that stands for the confidence: the one that others are compared with, else the first.
+/// The method used as the confidence: the one that others are compared with, else the first.
 fn main_method(analysis: &Analysis) -> Option<&Method> {
     let against = analysis.methods.iter().find(|method| method.key == analysis.options.against);
     against.or(analysis.methods.first())
 }
 
-/// Every method on a benchmark, the best first.
+/// Every method on a benchmark, best first.
 fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str) -> Option<Picture> {
     let row = |method: &Method| {
         let answered = &task.method(&method.key)?.answered;
-        // only there the calibration error has an interval
+        // the calibration error has an interval only there
         let common = task.common.iter().flat_map(|common| &common.methods).find(|found| found.method == method.key);
         let measures = common.map_or(answered, |found| &found.measures);
         let measures = if measures.items == answered.items { measures } else { answered };
@@ -91,7 +91,7 @@ fn across(analysis: &Analysis) -> Vec<Gallery> {
     vec![Gallery { heading: "Models and tasks".to_owned(), folded: false, pictures }]
 }
 
-/// A benchmark's pictures, and those of its further methods.
+/// A benchmark's pictures, and those for its further methods.
 fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, prefix: &str) -> [Gallery; 2] {
     let of = format!("{} · {}", run.name, task.task);
     let name = |picture: &str| format!("{prefix}{picture}");
@@ -134,14 +134,14 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
     ]
 }
 
-/// Numbers of items and whether their answers are right.
+/// Values of items, split by whether their answers are correct.
 fn quantity(label: &str, unit_interval: bool, numbers: impl Iterator<Item = (f64, bool)>) -> Quantity {
     let (correct, incorrect): (Vec<_>, Vec<_>) = numbers.partition(|(_, correct)| *correct);
     let [correct, incorrect] = [correct, incorrect].map(|group| group.into_iter().map(|(x, _)| x).collect());
     Quantity { label: label.to_owned(), unit_interval, correct, incorrect }
 }
 
-/// The answered items that have a grade, and a score of the method.
+/// The answered items that are graded and have a score of the method.
 fn scored<'a>(task: &'a TaskAnalysis, method: &'a Method) -> impl Iterator<Item = (Confidence, bool)> + 'a {
     task.items.iter().filter_map(|item| item.judged(method))
 }
@@ -157,7 +157,7 @@ fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Re
     diagram(&[bins], metrics::ece(&levels, binning), f64::from(right) / f64::from(items))
 }
 
-/// Over the paper's subsamples; `None` where there are none.
+/// Averaged over the paper's subsamples; `None` if there are none.
 fn balanced_reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Option<Reliability> {
     let balanced = task.method(&method.key)?.balanced.as_ref()?;
     let (scores, labels): (Vec<Confidence>, Vec<bool>) = scored(task, method).unzip();
@@ -165,7 +165,7 @@ fn balanced_reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Meth
     Some(diagram(&each, balanced.get(run.ece()).map(|ece| ece.mean), 0.5))
 }
 
-/// The mean of diagrams, with the spread of several.
+/// The mean of several diagrams, with their spread if there is more than one.
 fn diagram(each: &[Vec<metrics::Bin>], ece: Option<f64>, accuracy: f64) -> Reliability {
     let nothing = MeanSd { mean: f64::NAN, sd: f64::NAN };
     let (mut bins, mut items, mut weighted) = (Vec::new(), 0.0, 0.0);
@@ -183,7 +183,7 @@ fn diagram(each: &[Vec<metrics::Bin>], ece: Option<f64>, accuracy: f64) -> Relia
     Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 
-/// Number of best curves that are drawn, with UQAC's and the control's.
+/// Number of best curves drawn, in addition to UQAC's and the control's.
 const BEST: usize = 3;
 
 fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {

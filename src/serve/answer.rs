@@ -11,7 +11,7 @@ use crate::uq::Member;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A message from the engine's thread to a request's client.
+/// A message from the engine thread to a request's client.
 pub enum Event {
     /// A chunk of a stream.
     Chunk(String),
@@ -22,7 +22,7 @@ pub enum Event {
     Failed(ApiError),
 }
 
-/// The connection to a request's client, and the fields that each part of its answer repeats.
+/// The connection to a request's client, and the fields that every part of its answer repeats.
 pub struct Reply {
     pub id: String,
     pub chat: bool,
@@ -35,9 +35,9 @@ pub struct Reply {
 /// A token with its log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenInfo {
-    /// Its part of the choice's text; it may begin or end within a character.
+    /// Its part of the choice's text; may begin or end within a character.
     pub bytes: Vec<u8>,
-    /// Start of its text, in bytes of the choice's.
+    /// Byte offset of its text within the choice's text.
     pub offset: usize,
     /// ln p over the full vocabulary; `None` for a prompt's first token.
     pub logprob: Option<f64>,
@@ -52,7 +52,8 @@ pub struct Choice {
     pub text: String,
     /// `None` without logprobs.
     pub tokens: Option<Vec<TokenInfo>>,
-    /// Of a whole choice and of a stream's last part, which has no text. `unsure`, only with `stop_below`, is not OpenAI's.
+    /// Set for a whole choice and for a stream's last part, which has no text. `unsure`, only with `stop_below`, is not
+    /// OpenAI's.
     pub finish: Option<FinishReason>,
     pub uqac: Option<Value>,
 }
@@ -70,7 +71,7 @@ impl Reply {
         let _ = self.events.send(event);
     }
 
-    /// Sends the answer to a request that is not streamed.
+    /// Sends the answer to a non-streaming request.
     pub fn whole(&self, mut choices: Vec<Choice>, usage: Usage) {
         choices.sort_by_key(|choice| choice.index);
         let message = |text: &str| json!({"role": "assistant", "content": text, "refusal": null});
@@ -79,7 +80,7 @@ impl Reply {
         self.send(Event::Whole(self.object(kind, choices, Some(usage))));
     }
 
-    /// Sends what comes before a choice's parts. Completions have none.
+    /// Sends the chunk that precedes a choice's parts. Completions have none.
     pub fn first(&self, index: usize) {
         if self.chat {
             let delta = json!({"role": "assistant", "content": ""});
@@ -116,7 +117,7 @@ impl Reply {
         object.to_string()
     }
 
-    /// A choice as JSON; its text is `content` under `key` in a chat.
+    /// A choice as JSON; in a chat, its text is `content` under `key`.
     fn choice(&self, key: &str, content: Value, Choice { index, text, tokens, finish, uqac }: Choice) -> Value {
         let logprobs = tokens.map_or(Value::Null, |tokens| self.logprobs(&tokens, &text));
         let (key, content) = if self.chat { (key, content) } else { ("text", text.into()) };
@@ -156,7 +157,7 @@ impl Reply {
     }
 }
 
-/// A token's text; of one with part of a character its bytes as OpenAI writes them, so that tokens stay distinct.
+/// A token's text; for one with a partial character, its bytes as OpenAI writes them, so that tokens stay distinct.
 fn text_of(bytes: &[u8]) -> String {
     let escaped = || bytes.iter().fold(String::from("bytes:"), |text, byte| text + &format!("\\x{byte:02x}"));
     std::str::from_utf8(bytes).map_or_else(|_| escaped(), str::to_owned)

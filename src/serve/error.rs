@@ -1,4 +1,4 @@
-//! Errors as OpenAI's clients expect them.
+//! Errors in the format that OpenAI's clients expect.
 
 use crate::engine::EngineError;
 use crate::engine::encode::EncodeError;
@@ -33,7 +33,7 @@ impl ApiError {
         ApiError { param, ..ApiError::new(400, None, format!("{name}: {problem}")) }
     }
 
-    /// As [`invalid`](ApiError::invalid), unless `holds`.
+    /// Like [`invalid`](ApiError::invalid), unless `holds`.
     pub fn unless(holds: bool, param: &str, problem: impl std::fmt::Display) -> Result<(), ApiError> {
         if holds { Ok(()) } else { Err(ApiError::invalid(param, problem)) }
     }

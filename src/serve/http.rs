@@ -1,4 +1,4 @@
-//! Connections: HTTP/1.1 on one thread. hyper-util drives them rather than `axum::serve`, which sets no header timeout.
+//! Connections: HTTP/1.1 on one thread. Uses hyper-util instead of `axum::serve`, which sets no header timeout.
 
 use super::{Job, Shared, routes};
 use hyper::server::conn::http1;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Time for a client to send a request's head; idle connections close after it.
+/// Time for a client to send a request's head; idle connections are closed after it.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for clients to read their answers after the engine's last one.
@@ -23,8 +23,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// Interval at which `stop` is polled.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Accepts connections until `stop` returns true; returns once accepted requests are answered. The queue ends with its
-/// sender here, and the worker with the queue.
+/// Accepts connections until `stop` returns true; returns once accepted requests are answered. The queue closes when
+/// its sender is dropped here, which ends the worker.
 pub fn run(
     listener: TcpListener,
     shared: &Arc<Shared>,
@@ -48,7 +48,7 @@ pub fn run(
                 Ok(Ok((stream, _))) => {
                     let _ = stream.set_nodelay(true);
                     let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
-                    // its errors are the client's: it disconnected, or sent something other than HTTP
+                    // errors are the client's fault: it disconnected, or sent something other than HTTP
                     tokio::spawn(connections.watch(connection));
                 }
                 Ok(Err(_)) => sleep(TICK).await, // out of file descriptors, or already disconnected

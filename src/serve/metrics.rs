@@ -43,7 +43,7 @@ impl Metrics {
         }
     }
 
-    /// Seconds until a refused client should retry: the mean latency.
+    /// Seconds until a rejected client should retry: the mean latency.
     pub fn retry_after(&self) -> u64 {
         let answered = self.lock();
         let count: u64 = answered.seconds.iter().sum();

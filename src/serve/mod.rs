@@ -5,8 +5,8 @@
 //! (one thread)                        (bounded)   (the thread that owns the engine)   (JSON or SSE)
 //! ```
 //!
-//! Requests join the running batch as soon as there is room and leave it when they end. Their tokens and confidences are
-//! bit-exact whatever else runs. `ask` and `score` share the code that computes them.
+//! Requests join the running batch as soon as there is room and leave it when they end. Their tokens and confidences
+//! are bit-exact regardless of concurrent requests. `ask` and `score` share the code that computes them.
 
 mod answer;
 mod error;

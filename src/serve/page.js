@@ -3,7 +3,7 @@
 let asked = 0;
 let running = null; // what stops the request
 
-/// What the server says of a request, event by event.
+/// The server's events for a request, one by one.
 async function* events(body, signal) {
   const headers = { "content-type": "application/json" };
   if (HEAD.key) headers.authorization = "Bearer " + byId("key").value;
@@ -40,7 +40,7 @@ function request() {
   };
 }
 
-/// The text of each token, and text of none, from the tokens' bytes.
+/// Splits the text into each token's text, and text that belongs to no token, by the tokens' byte offsets.
 function pieces(text, offsets) {
   const bytes = new TextEncoder().encode(text);
   const part = (start, end) => new TextDecoder().decode(bytes.subarray(start, end));
@@ -56,7 +56,7 @@ function pieces(text, offsets) {
   return { tokens, gaps };
 }
 
-/// A response as the report draws it.
+/// A response in the form that the report draws.
 function itemOf(text, uqac) {
   const token = (row) => (row === null ? null : row + 1);
   const start = uqac.n_instr;

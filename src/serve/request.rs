@@ -1,5 +1,5 @@
-//! Request bodies: OpenAI's JSON into a [`Task`]. `null` counts as absent; a field that is not known is an error, unless its value
-//! turns it off or it changes no answer.
+//! Request bodies: parses OpenAI's JSON into a [`Task`]. `null` counts as absent; an unknown field is an error, unless
+//! its value turns it off or it has no effect on answers.
 
 use super::error::ApiError;
 use crate::backend::MIN_TOP;
@@ -21,7 +21,7 @@ const MAX_STOP: usize = 16;
 /// OpenAI's default for `/v1/completions`.
 const COMPLETION_TOKENS: usize = 16;
 
-/// Fields that change no answer.
+/// Fields without effect on answers.
 const IGNORED: [&str; 12] = [
     "metadata",
     "parallel_tool_calls",
@@ -37,11 +37,11 @@ const IGNORED: [&str; 12] = [
     "user",
 ];
 
-/// Whether a value turns its field off, as vLLM's and OpenAI's defaults do.
+/// Whether a value turns its field off, according to vLLM's and OpenAI's defaults.
 fn is_off(name: &str, value: &Value) -> bool {
     match name {
         _ if value.is_null() => true,
-        // a schema that takes any JSON
+        // a schema that accepts any JSON, not an off value
         "guided_json" => false,
         "response_format" => value["type"] == "text",
         "repetition_penalty" | "length_penalty" => value.as_f64() == Some(1.0),
@@ -66,7 +66,7 @@ pub struct Generate {
     pub prompts: Vec<Prompt>,
     /// Responses per prompt.
     pub n: usize,
-    /// But for the trace.
+    /// All but the trace options.
     pub options: GenerateOptions,
     /// Number of alternatives per token; `None`: no logprobs.
     pub logprobs: Option<usize>,
@@ -99,7 +99,7 @@ pub struct UqacOptions {
     pub running: Option<RunningConfidence>,
 }
 
-/// Names of [`Target`]'s, [`Common`]'s and the endpoints' own fields.
+/// Names of the fields of [`Target`], [`Common`] and the endpoints.
 const COMMON: [&str; 11] =
     ["model", "uqac", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream", "stream_options", "max_tokens"];
 const CHAT: [&str; 5] = ["messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs"];
@@ -113,7 +113,7 @@ struct Target {
     uqac: Option<Value>,
 }
 
-/// Fields of both endpoints that generate.
+/// Fields of both generating endpoints.
 #[derive(Deserialize)]
 struct Common {
     n: Option<usize>,
@@ -226,7 +226,8 @@ impl Task {
     }
 }
 
-/// Deserializes an object. Errors name the field by its path in the body; `parent` is the object's own path and a dot.
+/// Deserializes an object. Errors name the field by its path in the body; `parent` is the object's own path followed by
+/// a dot.
 fn read<'de, T: Deserialize<'de>>(parent: &str, value: &'de Value) -> Result<T, ApiError> {
     const WORDS: [(&str, &str); 6] = [
         ("expected u32", "expected an integer from 0 to 4294967295"),
@@ -264,7 +265,7 @@ fn within<T: PartialOrd + Display>(
     Ok(value)
 }
 
-/// Reads `uqac`, an object or a boolean. Any model's name stands for the only one.
+/// Reads `uqac`, an object or a boolean. Any model name refers to the only model.
 fn target(body: &Value) -> Result<Option<UqacOptions>, ApiError> {
     let Target { uqac, .. } = read("", body)?;
     let fields: UqacFields = match uqac {
@@ -301,7 +302,7 @@ pub fn no_model(name: &str, served: &str) -> ApiError {
     ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) }
 }
 
-/// Reads the fields of both endpoints that generate; `own` are the names of the endpoint's.
+/// Reads the fields of both generating endpoints; `own` lists the names of the endpoint's own fields.
 fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
     let uqac = target(body)?;
     for name in body.as_object().into_iter().flat_map(Map::keys).map(String::as_str) {

@@ -94,7 +94,7 @@ fn description(shared: &Shared) -> Value {
     json!({"id": shared.settings.model, "object": "model", "created": shared.started, "owned_by": "uqac"})
 }
 
-/// A route to the engine; `parse` takes the body.
+/// A route to the engine; `parse` parses the body.
 fn engine(parse: fn(&Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
     post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, request: Request| async move {
         let task = parse(&json_body(request).await?)?;
@@ -134,7 +134,7 @@ async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], sse).into_response())
 }
 
-/// A JSON body. Pages of other sites cannot send its content type without CORS.
+/// Reads a JSON body. Pages of other sites cannot send its content type without CORS.
 async fn json_body(request: Request) -> Result<Value, ApiError> {
     match timeout(BODY_TIMEOUT, Json::from_request(request, &())).await {
         Ok(Ok(Json(body))) => Ok(body),
@@ -147,7 +147,7 @@ async fn json_body(request: Request) -> Result<Value, ApiError> {
     }
 }
 
-/// The client sent the API key, or the server has none.
+/// Extractor that requires the API key, if the server has one.
 struct Authorized;
 
 impl FromRequestParts<Arc<Shared>> for Authorized {
@@ -157,7 +157,7 @@ impl FromRequestParts<Arc<Shared>> for Authorized {
         let Some(key) = &shared.settings.api_key else { return Ok(Authorized) };
         let sent = parts.headers.get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
         let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
-        // digests, so that the time of the comparison tells nothing about the key
+        // compares digests, so that timing reveals nothing about the key
         if Sha256::digest(key) != Sha256::digest(sent) {
             let message = "invalid API key; expected the header Authorization: Bearer KEY";
             return Err(ApiError::new(401, Some("invalid_api_key"), message));
@@ -166,7 +166,8 @@ impl FromRequestParts<Arc<Shared>> for Authorized {
     }
 }
 
-/// Against DNS rebinding: a page whose host name resolves to this machine sends that name as `Host`.
+/// Protection against DNS rebinding: a page whose host name resolves to this machine sends that name as
+/// `Host`.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let authority = Authority::try_from(host.as_bytes()).ok();
@@ -174,7 +175,8 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Gives each request its [`Access`]; rejects requests to a loopback address under another host's name.
+/// Attaches an [`Access`] to each request; rejects requests to a loopback address under another host's
+/// name.
 async fn track(
     State(shared): State<Arc<Shared>>,
     path: Option<MatchedPath>,
@@ -206,12 +208,12 @@ async fn track(
 struct Access {
     shared: Arc<Shared>,
     id: u64,
-    /// The route, so that clients cannot create metric labels.
+    /// The route rather than the raw path, so that clients cannot create metric labels.
     path: String,
     begun: Instant,
     /// 499 until there is an answer: the client disconnected before.
     status: AtomicU16,
-    /// Whether there is a whole answer.
+    /// Whether the answer is complete.
     complete: AtomicBool,
 }
 

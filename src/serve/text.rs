@@ -1,4 +1,4 @@
-//! A choice's text as it is streamed, withholding what may become part of a stop string.
+//! A choice's text as it is streamed, withholding text that may become part of a stop string.
 
 use super::answer::TokenInfo;
 use crate::backend::{Step, TokenLogprob};
@@ -21,7 +21,7 @@ fn settled(text: &str, stop: &[String]) -> usize {
     cut(text, stop).min(text.len() - stop.iter().map(partial).max().unwrap_or(0))
 }
 
-/// A token's log-probabilities with `top` alternatives, and the token itself where it is not among them.
+/// A token's log-probabilities with `top` alternatives, and the token itself if it is not among them.
 ///
 /// # Errors
 /// An id outside the vocabulary.
@@ -33,7 +33,7 @@ pub fn token_info(
 ) -> Result<TokenInfo, TokenizerError> {
     let chosen = logprob.filter(|_| top > 0).map(|logprob| TokenLogprob { token, logprob });
     let mut listed: Vec<TokenLogprob> = step.top.iter().take(top).copied().collect();
-    // a drawn token need not be among the most probable
+    // a sampled token need not be among the most probable
     listed.extend(chosen.filter(|chosen| listed.iter().all(|t| t.token != chosen.token)));
     let bytes = |token| tokenizer.token_bytes(token, offset == 0);
     let top = listed.iter().map(|t| Ok((bytes(t.token)?, t.logprob))).collect::<Result<_, TokenizerError>>()?;
@@ -56,7 +56,7 @@ impl Streamed {
         Streamed { stream, text: String::new(), tokens: Vec::new(), sent: (0, 0) }
     }
 
-    /// Adds a token; returns text and tokens that can be sent before one of the stop strings. `logprobs`: alternatives per
+    /// Adds a token; returns the text and tokens that can be sent before any stop string. `logprobs`: alternatives per
     /// token.
     ///
     /// # Errors

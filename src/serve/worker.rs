@@ -1,4 +1,4 @@
-//! The engine's thread: requests join its batch and leave it with their confidences.
+//! The engine thread: requests join its batch and leave it with their confidences.
 
 use super::answer::{Choice, Event, Reply, TokenInfo, Usage, uqac};
 use super::error::ApiError;
@@ -64,17 +64,17 @@ struct Active {
 
 struct Worker<'e, 's> {
     batch: Batch<'e>,
-    /// The measures of every response.
+    /// Options for assessing every response.
     common: &'s assess::Request<'s>,
     queue: &'s mut Receiver<Job>,
     shared: &'s Shared,
-    /// Choices waiting for a place in the batch, by job and index.
+    /// Choices waiting for a slot in the batch, by job and index.
     waiting: VecDeque<(Rc<Running>, usize)>,
     active: HashMap<Ticket, Active>,
 }
 
 impl Worker<'_, '_> {
-    /// Runs until the queue is closed and all is done. Errors are the engine's.
+    /// Runs until the queue is closed and all work is done. Errors are the engine's.
     fn work(&mut self) -> Result<(), ApiError> {
         let max_batch = self.shared.settings.max_batch.max(1);
         loop {
@@ -98,7 +98,7 @@ impl Worker<'_, '_> {
                 None => ControlFlow::Break(()),
             };
             let ended = batch.next_or_pause(&mut on_token, &mut || has_room && !queue.is_empty())?;
-            // before the answer is sent, so that its client reads the new count
+            // before the answer is sent, so that its client sees the new count
             shared.metrics.running.store(batch.unfinished(), Relaxed);
             if let Some(ticket) = ended {
                 self.end(ticket);
@@ -159,7 +159,7 @@ impl Worker<'_, '_> {
         Ok(EncodedPrompt { tokens, text, before })
     }
 
-    /// Lets a job's choices wait for the batch.
+    /// Queues a job's choices for the batch.
     fn enqueue(&mut self, generate: Generate, prompts: Vec<EncodedPrompt>, reply: Reply) {
         let traced = generate.uqac.is_some() || generate.logprobs.is_some_and(|top| top > 0);
         let request = self.batch.engine().request(&GenerateOptions {
@@ -193,8 +193,8 @@ impl Worker<'_, '_> {
         })
     }
 
-    /// Prefills a choice's prompt, and finishes the choice if there is nothing to generate. `pass`: the prompt's own pass, if
-    /// it is echoed with logprobs.
+    /// Prefills a choice's prompt, and finishes the choice if there is nothing to generate. `pass`: the prompt's own
+    /// pass, if the prompt is echoed with logprobs.
     fn prefill(&mut self, job: &Rc<Running>, index: usize, pass: &mut Option<Ticket>) -> Result<(), ApiError> {
         let Running { generate, request, .. } = &**job;
         let (prompt, batch) = (job.prompt(index), &mut self.batch);
@@ -225,7 +225,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Takes an ended response out of the batch and sends it with its confidence.
+    /// Removes an ended response from the batch and sends it with its confidence.
     fn end(&mut self, ticket: Ticket) {
         let generation = self.batch.generation(ticket).map(|g| (g.tokens.len() - g.prompt_len, g.finish));
         if let (Some(active), Some((tokens, finish))) = (self.active.remove(&ticket), generation) {
@@ -302,7 +302,7 @@ impl Running {
         &self.prompts[choice / self.generate.n]
     }
 
-    /// Whether the client disconnected or got an error.
+    /// Whether the client disconnected or received an error.
     fn is_cancelled(&self) -> bool {
         self.failed.get() || self.reply.events.is_closed()
     }

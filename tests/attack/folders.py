@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Attacks model folders: seeded mutations of a tiny one, each run through the program.
+"""Attacks model folders: seeded mutations of a tiny one, each passed to the program.
 
     python3 tests/attack/folders.py [--uqac target/release/uqac] [--n 1000] [--seed 1] [--keep FOLDER]
 
-A folder's config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja or the header
-of its weights is changed in one place or in several, and `uqac ask` answers with it, under limits of its time on the CPU
-and of its address space. Prints a table of what came of it: an answer, a typed error, or what must not be: a panic, an
-overflow of the stack, a hang, an abort. Exits with 1 if one of these came. The same seed makes the same folders.
+A folder's config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja or the header of its
+weights is changed in one place or several, and `uqac ask` answers with it, with CPU time and address space limited. Prints a table
+of the outcomes: an answer, a typed error, or a failure: a panic, a stack overflow, a hang, an abort. Exits with 1 on any failure.
+The same seed produces the same folders.
 """
 
 import argparse
@@ -49,14 +49,14 @@ def tensors(config):
 
 
 def alphabet():
-    """The characters of byte-level BPE, by byte."""
+    """The characters of byte-level BPE, indexed by byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = iter(range(0x100, 0x200))
     return [chr(b) if b in printable else chr(next(other)) for b in range(256)]
 
 
 def base_folder():
-    """The folder that is changed: name and content of each file; the weights as header and data."""
+    """The folder to mutate: name and content of each file; the weights as header and data."""
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
         "vocab_size": 300, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 2,
@@ -163,7 +163,7 @@ def places(value, path=()):
 
 
 def change_json(tree, rng, extra):
-    """One change somewhere in a JSON tree."""
+    """One change at a random place in a JSON tree."""
     tree = json.loads(json.dumps(tree))
     path = rng.choice(list(places(tree))[1:] or [()])
     if not path:
@@ -243,7 +243,7 @@ def change_template(text, rng):
 
 
 def change_bytes(data, rng):
-    """Bytes flipped, cut, doubled or inserted."""
+    """Flips, cuts, duplicates or inserts bytes."""
     data = bytearray(data)
     for _ in range(rng.choice([1, 2, 8])):
         at = rng.randrange(len(data) + 1)
@@ -260,13 +260,13 @@ def change_bytes(data, rng):
 
 
 def make_folder(base, seed):
-    """The files of one folder, and the one that was changed."""
+    """The files of one folder, and the name of the changed one."""
     rng = random.Random(seed)
     name = rng.choice(["config.json", "config.json", "generation_config.json", "tokenizer.json", "tokenizer.json",
                        "tokenizer_config.json", "chat_template.jinja", "chat_template.jinja", "model.safetensors"])
     files = {}
     for file, content in base.items():
-        raw = rng.random() < 0.15  # changes of bytes, whatever the file
+        raw = rng.random() < 0.15  # byte-level changes, in any file
         if file == "model.safetensors":
             header, data = content
             text = json.dumps(change_json(header, rng, [["F64", "I8", "BF16", "F8_E4M3"][rng.randrange(4)]])
@@ -297,7 +297,7 @@ def make_folder(base, seed):
 
 
 def attack(options, base, seed):
-    """The outcome, the file that was changed, and what was said."""
+    """The outcome, the changed file, and the program's output."""
     files, name = make_folder(base, seed)
     folder = pathlib.Path(tempfile.mkdtemp(dir=options.scratch))
     for file, data in files.items():
@@ -311,7 +311,7 @@ def attack(options, base, seed):
     command = [options.uqac, "ask", "--model", str(folder), "--device", "cpu", "--threads", "1", "--max-tokens", "4",
                "--json", "hello there, 12  é?"]
     try:
-        # a machine with other work may give a program that needs a second much less of one
+        # on a busy machine, a program that needs one second of CPU time may get much less than that
         run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, preexec_fn=limits,
                              timeout=options.wall)
         said = run.stderr.decode(errors="replace")
@@ -347,7 +347,7 @@ def main():
     arguments.add_argument("--memory", type=int, default=2048, help="address space, MiB")
     arguments.add_argument("--keep", type=pathlib.Path, help="where folders with what must not be are kept")
     options = arguments.parse_args()
-    sys.setrecursionlimit(50_000)  # for json, of what is nested on purpose
+    sys.setrecursionlimit(50_000)  # for json, with deliberately deep nesting
     base = base_folder()
     table, failures = {}, []
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Attacks `uqac score` and `uqac eval` with the model that is inside the program, and counts what comes of it.
+"""Attacks `uqac score` and `uqac eval` with the built-in model, and counts the outcomes.
 
     tests/attack/lines.py [--uqac target/release/uqac] [--lines 2000] [--kills 200] [--seed 1]
 
-* lines:  input lines of `score` that were changed at random: bytes, JSON values, sizes. Each must give one record, with an
-          error or without, and the good lines around it the records that they always have.
-* files:  whole input files that were changed: cut, repeated, packed, packed and cut, not text at all.
-* kills:  `score --resume` and `eval`, killed at random moments until they are done. Nothing may be lost, repeated or changed.
+* lines:  input lines of `score` that are mutated at random: bytes, JSON values, sizes. Each must produce one record, with
+          or without an error, and the good lines around it must produce their usual records.
+* files:  whole input files, mutated: cut, repeated, packed, packed and cut, not text at all.
+* kills:  `score --resume` and `eval`, killed at random moments until they finish. Nothing may be lost, repeated or changed.
 
-A line that takes two seconds more than the program's start, a run that needs more than 2 GiB of addresses, ends by a signal or a
-panic, or writes other records than it should, is a failure: it is printed, its input is kept, and the exit code is 1.
+A line that takes two seconds longer than the program's startup, or a run that needs more than 2 GiB of address space, ends with a
+signal or a panic, or writes unexpected records, is a failure: it is printed, its input is kept, and the exit code is 1.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 
 HANG_SECONDS = 2.0
-MEMORY_BYTES = 2 << 30  # of addresses: each thread reserves some that it does not use
+MEMORY_BYTES = 2 << 30  # of address space: each thread reserves some that it does not use
 BATCH = 25  # changed lines in one run
 
 QUESTIONS = [
@@ -41,7 +41,7 @@ QUESTIONS = [
 
 
 def good_lines():
-    """Lines of every form, with distinct ids."""
+    """Lines in every form, with distinct ids."""
     lines = []
     for i, (prompt, response) in enumerate(QUESTIONS):
         lines.append({"id": f"p{i}", "prompt": prompt, "response": response})
@@ -52,7 +52,7 @@ def good_lines():
 
 
 class Mutator:
-    """Changes a line, by its own random numbers."""
+    """Mutates a line, using its own random numbers."""
 
     VALUES = [
         None, True, -1, 0, 1, 2**31, 2**32, 2**63, 2**64, 1e308, -1e-308, 0.5, "", "\u0000", "\u202e\u001b[31m", "é" * 50, "🙂",
@@ -150,7 +150,7 @@ class Attack:
         self.environment = {"UQAC_CACHE": str(self.folder / "cache"), "PATH": os.environ["PATH"]}
 
     def run(self, arguments, timeout, stdin=None):
-        """Exit code (negative: a signal; None: a hang), what it said, and its seconds on the CPU, which `timeout` bounds."""
+        """Exit code (negative: a signal; None: a hang), stderr, and CPU seconds, which `timeout` limits."""
 
         def limit():
             resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(timeout), math.ceil(timeout)))
@@ -175,7 +175,7 @@ class Attack:
         return self.run([*arguments, "--output", output, *more], timeout)
 
     def count(self, kind, code, said):
-        """Counts an outcome; whether it is a good one."""
+        """Counts an outcome; returns whether it is acceptable."""
         row = self.table[kind]
         row["runs"] += 1
         if code is None:
@@ -201,7 +201,7 @@ class Attack:
         print(f"FAILURE {self.failures[-1]}", flush=True)
 
     def prepare(self):
-        """The records of the good lines, and how long a run of them takes."""
+        """Records the results of the good lines, and the time of a run over them."""
         self.good = good_lines()
         (self.folder / "good.jsonl").write_text("\n".join(self.good) + "\n")
         code, said, _ = self.score("good.jsonl", "good.out", 60)
@@ -216,11 +216,11 @@ class Attack:
             batch = [mutator.line(self.rng.choice(self.good)) for _ in range(min(BATCH, count))]
             count -= len(batch)
             if not self.lines_of(batch):
-                for line in batch:  # which one it was
+                for line in batch:  # find out which one
                     self.lines_of([line], single=True)
 
     def lines_of(self, batch, single=False):
-        """Scores changed lines with good ones before and after each; whether all was well."""
+        """Scores mutated lines with good ones before and after them; returns whether all was well."""
         blank = sum(1 for line in batch if not line.strip(b" \t\n\r\f"))
         content = b"\n".join([self.good[0].encode(), *batch, self.good[1].encode()]) + b"\n"
         (self.folder / "in.jsonl").write_bytes(content)
@@ -296,7 +296,7 @@ class Attack:
                 how = self.rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
                 child.send_signal(how)
                 code = child.wait()
-                ended = code >= 0  # it was faster
+                ended = code >= 0  # it finished first
                 self.table["kills"]["runs"] += 1
                 if not ended:
                     done, kills = done + 1, kills + 1

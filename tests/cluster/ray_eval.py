@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""examples/ray_eval.py with two Ray workers on this machine: the merged report must be byte for byte that of a run without shards,
-except for times.
+"""examples/ray_eval.py with two Ray workers on this machine: the merged report must be byte-identical to that of a run without
+shards, except for timings.
 
     pip install ray
     tests/cluster/ray_eval.py [--uqac target/release/uqac]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The array job of EVALUATION.md under a real Slurm, on this machine: Debian's slurm-wlm and munge are started from a folder of
-their own, and stopped again. One task of the job is killed and requeued while it works; the merged report must be that of a run
-without shards, byte for byte, but for what the clock says.
+"""The array job of EVALUATION.md under a real Slurm on this machine: Debian's slurm-wlm and munge are started from a separate
+folder, and stopped again. One task of the job is killed and requeued while it works; the merged report must be byte-identical to
+that of a run without shards, except for timings.
 
     apt-get install slurm-wlm munge
     tests/cluster/slurm.py [--uqac target/release/uqac]
 
-It must be root's, as Slurm's daemons are where they run jobs of others.
+Must run as root, like Slurm's daemons when they run other users' jobs.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def wait_for(what, is_so, seconds=120, failed=lambda: ""):
 
 @contextlib.contextmanager
 def slurm(folder):
-    """Slurm's daemons, as processes of this one."""
+    """Slurm's daemons, as child processes."""
     host = socket.gethostname().split(".")[0]
     (folder / "state").mkdir()
     (folder / "spool").mkdir()
@@ -130,7 +130,7 @@ def lines(run):
 
 
 def start_job(environment, folder, script, run, items):
-    """Submits a job, and kills and requeues a task of it once it works: (the job's number, the task)."""
+    """Submits a job, then kills and requeues one of its tasks once it is working; returns (job number, task)."""
     output = folder / f"{run.name}.out"
     output.mkdir()
     command = ["sbatch", "--parsable", f"--output={output}/%a", "--open-mode=append"]
@@ -143,7 +143,7 @@ def start_job(environment, folder, script, run, items):
 
 
 def finish_job(environment, number):
-    """Waits for a job's end; every task must have completed, one of them at its second start."""
+    """Waits for a job's end; every task must have completed, one of them on its second start."""
     left = lambda: subprocess.run(["squeue", "-h", "-r", "-j", number], env=environment, capture_output=True, text=True).stdout
     wait_for("the job ends", lambda: not left(), 900, left)
     shown = subprocess.run(["scontrol", "show", "job", number], env=environment, capture_output=True, text=True).stdout
@@ -153,7 +153,7 @@ def finish_job(environment, number):
 
 
 def reports(uqac, run, manifest):
-    """What `uqac report` says of a run, with the manifest given and without what the clock says."""
+    """The output of `uqac report` for a run, with the given manifest and without timings."""
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place, "run")
         copy.mkdir()

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compiles kernels/*.cu for the host and builds on them.
+"""Compiles kernels/*.cu for the host, and builds libraries and tests from them.
 
-  build.py [options] lib              libcuda.so.1 with all kernels, and a libnvrtc.so that goes with it;
+  build.py [options] lib              libcuda.so.1 with all kernels, and a matching libnvrtc.so;
                                       prints their folder (for LD_LIBRARY_PATH)
   build.py [options] tests [NAME..]   tests/cuda_kernels/NAME.cpp (default: all), built and run
-  build.py [options] lab [NAME..]     kernels/lab/NAME.cpp (default: all): the same for the lab's checks
+  build.py [options] lab [NAME..]     kernels/lab/NAME.cpp (default: all): likewise, the lab's checks
   build.py [options] selftest         the shim's and the driver's own tests
 
-A test that includes .cu files exports their kernels itself and is linked with the shim alone; any other is linked with
-all kernels and finds them with ch_find. Both find shim.h and the kernels' files by their bare names. Objects are kept by
-the hash of their preprocessed source: nothing is compiled twice. Programs run side by side, one a core.
+A test that includes .cu files exports their kernels itself and is linked with the shim only; any other is linked with all
+kernels and finds them through ch_find. Both include shim.h and the kernel files by their bare names. Objects are cached by the
+hash of their preprocessed source: nothing is compiled twice. Programs run in parallel, one per core.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# -march=native: fused multiply-adds, which nvcc makes too, and fast f16 conversions.
+# -march=native: fused multiply-adds, which nvcc emits too, and fast f16 conversions.
 # -fno-strict-aliasing: kernels read floats as 16-byte words. -fno-extern-tls-init: dyn_smem has no initialiser.
 FLAGS = """-std=c++17 -g1 -march=native -fno-strict-aliasing -fno-extern-tls-init -fPIC -pthread -fvisibility=hidden
            -Wall -Wno-unknown-pragmas""".split()
-# Kernels and tests: -O2 compiles twice as long and runs no quicker, because the time goes into switching fibers.
+# Kernels and tests: -O2 takes twice as long to compile and runs no faster, because the time goes into switching fibers.
 PLAIN = ["-O1"]
-# The shim's and the driver's own files, which do that.
+# The shim's and the driver's own files, which do the switching.
 PLAIN_SHIM = ["-O2"]
 SANITIZED = "-O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined".split()
 
@@ -41,7 +41,7 @@ class BuildError(Exception):
 
 
 def run(command, **options):
-    """A command's standard output; its messages go through to ours."""
+    """A command's standard output; its stderr passes through to ours."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, **options)
     if done.returncode != 0:
         raise BuildError(f"failed: {' '.join(str(word) for word in command)}")
@@ -49,14 +49,14 @@ def run(command, **options):
 
 
 def compiler_id(cxx):
-    """What makes its output differ from another machine's: its version and what `native` means."""
+    """What distinguishes its output from another machine's: its version and the meaning of `native`."""
     native = [cxx, "-march=native", "-Q", "--help=target"]
     target = subprocess.run(native, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return run([cxx, "--version"]).splitlines()[0] + target.stdout
 
 
 def exports_kernels(test_object):
-    """Whether a test includes its kernels, so that it needs none linked to it."""
+    """Whether a test includes its kernels, and so needs none linked to it."""
     return b"cuda_host_kernel_" in run(["nm", test_object])
 
 
@@ -79,28 +79,28 @@ class Builder:
         self.jobs = options.jobs or os.cpu_count()
 
     def each(self, function, items):
-        """function of every item, several at a time, in the items' order."""
+        """Applies function to every item, several at a time; results are in the items' order."""
         with ThreadPoolExecutor(self.jobs) as pool:
             return list(pool.map(function, items))
 
     # ---- objects ----
 
     def object(self, source, includes=(), flags=None):
-        """A source file's object; compiled only if no object of the same preprocessed text is there."""
+        """A source file's object; compiled only if there is no object for the same preprocessed text."""
         flags = flags or self.flags
         words = [self.cxx, *flags, *(word for folder in [HERE, *includes] for word in ("-I", folder))]
         text = run([*words, "-E", "-x", "c++", source])
         key = hashlib.sha256(self.compiler + " ".join(flags).encode() + text).hexdigest()[:32]
         made = self.objects / f"{key}.o"
         if not made.exists():
-            # Two threads, or two processes, may make the same object: each writes a file of its own.
+            # Two threads, or two processes, may build the same object: each writes its own file.
             part = self.objects / f"{key}.{threading.get_native_id()}.part"
             run([*words, "-c", "-x", "c++", source, "-o", part])
             part.rename(made)
         return made
 
     def kernel_names(self, file):
-        """The kernels in a file, those that macros make included."""
+        """The kernels in a file, including those generated by macros."""
         text = run([self.cxx, "-std=c++17", "-I", HERE, "-I", self.kernels, "-E", "-P", "-DCUDA_HOST_LIST_KERNELS",
                     "-include", HERE / "shim.h", "-x", "c++", file]).decode()
         names = re.findall(r"CUDA_HOST_KERNEL_MARK\s+void\s+(\w+)\s*\(", text)
@@ -109,7 +109,7 @@ class Builder:
         return names
 
     def kernel_object(self, file):
-        """A kernel file with its exports, in a namespace of its own: helpers of one name in two files stay apart."""
+        """A kernel file with its exports, in its own namespace: helpers with the same name in two files stay apart."""
         lines = ['#include "shim.h"', f"namespace kernels_in_{file.stem} {{", "CUDA_HOST_DECLARE_DYN_SMEM;",
                  f'#include "{file}"', *(f"CUDA_HOST_EXPORT({name})" for name in self.kernel_names(file)), "}", ""]
         wrapper = self.work / f"{file.stem}.cpp"
@@ -144,7 +144,7 @@ class Builder:
                 return self.folder
             own = self.each(self.shim_object, [HERE / "shim" / "main.cpp", *sorted(HERE.glob("driver/*.cpp"))])
             part = self.folder / "libcuda.so.part"
-            # Its soname is the first that a loader asks for, so that a process that has loaded it gets it again.
+            # Its soname is what a loader asks for first, so that a process that has loaded it gets it again.
             run([self.cxx, *self.flags, "-shared", "-Wl,-soname,libcuda.so", "-o", part, *own, *self.kernel_objects()])
             part.rename(library)
             nvrtc = self.object(HERE / "nvrtc" / "libnvrtc.cpp")
@@ -176,7 +176,7 @@ class Builder:
         return self.each(lambda test: self.link(test[0], test[1], shim if test[2] else with_kernels), tests)
 
     def run_program(self, program, arguments=(), timeout=None, environment={}):
-        """Its exit status, and what it printed; it ends at the first finding of a sanitizer."""
+        """The exit status and output; the program ends at a sanitizer's first finding."""
         environment = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, **environment}
         command = [program, *arguments]
         try:
@@ -186,7 +186,7 @@ class Builder:
             return -1, ""
 
     def run_all(self, programs, arguments=()):
-        """Runs programs side by side and prints what each says, in their order."""
+        """Runs programs in parallel and prints each one's output, in order."""
         failed = []
         with ThreadPoolExecutor(self.jobs) as pool:
             runs = [(program, pool.submit(self.run_program, program, arguments)) for program in programs]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Leaves out one barrier of the kernels at a time and expects a test to fail each time.
+"""Removes one barrier from the kernels at a time and expects a test to fail each time.
 
-  mutate.py [options] [FILE..]      FILE: a name in kernels/ (attn_decode.cu, common.cuh); default: all that have barriers
+  mutate.py [options] [FILE..]      FILE: a name in kernels/ (attn_decode.cu, common.cuh); default: all with barriers
 
-A mutant is the kernels without one statement that orders memory accesses: __syncthreads, __syncwarp, a wait for
-asynchronous copies or products, an arrival at an mbarrier, or a wait for the kernels before. All mutants are one program a test: the copy of the kernels that is built has a switch at each of
-these statements, and UQAC_HOST_CUDA_LEAVE_OUT says which is off. On the whole kernels each test writes down the barriers
-that it meets. Of a mutant only the tests that meet its barrier are run (no other can notice), the shortest first, until
-one fails; a test may take several times what it takes on the whole kernels. As many mutants as there are cores run side
-by side, those whose tests take longest first. Prints what becomes of every mutant, and exits with 1 if one survived:
-then a test is missing, or the barrier is not needed.
+A mutant is the kernels without one statement that orders memory accesses: __syncthreads, __syncwarp, a wait for asynchronous copies
+or products, an arrival at an mbarrier, or a wait for the preceding kernels. All mutants share one program per test: the copy of the
+kernels that is built has a switch at each of these statements, and UQAC_HOST_CUDA_LEAVE_OUT names the one that is off. On the
+unmodified kernels each test records the barriers it reaches. For a mutant only the tests that reach its barrier are run (no other
+can notice), shortest first, until one fails; a test may take several times as long as on the unmodified kernels. Mutants run in
+parallel, one per core, those with the longest tests first. Prints the fate of every mutant, and exits with 1 if one survived: then
+a test is missing, or the barrier is not needed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Mutant:
 
 
 def with_switches(name, text, mutants):
-    """The text with a switch at each barrier outside comments; adds the mutants to the list."""
+    """The text with a switch at each barrier outside comments; appends the mutants to the list."""
     code = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
     made, end = [], 0
     for match in BARRIER.finditer(code):
@@ -60,7 +60,7 @@ class Mutation:
         self.factor = options.factor
         self.builder = build.Builder(SimpleNamespace(
             root=root, kernels=None, out=None, sanitize=options.sanitize, jobs=options.jobs))
-        objects = self.builder.objects  # shared with the other tests: only what has barriers is compiled again
+        objects = self.builder.objects  # shared with the other tests: only sources with barriers are recompiled
         out = root / "target" / "cuda_host" / "mutants"
         kernels = out / "kernels"
         shutil.rmtree(kernels, ignore_errors=True)
@@ -81,7 +81,7 @@ class Mutation:
         return file == header or any(self.reaches(inner, header) for inner in self.includes.get(file, []))
 
     def concerning(self, mutant):
-        """The tests that meet a mutant's barrier; the shortest first."""
+        """The tests that reach a mutant's barrier, shortest first."""
         tests = [test for test in self.seconds if mutant.number in self.met[test]]
         return sorted(tests, key=self.seconds.get)
 
@@ -91,7 +91,7 @@ class Mutation:
         return status != 0
 
     def killer(self, mutant):
-        """(the first test that fails, or None; seconds that it took)."""
+        """(the first test that fails, or None; the seconds it took)."""
         start = time.monotonic()
         for program in self.concerning(mutant):
             if self.fails(program, mutant, 10 + self.factor * self.seconds[program]):
@@ -99,7 +99,7 @@ class Mutation:
         return None, time.monotonic() - start
 
     def baseline(self):
-        """Builds and runs all tests with every barrier in place: the seconds that each takes, or the broken ones."""
+        """Builds and runs all tests with every barrier in place; returns the seconds that each takes, or the failing ones."""
         files = {mutant.file for mutant in self.wanted}
         names = [test.stem for test in sorted(self.builder.tests.glob("*.cpp"))]
         names = [name for name in names if any(self.reaches(f"{name}.cpp", file) for file in files)]

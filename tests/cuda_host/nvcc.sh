@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts nvcc (CUDA 13.0, from PyPI, about 100 MB to fetch) into a folder and prints the path of a working nvcc. No GPU,
-# no driver and no root needed; nothing is fetched twice.
+# Downloads nvcc (CUDA 13.0, from PyPI, about 100 MB) into a folder and prints the path of a working nvcc. Needs no
+# GPU, driver or root; nothing is fetched twice.
 #
 #   nvcc.sh [FOLDER]     default: $UQAC_NVCC_CACHE, else ~/.cache/uqac-nvcc
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts nvdisasm (CUDA 13, from PyPI, 6 MB to fetch) beside nvcc.sh's nvcc and prints its path. It disassembles
-# cubins without a GPU; kernels/lab/run.py counts with it.
+# Downloads nvdisasm (CUDA 13, from PyPI, 6 MB) next to nvcc.sh's nvcc and prints its path. It disassembles
+# cubins without a GPU; kernels/lab/run.py uses it for counting.
 #
 #   nvdisasm.sh [FOLDER]     as for nvcc.sh
 set -euo pipefail

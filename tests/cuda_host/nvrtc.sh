@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts the real libnvrtc (CUDA 13.0, from PyPI, 90 MB to fetch) beside nvcc.sh's nvcc, whose headers it takes, and prints
-# the toolkit's folder: lib/libnvrtc.so.13, include/cuda_bf16.h. NVRTC needs no GPU and no driver.
+# Downloads the real libnvrtc (CUDA 13.0, from PyPI, 90 MB) next to nvcc.sh's nvcc, whose headers it uses, and prints the
+# toolkit's folder: lib/libnvrtc.so.13, include/cuda_bf16.h. NVRTC needs no GPU and no driver.
 #
 #   nvrtc.sh [FOLDER]     as for nvcc.sh
 set -euo pipefail

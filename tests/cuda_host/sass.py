@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""What nvcc makes of the kernels that decide the time, against a committed budget.
+"""Checks nvcc's machine code for the performance-critical kernels against a committed budget.
 
   sass.py [--update] [--arch ARCH,..] [--show]
 
-For each kernel and architecture: registers, spilled bytes, the warps that a multiprocessor holds (from registers and shared
-memory), and the instructions of the hot loop for each unit of work: KiB of weights or of cache that it fetches, or tensor
-core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once (but see INNER_ROUNDS), and paths
-that most passes skip count in full.
+For each kernel and architecture: registers, spilled bytes, the warps that fit on a multiprocessor (by registers and shared memory),
+and the instructions of the hot loop per unit of work: KiB of weights or of cache that it fetches, or tensor core instructions. All
+are counted in the machine code; none is measured. A loop inside the hot loop counts once (but see INNER_ROUNDS), and paths that
+most passes skip count in full.
 
-Kernels that start before those before them have ended (STARTS_EARLY) must wait before they touch what is theirs: checked
-in the same machine code.
+Kernels that start before the preceding ones have ended (STARTS_EARLY) must wait before they access those kernels' data: checked in
+the same machine code.
 
-Exit code 1 if a kernel needs more than sass_budget.tsv allows, is not in it, or waits too late; --update writes what there is now. The last
+Exit code 1 if a kernel exceeds sass_budget.tsv, is missing from it, or waits too late; --update writes the current values. The last
 column is the hardware counter (ncu) that would falsify the row. --show prints the loops' instructions by kind.
 
-Needs nvcc and nvdisasm, which nvcc.sh and nvdisasm.sh fetch; no GPU. Cubins are kept in target/sass by the hash of the
-sources.
+Needs nvcc and nvdisasm, which nvcc.sh and nvdisasm.sh fetch; no GPU. Cubins are cached in target/sass by the hash of the sources.
 """
 
 import argparse
@@ -33,19 +32,19 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUDGET = HERE / "sass_budget.tsv"
 
-# Per multiprocessor: (registers, bytes of shared memory, warps); a block needs 1 KiB of shared memory beside its own.
+# Per multiprocessor: (registers, bytes of shared memory, warps); a block needs 1 KiB of shared memory in addition to its own.
 MULTIPROCESSORS = {"sm_80": (65536, 164 << 10, 64), "sm_90a": (65536, 228 << 10, 64)}
-REGISTER_UNIT = 256  # registers are given to a warp in units of this
-CP_ASYNC_BYTES = 32 * 16  # of one LDGSTS.128 by a warp
-SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
+REGISTER_UNIT = 256  # registers are allocated to a warp in units of this
+CP_ASYNC_BYTES = 32 * 16  # for one LDGSTS.128 by a warp
+SLACK = 0.01  # in instructions per unit, for values printed with one decimal
 
-# Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line; gemm.cu: the halves of a
+# Loops inside the hot loop that run this many times per iteration of it (gemv.cu: the steps of a line; gemm.cu: the halves of a
 # slice); others count once.
 INNER_ROUNDS = {f"gemv{part}_{kernel}": rounds for part in ("", "_qkv", "_gated")
                 for kernel, rounds in (("f16_r64", 2), ("q8_r64", 4), ("q8_r16", 4))}
 INNER_ROUNDS |= {f"gemm{part}_m{rows}": 2 for part in ("", "_gated") for rows in (64, 128)}
 
-# Units of work, and the counter that says how many instructions a unit takes on hardware.
+# Units of work, and the hardware counter for the instructions per unit.
 WEIGHTS, CACHE, HMMA, HGMMA = "KiB of weights", "KiB of cache", "HMMA", "HGMMA"
 COUNTERS = {
     WEIGHTS: "smsp__inst_executed.sum / (dram__bytes_read.sum / 1024)",
@@ -64,15 +63,16 @@ KERNELS = {
     "attn_prefill_hopper": (128, HGMMA, ["attn_prefill_hopper_kf32_vf16_d64_t2", "attn_prefill_hopper_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }
-# Kernels with other blocks than the rest of their file: threads.
+# Kernels whose block size differs from the rest of their file: threads.
 THREADS = {"gemv_wide_m128": 256, "gemv_wide_gated_m128": 256}
-# Files with code for one of the architectures alone.
+# Files with code for only one of the architectures.
 ONLY = {"gemv_ring": "sm_90a", "gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
-# The architecture of kernels that start early, and what touches the device's memory.
+# The architecture of kernels that start early, and the instructions that access device memory.
 EARLY_ARCH = "sm_90a"
 GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UBLKCP", "UTMALDG", "CALL"}
-# What the kernels of a file may do before they wait, as nothing writes it while they run: products copy weights, the norm loads
-# its own; attention reads its rows, their sequences and all positions that no row of the step has brought (PRECOND of attn_decode.cu).
+# What the kernels in a file may do before they wait, because nothing writes that data while they run: products copy weights, the norm
+# loads its own; attention reads its rows, their sequences and all positions not contributed by a row of the step (PRECOND of
+# attn_decode.cu).
 BEFORE_THE_WAIT = {"gemv": {"LDGSTS"}, "gemv_ring": {"UBLKCP"}, "gemv_wide": {"LDGSTS"}, "norm": {"LDG"}, "attn_decode": {"LDG", "LDGSTS"}}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
@@ -84,7 +84,7 @@ def tool(script):
 
 
 def cubin(source, arch, nvcc, folder):
-    """The machine code of a kernel file and what ptxas says of it; made again only when a source has changed."""
+    """The machine code of a kernel file and ptxas' report on it; rebuilt only when a source has changed."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(f"{nvcc} {arch}".encode())
     for file in sorted({*ROOT.glob("kernels/*.cu*"), *source.parent.glob("*.cu*")}):
@@ -126,16 +126,16 @@ def instructions(nvdisasm, image):
 
 
 def hot_loop(code):
-    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions. A loop that
-    writes results is around such a one."""
+    """The instructions of the innermost loop with the most tensor core instructions and, if possible, copies. A loop that writes
+    results encloses such a loop."""
     bodies = loops_of(code)
     bodies = [body for body in bodies if hmma(body) and not any(kind(text) == "STG" for text in body)] or bodies
     return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
 
 
 def loops_of(code):
-    """The instructions of every loop. What is put after the kernel's end and jumps back from there (paths of a diverged
-    __syncwarp) is no loop."""
+    """The instructions of every loop. Code placed after the kernel's end that jumps back from there (paths of a diverged
+    __syncwarp) is not a loop."""
     labels = {name: at for at, (kind, name) in enumerate(code) if kind == "label"}
     bodies = []
     for at, (kind, text) in enumerate(code):
@@ -147,7 +147,7 @@ def loops_of(code):
 
 
 def inner_loop(code, outer):
-    """The loop with the tensor core instructions of the loop `outer`, inside it; empty if there is none."""
+    """The loop inside `outer` that contains its tensor core instructions; empty if there is none."""
     bodies = [body for body in loops_of(code) if hmma(body) == hmma(outer) and len(body) < len(outer)]
     return min(bodies, key=len, default=[])
 
@@ -157,12 +157,12 @@ def hmma(body):
 
 
 def copies(body):
-    """Copies of 16 bytes a lane. ptxas puts some that never run (@!PT) before a group of copies: they are no copies."""
+    """Copies of 16 bytes per lane. ptxas inserts some that never run (@!PT) before a group of copies; these do not count."""
     return sum(re.match(r"(@!?U?P\d\s+)?LDGSTS", text) is not None for text in body)
 
 
 def exported(image, suffix):
-    """{kernel: number}: the values of the variables NAME_suffix, from the ELF."""
+    """{kernel: value}: the values of the variables NAME_suffix, from the ELF."""
     data = image.read_bytes()
     at, size, count = struct.unpack_from("<Q", data, 0x28)[0], *struct.unpack_from("<HH", data, 0x3A)
     # (name, type, flags, address, offset, size, link, info, alignment, entry size)
@@ -182,7 +182,7 @@ def exported(image, suffix):
 
 
 def warps(arch, threads, registers, shared):
-    """Warps that a multiprocessor holds of blocks with this many bytes of shared memory."""
+    """Warps that fit on a multiprocessor, in blocks with this many bytes of shared memory."""
     all_registers, all_shared, max_warps = MULTIPROCESSORS[arch]
     a_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
     a_block = threads // 32
@@ -211,8 +211,8 @@ def count(file, arch, nvcc, nvdisasm):
 
 
 def early_defects(file, nvcc, nvdisasm):
-    """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words, but for what
-    BEFORE_THE_WAIT allows."""
+    """The memory accesses that kernels that start early (STARTS_EARLY) make before waiting for the preceding ones, in words, except
+    those that BEFORE_THE_WAIT allows."""
     image, _ = cubin(file, EARLY_ARCH, nvcc, target() / "sass")
     defects = []
     for name, code in instructions(nvdisasm, image).items():
@@ -232,14 +232,14 @@ def kind(text):
 
 
 def budget():
-    """As count's rows."""
+    """In the format of count's rows."""
     lines = [line.split("\t") for line in BUDGET.read_text().splitlines()[1:]] if BUDGET.exists() else []
     return {(name, arch): [int(registers), int(spilled), int(fit), float(each), unit]
             for name, arch, registers, spilled, fit, each, unit, _ in lines}
 
 
 def over(now, allowed):
-    """What exceeds the budget, in words."""
+    """The budget violations, in words."""
     found = [f"{what} {n}, budget {most}" for what, n, most in zip(("registers", "spilled bytes"), now, allowed) if n > most]
     if now[2] < allowed[2]:
         found.append(f"{now[2]} warps a multiprocessor, budget {allowed[2]}")

@@ -28,12 +28,12 @@ EXPORT_PLAIN(d512)
 struct Case {
   Type k, v;
   int head_dim, kv_heads, group;
-  std::vector<int> lengths;  // one row each; 0: a row not in use
+  std::vector<int> lengths;  // one row each; 0: an unused row
   int window = 0;
   float softcap = 0, sink = 0;
   int splits = 4;
   bool plain = false;
-  float spread = 1, query = 1;  // sizes of keys and queries
+  float spread = 1, query = 1;  // scales of keys and queries
 };
 
 static std::string describe(const Case& c) {
@@ -45,7 +45,7 @@ static std::string describe(const Case& c) {
   return s;
 }
 
-/// As the kernel's file exports it.
+/// As exported by the kernel's file.
 static unsigned shared_bytes(const std::string& kernel) {
   const unsigned* bytes = ch_find_constant((kernel + "_shared_bytes").c_str());
   return bytes ? *bytes : 0;
@@ -56,7 +56,7 @@ struct Results {
   std::vector<HeadState> states;
 };
 
-/// One run of the kernel over everything in `c`, whose caches and queries come from the row's length.
+/// One run of the kernel over everything in `c`, with caches and queries determined by the row's length.
 struct Run {
   explicit Run(const Case& c) : c(c), shape{2, 1, c.kv_heads * c.group, c.kv_heads, c.head_dim, c.window, c.softcap} {
     std::vector<RowState> states;
@@ -64,7 +64,7 @@ struct Run {
       const int length = c.lengths[i];
       caches.push_back(std::make_unique<Cache>(shape, c.k, c.v, std::max(length, 1), 100 + length, c.spread));
       views.push_back(caches.back()->view(0));
-      // the slots in reverse, so that row and slot differ
+      // slots in reverse order, so that row and slot differ
       states.push_back({(int)(c.lengths.size() - 1 - i), length - 1, 0, 0});
       std::mt19937 random(7 + length);
       std::normal_distribution<float> normal;
@@ -76,7 +76,7 @@ struct Run {
     rows = states;
   }
 
-  /// Makes every head's score of position 0 about `sink`: a constant channel in queries and in that key.
+  /// Sets every head's score of position 0 to about `sink`: a constant channel in queries and in that key.
   void sink(size_t row) {
     const size_t start = row * shape.heads * c.head_dim;
     for (int h = 0; h < shape.heads; ++h) queries[start + h * c.head_dim] = 2;
@@ -86,7 +86,7 @@ struct Run {
     }
   }
 
-  /// `early`: begun before the kernel that brings the queries and, to the cache of row 0, the positions of all rows.
+  /// `early`: started before the kernel that writes the queries and, into the cache of row 0, the positions of all rows.
   Results go(bool early = false) const {
     const int n = (int)c.lengths.size();
     const Device<float> q(queries), partial((size_t)n * shape.heads * c.splits * c.head_dim);
@@ -130,10 +130,9 @@ struct Run {
   std::vector<float> queries;
 };
 
-/// What sums inside tensor cores may lose where they cut off, u = 2^-24. A block of 8 (A100) or 16 products loses at most
-/// 11 u of the sizes of what it sums, see test_long; 32 dimensions or positions are two products of up to two pairs of
-/// terms (bf16), two blocks each: 88 u. So a score moves by at most e = 88 u sum |q k|, an output by (e^{2e} - 1 + 88 u)
-/// max |v|, an entropy by 2 e (1 + ln n).
+/// Maximum loss of sums inside tensor cores through truncation, u = 2^-24. A block of 8 (A100) or 16 products loses at most 11 u of the
+/// magnitudes of its summands, see test_long; 32 dimensions or positions are two products of up to two pairs of terms (bf16), two blocks
+/// each: 88 u. So a score moves by at most e = 88 u sum |q k|, an output by (e^{2e} - 1 + 88 u) max |v|, an entropy by 2 e (1 + ln n).
 struct Cut {
   double score = 0, out = 0, entropy = 0;
   void add(const Run& run, size_t row, int head) {
@@ -207,7 +206,7 @@ static bool equal(const Results& a, const Results& b) {
          !memcmp(a.states.data(), b.states.data(), a.states.size() * sizeof(HeadState));
 }
 
-/// Against float64 under a fair schedule, and the same bits under adversaries.
+/// Compared with float64 under a fair schedule, and bit-identical under adversaries.
 static void test(const Case& c, int adversaries = 3) {
   const Run run(c);
   ch_configure(1, 0);
@@ -222,10 +221,10 @@ static void test(const Case& c, int adversaries = 3) {
 
 /// Sums that lose something in every step, always to the same side.
 ///
-/// Bound: as in attn_prefill.cpp. On tensor cores a chain has two products of two terms each, two blocks each on an A100
-/// (bf16 takes twice as many): at most 11 u a block; one float32 addition in 32 positions; `splits` more of the merge, with
-/// its factors, and 12 u of weights, terms, quotient and product with Z. Without tensor cores a thread's part of a tile is a chain of its own, of
-/// fewer additions than there are positions in a split.
+/// Bound: as in attn_prefill.cpp. On tensor cores a chain has two products of two terms each, two blocks each on an A100 (bf16 takes twice
+/// as many): at most 11 u per block; one float32 addition per 32 positions; `splits` more for the merge, with its factors, and 12 u for
+/// weights, terms, quotient and product with Z. Without tensor cores a thread's part of a tile is a separate chain, with fewer additions
+/// than there are positions in a split.
 static void test_long(Type k, Type v, int positions, int splits) {
   Case c = {k, v, 64, 1, 1, {positions}};
   c.splits = splits, c.query = 0;
@@ -239,7 +238,7 @@ static void test_long(Type k, Type v, int positions, int splits) {
   check(error <= bound, "long: error " + std::to_string(error / bound) + " of its bound: " + describe(c));
 }
 
-/// A row's bits are the same in any company.
+/// A row's bits do not depend on the rest of its batch.
 static void test_batch(Case c) {
   const Run together(c);
   const Results all = together.go();
@@ -254,8 +253,8 @@ static void test_batch(Case c) {
   }
 }
 
-/// A launch that starts before its queries are there, nor the positions that its rows have brought to one sequence's cache:
-/// its last block has the last of them, in the first or in the second tile of its share.
+/// A launch that starts before its queries are written, and before the positions that its rows add to one sequence's cache: its last block
+/// has the last of these, in the first or in the second tile of its share.
 static void test_early(Type k, Type v, int head_dim, int length, int splits) {
   Run run({k, v, head_dim, 1, 4, {length, length - 1, length - 2}});
   run.c.splits = splits;
@@ -279,7 +278,7 @@ int main(int argc, char** argv) {
       if (k == v && k != F32 && d >= 64) test({k, v, d, 2, 5, {130, 0, 11, 300}, 0, 0, 0, 3, true}, 1);
     }
     test({k, v, 64, 2, 4, lengths}, 2);
-    test({k, v, 128, 1, 9, {70, 3}}, 1);  // more than one part a group
+    test({k, v, 128, 1, 9, {70, 3}}, 1);  // more than one part per group
     test({k, v, 64, 1, 17, {70, 3}}, 1);
     for (int window : {1, 2, 5, 64, 100, 512}) test({k, v, 64, 1, 4, lengths, window}, 1);
     for (float cap : {5.f, 50.f}) test({k, v, 64, 1, 4, lengths, 0, cap, 0, 4, false, 8}, 1);

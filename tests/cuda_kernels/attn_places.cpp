@@ -1,4 +1,4 @@
-// attn_places and attn_sum against the softmax in float64, from states that are rounded from it.
+// attn_places and attn_sum compared with the softmax in float64, from states rounded from it.
 #include "attn_support.h"
 
 #include "attn_places.cu"
@@ -24,7 +24,7 @@ static std::string describe(const Case& c) {
          std::to_string(c.first_traced + 1);
 }
 
-/// The softmax weights of a row's head, in precision F, by definition.
+/// The softmax weights of one head of a row, in precision F, by definition.
 template <class F>
 static std::vector<F> exact_weights(const Cache& cache, const Shape& s, int head, int row, const float* query, F& max,
                                     F& z) {
@@ -43,7 +43,7 @@ static std::vector<F> exact_weights(const Cache& cache, const Shape& s, int head
   return e;
 }
 
-/// Those of the row's own position, the one before, the first, and the prompt.
+/// The weights of the row's own position, the one before, the first, and the prompt.
 template <class F>
 static std::vector<F> exact_places(const std::vector<F>& alpha, int prompt) {
   const int row = (int)alpha.size() - 1;
@@ -83,7 +83,7 @@ static void test(const Case& c, int adversaries) {
     }
   }
   row_states.push_back({1, -1, 0, 0});  // a row that has ended
-  row_states.push_back({2, last, 0, 0});  // of a sequence that does not record
+  row_states.push_back({2, last, 0, 0});  // of a sequence that is not recorded
   const Device<RowState> rows(row_states);
   Device<HeadPlaces> places((size_t)(last + 1 - c.first_traced) * shape.layers * shape.heads);
   SequenceView view = cache.view(c.first_traced), plain = view;
@@ -121,7 +121,7 @@ static void test(const Case& c, int adversaries) {
       const float got[] = {p.own, p.previous, p.first, p.prompt};
       for (int j = 0; j < 4; ++j) errors.add(got[j], naive[i][j], expected[i][j]);
     }
-  // scores of size up to 8 carry roundings of 8 / 2^24 into weights of at most 1
+  // scores of magnitude up to 8 propagate roundings of 8 / 2^24 into weights of at most 1
   check(errors.within(8), "places:" + errors.text() + ": " + describe(c));
   Errors of_sum;
   for (int t = 0; t < count; ++t) of_sum.add(fair_sum[t], naive_sum[t], sum[t]);

@@ -1,4 +1,4 @@
-// attn_prefill against float64: chunks, runs of several sequences, groups, head sizes, cache types, windows, softcaps,
+// attn_prefill compared with float64: chunks, runs of several sequences, groups, head sizes, cache types, windows, softcaps,
 // sinks, schedules, one term, long contexts.
 #include "attn_support.h"
 
@@ -36,8 +36,8 @@ struct Case {
   int first_traced = 0, window = 0;
   float softcap = 0, sink = 0;
   int terms = 2;
-  float spread = 1, query = 1;  // sizes of keys and queries
-  int compare_every = 1;        // rows compared with float64
+  float spread = 1, query = 1;  // scales of keys and queries
+  int compare_every = 1;        // every how many rows are compared with float64
   bool hopper = false;
 };
 
@@ -53,7 +53,7 @@ static std::string kernel_name(const Case& c) {
          std::to_string(c.head_dim) + "_t" + std::to_string(c.terms);
 }
 
-/// Lines of a block.
+/// Lines per block.
 static int block_lines(int head_dim) { return head_dim > 256 ? 32 : 64; }
 
 static unsigned shared_bytes(const Case& c) {
@@ -73,7 +73,7 @@ static bool equal(const Results& a, const Results& b) {
          !memcmp(a.states.data(), b.states.data(), a.states.size() * sizeof(HeadState));
 }
 
-/// A run of `rows` rows of a case from row `first` on.
+/// Adds a run of `rows` rows of a case, starting at row `first`.
 static void add_parts(std::vector<PrefillPart>& parts, int first, int rows, const Case& c) {
   for (int line = 0; line < rows * c.group; line += block_lines(c.head_dim)) parts.push_back({first, rows, line, 0});
 }
@@ -83,7 +83,7 @@ struct Run {
       : c(c),
         shape{2, 1, c.kv_heads * c.group, c.kv_heads, c.head_dim, c.window, c.softcap},
         cache(shape, c.k, c.v, c.first + c.n, 3, c.spread) {
-    // a query depends on its position only, so that other chunks have the same
+    // a query depends only on its position, so that it is the same in other chunks
     for (int row = 0; row < c.n; ++row) {
       std::mt19937 random(50 + c.first + row);
       std::normal_distribution<float> normal;
@@ -97,7 +97,7 @@ struct Run {
       for (int t = 0; t < cache.length; ++t) cache.k.set(cache.index(1, h, t, 0), t == 0 ? c.sink / 2 : 0);
   }
 
-  /// Rows from .. to of the chunk as a chunk of their own; with `rounded` these are written instead of the results' `out`.
+  /// Runs rows from .. to of the chunk as a separate chunk; with `rounded` these are written instead of the results' `out`.
   Results go(int from, int to, RoundedRows rounded = {}) const {
     const int n = to - from;
     const size_t width = (size_t)shape.heads * c.head_dim;
@@ -123,10 +123,10 @@ struct Run {
   std::vector<float> queries;
 };
 
-/// What splitting into f16 terms may move. A score moves by at most e = r sum |q k|, an output by (e^{2e} - 1 + r) max
-/// |v|, an entropy by 2 e (1 + ln n). With one term r = 2^-11: queries and weights p are rounded to 11 bits. With two,
-/// they are rounded to 22 bits, r = 2^-22 or less; for an f32 key or value, itself rounded to 22 bits, and lo lo being
-/// left out, r = 3 * 2^-22. Below 2^-14 f16 is subnormal: 2^-24 |k| more per term left.
+/// Maximum effect of splitting into f16 terms. A score moves by at most e = r sum |q k|, an output by (e^{2e} - 1 + r) max
+/// |v|, an entropy by 2 e (1 + ln n). With one term r = 2^-11: queries and weights p are rounded to 11 bits. With two, they
+/// are rounded to 22 bits, r = 2^-22 or less; for an f32 key or value, itself rounded to 22 bits, and with lo lo omitted, r =
+/// 3 * 2^-22. Below 2^-14 f16 is subnormal: 2^-24 |k| more per term left.
 struct Bound {
   double score = 0, value = 0, relative;
   Bound(const Run& run, int head, int position, const float* query) {
@@ -203,7 +203,7 @@ static void test(const Case& c, int adversaries = 1) {
     Case other = c;
     other.hopper = false;
     const Results mma = Run(other).go();
-    bool same = true;  // but for the sign of a zero
+    bool same = true;  // except for the sign of a zero
     for (size_t i = 0; i < mma.out.size(); ++i) same &= fair.out[i] == mma.out[i];
     same &= !memcmp(fair.states.data(), mma.states.data(), mma.states.size() * sizeof(HeadState));
 #ifdef ON_DEVICE
@@ -233,7 +233,7 @@ static void test_chunks(const Case& c, int size) {
   }
 }
 
-/// Rows that are written rounded are the others, rounded.
+/// Rows written in rounded form equal the others, rounded.
 static void test_rounded(const Case& c) {
   const Run run(c);
   const Results all = run.go();
@@ -246,12 +246,12 @@ static void test_rounded(const Case& c) {
   check(!memcmp(others.states.data(), all.states.data(), all.states.size() * sizeof(HeadState)), "states, rounded: " + describe(c));
 }
 
-/// A row's bits are the same beside runs of other sequences, and where its sequence has two runs.
+/// A row's bits are the same next to runs of other sequences, and if its sequence has two runs.
 static void test_runs(const Case& first, const Case& second) {
   const Run runs[] = {Run(first), Run(second)};
   const Results alone[] = {runs[0].go(), runs[1].go()};
   const size_t heads = runs[0].shape.heads, width = heads * first.head_dim;
-  // which sequence, and which of its rows: the second one's come in two runs, one of them a single row
+  // which sequence, and which of its rows: the second one's form two runs, one of them a single row
   const int list[][3] = {{1, 0, 1}, {0, 0, first.n}, {1, 1, second.n}};
   std::vector<float> q;
   std::vector<RowState> rows;
@@ -282,10 +282,10 @@ static void test_runs(const Case& first, const Case& second) {
 
 /// Sums that lose something in every step, always to the same side.
 ///
-/// Bound: u = 2^-24, sums of positive numbers, so all is relative to the result. Inside a tensor core a tile's chain has
-/// TILE / 16 products of up to 3 pairs of terms, two blocks each on an A100; a block loses at most 2^-24 of its largest
-/// summand in each of nine, and 2^-23 at its end: 11 u. Then a float32 addition a tile: at most u of the total. Weights,
-/// terms, quotient and product with Z: 12 u. Without the sums of tiles in float32, all blocks are one chain.
+/// Bound: u = 2^-24, sums of positive numbers, so everything is relative to the result. Inside a tensor core a tile's chain
+/// has TILE / 16 products of up to 3 pairs of terms, two blocks each on an A100; a block loses at most 2^-24 of its largest
+/// summand in each of nine, and 2^-23 at its end: 11 u. Then one float32 addition per tile: at most u of the total. Weights,
+/// terms, quotient and product with Z: 12 u. If tiles were not summed in float32, all blocks would form one chain.
 static void test_long(Type k, Type v, int positions, bool hopper = false) {
   Case c = {k, v, 64, 1, 1, positions - 1, 1};
   c.hopper = hopper;
@@ -299,7 +299,8 @@ static void test_long(Type k, Type v, int positions, bool hopper = false) {
   check(error <= bound, "long: error " + std::to_string(error / bound) + " of its bound: " + describe(c));
 }
 
-/// The kernels for compute capability 9.0: tiles of 64 positions, several parts of heads, all that the others are tested for.
+/// The kernels for compute capability 9.0: tiles of 64 positions, several parts of heads, everything the others are tested
+/// for.
 static void test_hopper(bool quick) {
   if (!ch_has_clusters()) return void(printf("SKIPPED: attn_prefill_hopper: the device has no wgmma\n"));
   const auto hopper = [](Case c) {

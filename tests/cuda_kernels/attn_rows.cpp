@@ -1,4 +1,4 @@
-// attn_rows against the definition of alpha* in float64, and attn_rows_top against a full sort.
+// attn_rows compared with the definition of alpha* in float64, and attn_rows_top with a full sort.
 #include "attn_support.h"
 
 #include "attn_rows.cu"
@@ -22,7 +22,7 @@ struct Case {
   std::vector<int> asked;
   int first_traced = 0, window = 0;  // the window of odd layers
   float softcap = 0, sink = 0;
-  int last_dim = 0, last_kv_heads = 0;  // of the last layer, if it differs
+  int last_dim = 0, last_kv_heads = 0;  // for the last layer, if it differs
 };
 
 static std::string describe(const Case& c) {
@@ -33,7 +33,7 @@ static std::string describe(const Case& c) {
   return s;
 }
 
-/// A cache, and a trace in which every asked row keeps random heads.
+/// A cache, and a trace in which every requested row keeps random heads.
 struct Run {
   explicit Run(const Case& c)
       : c(c),
@@ -76,7 +76,7 @@ struct Run {
     return s;
   }
   bool differs(int layer) const { return c.last_dim && layer == shape.layers - 1; }
-  /// Of the layer in the sequence's memory, where the other cache is after the first.
+  /// The layer's place in the sequence's memory, where the other cache follows the first.
   LayerShape on_device(int layer) const {
     const Shape s = layer_shape(layer);
     const int before = shape.layers * c.kv_heads * c.head_dim;
@@ -128,7 +128,7 @@ struct Run {
         errors.add(x, naive[t], exact[t]);
       }
     }
-    // scores of size up to s carry roundings of s / 2^24 into weights of at most 1
+    // scores of magnitude up to s propagate roundings of s / 2^24 into weights of at most 1
     check(errors.within(c.sink != 0 ? 4 : 8), "rows:" + errors.text() + ": " + describe(c));
   }
 
@@ -152,13 +152,13 @@ static void test(const Case& c, int adversaries) {
   ch_configure(1, 0);
 }
 
-/// `equal`: weights of few values, so that ties decide.
+/// `equal`: weights with few distinct values, so that ties decide.
 static void test_top(int n, int stride, int wanted, int first, bool merged, bool equal, bool masked, int seed) {
   std::mt19937 random(n * 100 + stride);
   std::uniform_real_distribution<float> uniform;
   std::vector<int> rows;
   for (int i = 0; i < n; ++i) rows.push_back(i == 0 ? stride - 1 : (int)(random() % stride));
-  std::vector<float> w((size_t)n * stride, NAN);  // nothing after a row's end is read
+  std::vector<float> w((size_t)n * stride, NAN);  // nothing past a row's end is read
   for (int i = 0; i < n; ++i)
     for (int t = 0; t <= rows[i]; ++t) w[(size_t)i * stride + t] = equal ? (float)(random() % 3) / 4 : uniform(random);
   std::vector<unsigned char> mask(stride);

@@ -1,4 +1,5 @@
-// attn_select against a full sort: shapes, equal entropies, rows without attention, layer by layer and all at once.
+// attn_select compared with a full sort: shapes, equal entropies, rows without attention, layer by layer and all at
+// once.
 #include "attn_support.h"
 
 #include "attn_select.cu"
@@ -7,10 +8,10 @@ CUDA_HOST_EXPORT(attn_select)
 
 struct Case {
   int layers, heads, head_dim, keep;
-  std::vector<int> positions;  // -1: a row not in use
+  std::vector<int> positions;  // -1: an unused row
   int first_traced = 0;
   bool regularized = false;
-  int levels = 0;  // the number of different entropies; 0: all different
+  int levels = 0;  // number of distinct entropies; 0: all distinct
   int hidden = 20;
   bool narrow = false;  // odd layers have half the head_dim
 };
@@ -56,7 +57,7 @@ struct Run {
     for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = (float)i;
   }
 
-  /// A sequence a row, layers offered `step` at a time.
+  /// One sequence per row, with `step` layers offered at a time.
   std::vector<std::unique_ptr<Trace>> go(int step) const {
     std::vector<std::unique_ptr<Trace>> traces;
     std::vector<SequenceView> views;
@@ -77,7 +78,7 @@ struct Run {
     for (int layer = 0; layer < c.layers; layer += step) {
       const int layers = std::min(step, c.layers - layer);
       const bool begin = layer == 0, finish = layer + layers == c.layers;
-      // copies of just these layers, so that the sanitizer sees reads beyond them
+      // copies of only these layers, so that the sanitizer detects reads beyond them
       const size_t start = (size_t)layer * n * c.heads, count = (size_t)layers * n * c.heads;
       const Device<HeadState> s(std::vector<HeadState>(&states[start], &states[start] + count));
       const Device<float> q(
@@ -127,7 +128,7 @@ struct Run {
       for (int i = 0; i < c.hidden; ++i)
         check(to_f32(t.hidden[(size_t)r * c.hidden + i]) == to_f32(from_f32<__half>(hidden[row * c.hidden + i] / 2)),
               "hidden: " + what);
-      // the rows around it are untouched
+      // the surrounding rows are untouched
       for (size_t i = 0; i < t.heads.size(); ++i)
         if ((int)(i / c.keep) != r) check(t.heads[i] == -1 && std::isnan(t.sums[i]), "another row written: " + what);
     }
@@ -157,8 +158,8 @@ int main() {
       {32, 32, 8, 16, {100, 101}},
       {3, 30, 8, 32, {12}, 0, true},
       {9, 20, 8, 5, {12, 1}, 0, true},
-      {26, 8, 8, 16, {12, 13}, 0, false, 3},   // many equals
-      {6, 9, 8, 16, {12, 13, 0}, 0, true, 1},  // all equal
+      {26, 8, 8, 16, {12, 13}, 0, false, 3},   // many ties
+      {6, 9, 8, 16, {12, 13, 0}, 0, true, 1},  // all tied
       {80, 64, 4, 16, {4}, 0, false, 50},
       {6, 5, 16, 12, {30, 3, 9}, 0, false, 0, 20, true},
   };

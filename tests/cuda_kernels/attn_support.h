@@ -1,4 +1,4 @@
-// What the tests of the attention kernels share: device buffers, launches by name, caches with random contents, and
+// Shared by the tests of the attention kernels: device buffers, launches by name, caches with random contents, and
 // attention in float64 and, naively, in float32. A test includes this, then its .cu files.
 #pragma once
 #include "shim.h"
@@ -27,7 +27,7 @@ inline int report(const char* name) {
   return failures != 0;
 }
 
-/// Device memory: aligned to 256 bytes, exactly as long as asked for, full of NaN (as float) or -1 (as int).
+/// Device memory: aligned to 256 bytes, exactly as long as requested, filled with NaN (as float) or -1 (as int).
 template <class T>
 class Device {
  public:
@@ -60,7 +60,7 @@ std::vector<T> copy(const Device<T>& a) {
   return std::vector<T>(a.get(), a.get() + a.size());
 }
 
-/// A kernel's launch, checked: `how` is called with the kernel, its grid, block and parameters.
+/// A checked kernel launch: `how` is called with the kernel, its grid, block and parameters.
 template <class How, class... A>
 bool launch_as(const How& how, const std::string& name, dim3 grid, dim3 block, A... arguments) {
   const auto* kernel = ch_find(name.c_str());
@@ -82,7 +82,7 @@ bool launch(const std::string& name, dim3 grid, dim3 block, unsigned shared, A..
   return launch_as(how, name, grid, block, arguments...);
 }
 
-/// Of a kernel that starts early: `before` happens when its first and its last block wait for the kernels before it.
+/// Launches a kernel that starts early: `before` runs while its first and last blocks wait for the preceding kernels.
 template <class Before, class... A>
 bool launch_early(const Before& before, const std::string& name, dim3 grid, dim3 block, unsigned shared, A... arguments) {
   const auto how = [&](auto* kernel, auto* g, auto* b, void** params) {
@@ -98,7 +98,7 @@ enum Type { F32, F16, BF16 };
 inline const char* type_name(Type type) { return type == F32 ? "f32" : type == F16 ? "f16" : "bf16"; }
 inline size_t type_size(Type type) { return type == F32 ? 4 : 2; }
 
-/// A tensor in a cache type; unwritten elements are NaN. With `halves`, f32 elements are Halves, this many a position.
+/// A tensor in a cache type; unwritten elements are NaN. With `halves`, f32 elements are Halves, this many per position.
 class Tensor {
  public:
   Tensor(Type type, size_t size, size_t halves = 0)
@@ -131,7 +131,7 @@ struct Shape {
   int group() const { return heads / kv_heads; }
 };
 
-/// The cache of one sequence with `length` random positions; after them NaN.
+/// The cache of one sequence with `length` random positions, followed by NaN.
 struct Cache {
   Cache(const Shape& shape, Type k_type, Type v_type, int length, unsigned seed, float spread = 1.f)
       : shape(shape),
@@ -173,7 +173,7 @@ inline double weight_of(int row, int t) {
   return row - t <= 10 ? gamma[row - t - 1] : 1;
 }
 
-/// Attention of one row and head in precision F, by definition: every sum in order, every alpha' of its own.
+/// Attention of one row and head in precision F, by definition: every sum in order, every alpha' computed separately.
 template <class F>
 struct Naive {
   std::vector<F> out, alpha;                               // [head_dim], [position + 1]: alpha'
@@ -216,8 +216,8 @@ struct Naive {
   }
 };
 
-/// What a long context of one head leaves nothing to cancel in: positive values, and weights of one size that takes more
-/// than one 16-bit term, but for position 0, which has the maximum. The query has a one in dimension 0.
+/// Fills a long context of one head such that nothing cancels: positive values, and equal weights that require more than
+/// one 16-bit term, except for position 0, which has the maximum. The query must have a one in dimension 0.
 inline void fill_long(Cache& cache) {
   const Shape& shape = cache.shape;
   std::mt19937 random(11);
@@ -229,7 +229,8 @@ inline void fill_long(Cache& cache) {
     }
 }
 
-/// The relative error of the sums of weights times values over such a cache: of out Z, which leaves Z's own error out.
+/// The relative error of the sums of weights times values over such a cache: computed from out Z, which excludes Z's own
+/// error.
 inline double error_of_long(const Cache& cache, const float* out, const HeadState& state) {
   const Shape& shape = cache.shape;
   double worst = 0;
@@ -244,7 +245,7 @@ inline double error_of_long(const Cache& cache, const float* out, const HeadStat
   return worst;
 }
 
-/// Largest errors of the kernel and of the naive float32 version against float64.
+/// Maximum errors of the kernel and of the naive float32 version relative to float64.
 struct Errors {
   double kernel = 0, naive = 0;
   void add(double got, double naive_value, double exact) {
@@ -252,8 +253,8 @@ struct Errors {
     kernel = std::isnan(e) ? INFINITY : std::max(kernel, e);
     naive = std::max(naive, std::fabs(naive_value - exact));
   }
-  /// The rule: no more than twice the naive error, and a few roundings of a value of size `scale`; and `derived`, what
-  /// the caller has derived beside that.
+  /// The rule: at most twice the naive error, plus a few roundings of a value of size `scale`, plus `derived`, an
+  /// additional bound derived by the caller.
   bool within(double scale, double derived = 0) const { return kernel <= 2 * naive + 4 * scale / (1 << 24) + derived; }
   std::string text() const {
     return " error " + std::to_string(kernel * 1e7) + "e-7, naive " + std::to_string(naive * 1e7) + "e-7";

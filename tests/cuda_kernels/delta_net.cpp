@@ -1,5 +1,5 @@
-// delta_net.cu against float64: convolutions, rates and the delta rule; runs of several sequences, the same bits in passes of other
-// widths, and the states that are kept. u = 2^-24.
+// delta_net.cu compared with float64: convolutions, rates and the delta rule; runs of several sequences, the same bits in passes of
+// other widths, and the saved states. u = 2^-24.
 #include "dense_support.h"
 
 #include "delta_net.cu"
@@ -26,13 +26,13 @@ static std::string describe(const Case& c) {
   return s;
 }
 
-/// What comes of all tokens of a sequence, of each token.
+/// Results for all tokens of a sequence, per token.
 struct Left {
   std::vector<float> mixed[3], rates, out, state;
-  std::map<int, std::vector<float>> kept;  // by tokens
+  std::map<int, std::vector<float>> kept;  // by number of tokens
 };
 
-/// The inputs of some sequences, and passes over them.
+/// The inputs of several sequences, and passes over them.
 struct Run {
   explicit Run(const Case& c) : c(c) {
     const int heads = c.value_heads;
@@ -44,7 +44,7 @@ struct Run {
     }
   }
 
-  /// All tokens, `width` of each sequence a pass. With `by_interval` states are kept in snapshots, else after every third token.
+  /// Runs all tokens, `width` of each sequence per pass. With `by_interval` states are saved in snapshots, else after every third token.
   std::vector<Left> go(int width, bool by_interval) const {
     const size_t n = c.lengths.size();
     std::vector<Left> left(n);
@@ -57,7 +57,7 @@ struct Run {
       std::vector<float*> table;
       for (int i = 0; i <= c.lengths[s] / INTERVAL; ++i) {
         snapshots[s].emplace_back((size_t)PLACES * c.state());
-        table.push_back(i == 2 ? nullptr : snapshots[s].back().get());  // one is not wanted
+        table.push_back(i == 2 ? nullptr : snapshots[s].back().get());  // one is not requested
       }
       tables.emplace_back(table);
       SequenceView view = {};
@@ -89,7 +89,7 @@ struct Run {
         for (int part = 0; part < 3; ++part) add(in[part], raw[part][s], c.width(part));
         add(in_a, a[s], c.value_heads), add(in_b, b[s], c.value_heads);
       }
-    rows.push_back({0, c.lengths[0], 0, 0});  // beyond its sequence's end: nothing happens
+    rows.push_back({0, c.lengths[0], 0, 0});  // beyond its sequence's end: must have no effect
     if (rows.size() > 1 && rows[rows.size() - 2].slot == 0) rows.pop_back();
     const size_t n = rows.size();
     for (int part = 0; part < 3; ++part) in[part].resize(n * c.width(part));
@@ -160,7 +160,7 @@ static void compare_mixed(const Run& run, size_t s, const Left& left) {
             check_error(std::abs(got[i] - x[i]), error[i] + 1e-30, "values: " + describe(c));
             continue;
           }
-          // of the length: what its components move it by; half of a sum of dim / 32 + 5 additions; roots and quotients
+          // error of the length: from its components; half of a sum of dim / 32 + 5 additions; roots and quotients
           const double want = scale * x[i] / norm, length = std::sqrt(errors) / norm + ((dim / 32 + 6) / 2.0 + 6) * U;
           check_error(std::abs(got[i] - want), scale * error[i] / norm + std::abs(want) * length + 1e-30, "keys: " + describe(c));
         }
@@ -179,9 +179,9 @@ static void compare_mixed(const Run& run, size_t s, const Left& left) {
   }
 }
 
-/// The delta rule of what delta_mix has made. A step's error, of a column s, is at most 17 u (|s| + |v|): twelve roundings of s . k, one
-/// each of alpha, the difference and beta, and two of the update. A step makes no error larger: alpha (1 - beta k k^T) is at most 1 in
-/// size. The answer is one more product.
+/// The delta rule applied to delta_mix's results. A step's error, for a column s, is at most 17 u (|s| + |v|): twelve roundings of s .
+/// k, one each for alpha, the difference and beta, and two for the update. A step amplifies no error: alpha (1 - beta k k^T) is at most
+/// 1 in magnitude. The output is one more product.
 static void compare_rule(const Run& run, size_t s, const Left& left) {
   const Case& c = run.c;
   for (int h = 0; h < c.value_heads; ++h)
@@ -216,7 +216,7 @@ static void compare_rule(const Run& run, size_t s, const Left& left) {
     }
 }
 
-/// The last inputs are in the state as they came.
+/// The state contains the last inputs unchanged.
 static void compare_inputs(const Run& run, size_t s, const std::vector<float>& state, int tokens) {
   const Case& c = run.c;
   for (int tap = 0; tap < c.taps - 1; ++tap)
@@ -250,7 +250,7 @@ static void test(const Case& c) {
         const Left &a = parts[s], &b = whole[s];
         bool equal = same(a.rates, b.rates) && same(a.out, b.out);
         for (int part = 0; part < 3; ++part) equal = equal && same(a.mixed[part], b.mixed[part]);
-        // what rounds a row's number of inputs up to whole fours is nobody's
+        // the padding of a row's inputs to a multiple of four is unspecified
         equal = equal && same({a.state.begin() + c.inputs(), a.state.end()}, {b.state.begin() + c.inputs(), b.state.end()});
         for (const auto& [tokens, state] : a.kept)
           if (b.kept.count(tokens)) equal = equal && !memcmp(&state[c.inputs()], &b.kept.at(tokens)[c.inputs()], 4 * c.width(2) * c.stride());

@@ -1,4 +1,4 @@
-// norm.cu, embed.cu, rope.cu and weights.cu against float64. u = 2^-24.
+// norm.cu, embed.cu, rope.cu and weights.cu compared with float64. u = 2^-24.
 #include "dense_support.h"
 
 #include "embed.cu"
@@ -28,14 +28,14 @@ static std::vector<double> norm_f64(const float* x, int width, const float* weig
   return y;
 }
 
-/// Error of the factor: half of the sum's (chains of width / 1024 and 8 + 5 additions), mean, root and reciprocal; then
-/// two products and offset + weight (whose error is relative to offset + |weight|, not to their sum).
+/// Error of the factor: half of the sum's (chains of width / 1024 and 8 + 5 additions), plus mean, root and reciprocal;
+/// then two products and offset + weight (whose error is relative to offset + |weight|, not to their sum).
 static double norm_bound(double y, double x_factor, double offset, double weight, int width) {
   return ((width / 1024 + 16) / 2.0 + 6) * U * std::abs(y) + 2 * U * x_factor * (offset + std::abs(weight)) + 1e-12;
 }
 
-/// Compares a row that was rounded to f16 with what it should hold, where `lost` is what was lost before that. It is held
-/// to 2^-11 of itself, or 2^-39 of the row's maximum.
+/// Compares a row rounded to f16 with the expected values, where `lost` is the error before rounding. The tolerance is
+/// 2^-11 of a value, or 2^-39 of the row's maximum.
 static void check_rounded(const __half* row, float scale, const std::vector<double>& want,
                           const std::vector<double>& lost, const char* what) {
   double max = 0;
@@ -87,7 +87,7 @@ static void test_norm(int width, int rows, float offset, float scale) {
                     "add_rms_norm " + std::to_string(width));
       }
     }
-    // in place gives the same bits
+    // in place produces the same bits
     launch("rms_norm", rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, eps, width, x.get(),
            (int*)nullptr);
     check(!memcmp(x.get(), y.get(), in.size() * 4), "rms_norm in place differs");
@@ -134,7 +134,7 @@ static void test_embed(int width, int rows, bool scaled) {
     }
 }
 
-/// Exact where a weight is no more than 2^31 below the largest of its row; below, to 2^-39 of that.
+/// Exact if a weight is no more than 2^31 below the largest in its row; otherwise to 2^-39 of that.
 static void test_narrow_weights(int outs, int k) {
   auto values = normal((size_t)outs * k, k);
   for (int o = 0; o < outs; ++o)
@@ -163,7 +163,8 @@ static void test_narrow_weights(int outs, int k) {
   });
 }
 
-/// Each weight to the nearest multiple of the smallest scale that reaches the largest of its block; zeros beyond k.
+/// Each weight to the nearest multiple of the smallest scale that reaches the largest weight of its block; zeros beyond
+/// k.
 template <class T>
 static void test_pack_q8(int outs, int k) {
   auto values = normal((size_t)outs * k, k, 0.05f);
@@ -184,7 +185,7 @@ static void test_pack_q8(int outs, int k) {
         check(scale * 127 >= max && (max == 0 ? scale == 0 : below * 127 < max), "pack_q8: scale");
         for (int i = first; i < first + 16; ++i) {
           const double want = i < k ? value(before[(size_t)o * k + i]) : 0, got = scale * (line.quants[i % 128] - 128);
-          check_error(std::abs(got - want), scale * (0.5 + 1e-4), "pack_q8");  // and what the product with the inverse rounds
+          check_error(std::abs(got - want), scale * (0.5 + 1e-4), "pack_q8");  // plus the rounding of the product with the inverse
           check(line.quants[i % 128] > 0, "pack_q8: beyond 127");
         }
       }
@@ -260,7 +261,7 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
         size = 0;
         if (c.norms) y = norm_f64(x, c.head_dim, weight.data(), offset, eps);
         const int a = i % half;
-        // what the norm's rounding is relative to: 1 + |w|, where their sum may be small
+        // the quantity that the norm's rounding is relative to: 1 + |w|, where their sum may be small
         const auto reach = [&](int i) {
           return c.norms ? std::abs(y[i] / (offset + weight[i])) * (offset + std::abs(weight[i])) : std::abs(y[i]);
         };
@@ -297,7 +298,7 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
           ++written;
         }
     }
-    // nothing else was written: the rest is still poison
+    // nothing else was written: the rest is still poisoned
     size_t k_poison = 0, v_poison = 0, all = 0;
     for (int s = 0; s < slots; ++s) {
       all += k_cache[s].size();

@@ -1,9 +1,9 @@
-// gemm.cu and gemm_hopper.cu against float64 sums. Both have the same bits where mma and wgmma add alike, as the shim's do; of a
-// device it is printed.
+// gemm.cu and gemm_hopper.cu compared with float64 sums. Both produce the same bits if mma and wgmma add alike, as the shim's do;
+// on a device the outcome is only printed.
 //
-// Bound, u = 2^-24: per chain of 32 elements of k at most 32 products in the tensor core, ceil(k / 32) additions of
-// chains, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Rounded 2^-11 of |x|, or 2^-39
-// of the largest that shares the power of two, below which f16 is subnormal.
+// Bound, u = 2^-24: per chain of 32 elements of k at most 32 products in the tensor core, ceil(k / 32) additions of chains, three
+// more for bias and residual; powers of two are exact. All relative to sum |x w|. Rounding costs 2^-11 of |x|, or 2^-39 of the
+// largest value that shares the power of two, below which f16 is subnormal.
 #include "dense_support.h"
 
 #include "rounded.h"
@@ -21,9 +21,9 @@ CUDA_HOST_EXPORT(round_rows)
 
 constexpr double U = 1.0 / (1 << 24);
 
-/// Whether y is the activation of `gate` times `up`: to the bit in the host run. On a device expf is within 2 ulp, of 2 U at most,
+/// Whether y is the activation of `gate` times `up`: bit-exact in the host run. On a device expf is within 2 ulp, of 2 U at most,
 /// and the host's within 1, and three results after it are rounded on both sides: (3 * 2 + 3 * 2) U of y. tanhf is within 2 ulp on
-/// both sides, which 1 + tanhf may have nearly cancelled: half of 4 * 2 U of gate * up, and three results rounded.
+/// both sides, which 1 + tanhf may have nearly cancelled: half of 4 * 2 U of gate * up, and three rounded results.
 inline bool is_gated(float y, float gate, float up, int activation) {
   const float want = activate(gate, activation) * up;
 #ifdef ON_DEVICE
@@ -34,14 +34,14 @@ inline bool is_gated(float y, float gate, float up, int activation) {
 #endif
 }
 
-/// Rounded rows; what is not written is not a number.
+/// Rounded rows; unwritten elements are NaN.
 struct Rounded {
   int width;
   Device<__half> values;
   Device<float> scales;
   Rounded(int rows, int width)
       : width(width), values((size_t)rows * width), scales(std::vector<float>((size_t)rows * row_scales(width), NAN)) {}
-  /// As round_rows makes them.
+  /// As produced by round_rows.
   Rounded(const std::vector<float>& x, int rows, int width) : Rounded(rows, width) {
     Device<float> in(x);
     launch("round_rows", rows, 1024, 128, (const float*)in.get(), width, view());
@@ -70,7 +70,7 @@ struct Product {
     }
   }
 
-  /// The matrices on the device, and what a launch writes to.
+  /// The matrices on the device, and the outputs of a launch.
   struct Launch {
     std::vector<Device<__half>> w;
     std::vector<Device<float>> scales, bias, y;
@@ -109,7 +109,7 @@ struct Product {
     for (size_t j = 0; j < outs.size(); ++j)
       check(ch_encode_tensor_map(&w_maps.of_job[j], launch.w[j].get(), k, outs[j], 2 * k, 64, 64), "a tensor map of w");
     const int blocks = gated ? ceil_div(outs[0], hopper::M / 2) : launch.jobs.blocks(hopper::M);
-    // fewer clusters than there is work for, or as many
+    // fewer clusters than needed for the work, or equally many
     const int clusters = ceil_div(n, 128 * hopper::CLUSTER_X) * ceil_div(blocks, hopper::CLUSTER_Y);
     ::launch(gated ? "gemm_gated_hopper" : "gemm_hopper",
              dim3(hopper::CLUSTER_X, hopper::CLUSTER_Y * std::min(clusters, 1 + (n + k / 8) % 3)), hopper::THREADS, hopper::BYTES, x_map,
@@ -117,7 +117,7 @@ struct Product {
     return launch.results();
   }
 
-  /// Rows with a power of two of its own for every 32 numbers, and what lies beyond them not written.
+  /// Rows with a power of two for every 32 values, with nothing written beyond them.
   Rounded rounded() const {
     Rounded rows(x, n, k);
     for (int r = 0; r < n; ++r)
@@ -149,7 +149,7 @@ struct Product {
     check(rounded_from(to.view(), y, outs[0]), "gemm_gated_hopper, rounded");
   }
 
-  /// Job 0 is the gate, job 1 up: the same bits as what their products give.
+  /// Job 0 is the gate, job 1 up: the same bits as from their products.
   void test_gated(int rows_a_block, int activation) const {
     Rounded rows = rounded(), to(n, outs[0]);
     Launch launch(*this, false);
@@ -167,7 +167,7 @@ struct Product {
     compare(run(rounded(), rows_a_block, accumulate), accumulate, "m" + std::to_string(rows_a_block));
   }
 
-  /// With float64 sums.
+  /// Compares with float64 sums.
   void compare(const std::vector<std::vector<float>>& y, bool accumulate, const std::string& kernel) const {
     const Rounded rows = rounded();
     const double relative = (32 + (k + 31) / 32 + 3) * U;
@@ -206,7 +206,7 @@ static void test_sizes() {
     }
 }
 
-/// The same bits in every chunk, at every place, with both block sizes, alone and beside other matrices.
+/// The same bits in every chunk, at every position, with both block sizes, alone and next to other matrices.
 static void test_batch_independence() {
   const Product all(150, {40, 72}, 328);
   const auto y = all.run(Rounded(all.x, all.n, all.k), 128, false);
@@ -224,7 +224,7 @@ static void test_batch_independence() {
 
 static void test_hopper() {
   if (!ch_has_clusters()) return void(printf("SKIPPED: gemm_hopper: the device has no wgmma\n"));
-  // more slices than stages, a part of a slice, a cluster's blocks without rows and without outputs
+  // more slices than stages, a partial slice, blocks of a cluster without rows and without outputs
   Product(130, {200}, 8 * 64).test_hopper(false);
   Product(300, {130, 6, 66}, 72).test_hopper(true);
   Product(20, {40}, 8).test_hopper(false);
@@ -257,7 +257,7 @@ static void test_round_rows() {
         }
       });
     }
-  // what is not finite stays so, and leaves other rows alone
+  // non-finite values stay so, and leave other rows unaffected
   for (float bad : {INFINITY, -INFINITY, (float)NAN}) {
     auto x = normal(2 * 64, 1);
     x[7] = bad;

@@ -1,4 +1,4 @@
-// gemv.cu and gemv_ring.cu against float64 sums; its rotation against rope.cu, whose own is tested in dense_elementwise.cpp.
+// gemv.cu and gemv_ring.cu compared with float64 sums; their rotation with rope.cu, which dense_elementwise.cpp tests.
 //
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
 // 2 ceil(k / 512) <= k / 256 + 2 partial sums in a lane (one addition fewer: the first is to zero), 7 additions of the
@@ -78,14 +78,15 @@ static std::vector<float> powers(int outs) {
   return result;
 }
 
-/// Dynamic shared memory, as the kernel's file exports it.
+/// Dynamic shared memory, as exported by the kernel's file.
 static unsigned shared_bytes(const std::string& kernel) {
   const unsigned* bytes = ch_find_constant((kernel + "_shared_bytes").c_str());
   check(bytes, "no shared_bytes of " + kernel);
   return bytes ? *bytes : 0;
 }
 
-/// A variant: the rows that it takes, and outputs of a block, those of `gated` too; of a ring, the blocks that share all of them.
+/// A variant: the number of rows it takes, and outputs per block, also for `gated`; for a ring, the number of blocks that share all of
+/// them.
 struct Variant {
   std::string name;
   int rows, outs, gated_outs, blocks = 0;
@@ -101,7 +102,7 @@ struct Case {
   std::vector<float> x, norm_weight;
   Case(int k, int rows, int seed, float scale = 1.0f) : k(k), rows(rows), seed(seed) {
     x = normal((size_t)rows * k, seed, scale);
-    for (int i = 0; i < k; i += 37) x[i] *= 300;  // a few large ones, as in real activations
+    for (int i = 0; i < k; i += 37) x[i] *= 300;  // some outliers, as in real activations
     norm_weight = normal(k, seed + 1);
   }
   std::vector<W> matrix(int outs, int which) const {
@@ -175,7 +176,7 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
   test_plain<W>(k, rows, outs, norm, accumulate, adversaries, variant(rows));
 }
 
-/// The kernel that rotates and caches, and rope_cache after the same kernel without: the same bits.
+/// The kernel that rotates and caches compared with the same kernel without, followed by rope_cache: the same bits.
 struct RopeShape {
   int heads, kv_heads, head_dim, k_type, v_type;
 };
@@ -201,7 +202,7 @@ static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, c
   }
   struct Got {
     std::vector<float> q;
-    std::vector<unsigned> cache;  // keys and values of all slots, 4 bytes an element: more than some types need
+    std::vector<unsigned> cache;  // keys and values of all slots, 4 bytes per element: more than some types need
   };
   const auto run = [&](bool fused) {
     std::vector<Device<float>> y, caches;
@@ -224,7 +225,7 @@ static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, c
              (const float*)y[1].get(), (const float*)y[2].get(), (const float*)nullptr, (const float*)nullptr,
              (const float*)nullptr, 0.0f, 0.0f, to, s.heads);
     Got got = {y[0].host(), {}};
-    if (rows > 1) got.q.resize((size_t)(rows - 1) * outs[0]);  // of a row beyond its cache: the one leaves sums, the other nothing
+    if (rows > 1) got.q.resize((size_t)(rows - 1) * outs[0]);  // for a row beyond its cache, one leaves sums, the other nothing
     for (auto& cache : caches) {
       const unsigned* words = reinterpret_cast<const unsigned*>(cache.get());
       got.cache.insert(got.cache.end(), words, words + cached);
@@ -268,7 +269,7 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
         };
         const Reference g = part(gate, gate_scales, gate_bias), u = part(up, up_scales, up_bias);
         const double want = activate_f64(g.value, activation) * u.value;
-        // |act'| <= 1.13; expf and tanhf within 4 u of their argument's size
+        // |act'| <= 1.13; expf and tanhf within 4 u of their argument's magnitude
         const double eg = tolerance<W>(k) * g.magnitude, eu = tolerance<W>(k) * u.magnitude;
         const double bound =
             1.2 * eg * (std::abs(u.value) + eu) + eu * std::abs(g.value) + 16 * U * std::abs(g.value * u.value) + 1e-10;
@@ -278,7 +279,7 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
   });
 }
 
-/// A row's bits are the same alone and in every batch, in all variants, wherever it stands.
+/// A row's bits are the same alone and in every batch, in all variants, at every position.
 template <class W>
 static void test_batch_independence(int k, int outs, const std::vector<Variant>& some) {
   const Case<W> c(k, 16, 3);
@@ -318,7 +319,7 @@ static void test_batch_independence(int k, int outs, const std::vector<Variant>&
     }
 }
 
-/// A row that is not finite leaves the others alone.
+/// A non-finite row leaves the others unaffected.
 static void test_not_finite() {
   const int k = 96, outs = 7, rows = 3;
   const Case<__half> c(k, rows, 1);
@@ -389,7 +390,7 @@ static void test_ring(int blocks) {
   test_batch_independence<W>(50 * line, 40, {v});
 }
 
-/// All that weights in 16 and in 8 bits have.
+/// All tests that apply to both 16-bit and 8-bit weights.
 template <class W>
 static void test_all() {
   const Variant one_block = {"ring", 1, 8, 4, 1};

@@ -1,4 +1,4 @@
-// gemv_wide.cu: the bits of gemv.cu, which dense_gemv.cpp compares with float64 sums.
+// gemv_wide.cu: bit-identical to gemv.cu, which dense_gemv.cpp compares with float64 sums.
 #include "dense_support.h"
 
 #include "gemv.cu"
@@ -13,7 +13,7 @@ CUDA_HOST_EXPORT(gemv_wide_m128)
 CUDA_HOST_EXPORT(gemv_wide_gated_m64)
 CUDA_HOST_EXPORT(gemv_wide_gated_m128)
 
-/// Dynamic shared memory, as the kernel's file exports it.
+/// Dynamic shared memory, as exported by the kernel's file.
 static unsigned shared_bytes(const std::string& kernel) {
   const unsigned* bytes = ch_find_constant((kernel + "_shared_bytes").c_str());
   check(bytes, "no shared_bytes of " + kernel);
@@ -29,12 +29,13 @@ struct Shape {
   int mode;  // accumulate, or the activation
 };
 
-/// One product by gemv.cu, eight rows at a time, and by gemv_wide.cu with either block, under several schedules.
+/// One product by gemv.cu, eight rows at a time, and by gemv_wide.cu with either block size, under several
+/// schedules.
 static void test(const Shape& s, int adversaries) {
   const float offset = 1.0f, eps = 1e-6f;
   auto values = normal((size_t)s.rows * s.k, s.k + s.rows);
-  for (size_t i = 0; i < values.size(); i += 37) values[i] *= 300;  // a few large ones, as in real activations
-  if (s.rows > 2) values[s.k + 5] = INFINITY;                       // which leaves the other rows alone
+  for (size_t i = 0; i < values.size(); i += 37) values[i] *= 300;  // some outliers, as in real activations
+  if (s.rows > 2) values[s.k + 5] = INFINITY;                       // must leave the other rows unaffected
   Device<float> x(values), norm_weight(normal(s.k, 1));
   const int matrices = s.outs.size();
   std::vector<Device<__half>> w;

@@ -1,10 +1,11 @@
-// head.cu against the CPU backend's rules in float64.
+// head.cu compared with the CPU backend's rules in float64.
 //
-// Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within
-// (2 + |x - m| + 28) u, where terms with large |x - m| weigh little: e^-d d <= 0.37, so 32 u. lse then errs by 32 u
-// (plus rounding of the result), the entropy by 2 * 32 u times (1 + entropy). Softcapping errs by 4 u * cap more.
-// Sums of exp((x - m) / 4) and their squares err as z does, for e^-d/4 d/4 <= 0.37 too, and their logarithms by as much; a
-// sum of x - m errs by 28 u of itself, so its mean over the vocabulary by 28 u of the mean distance from the maximum.
+// Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within (2
+// + |x - m| + 28) u, where terms with large |x - m| carry little weight: e^-d d <= 0.37, so 32 u. lse then has an error of
+// 32 u (plus rounding of the result), the entropy one of 2 * 32 u times (1 + entropy). Softcapping adds 4 u * cap. Sums of
+// exp((x - m) / 4) and their squares have the same error as z, since e^-d/4 d/4 <= 0.37 too, and so do their logarithms; a
+// sum of x - m has an error of 28 u relative to itself, so its mean over the vocabulary has one of 28 u of the mean
+// distance from the maximum.
 #include "dense_support.h"
 
 #include "head.cu"
@@ -26,7 +27,7 @@ struct Result {
 
 struct Pass {
   int vocab;
-  std::vector<std::vector<float>> logits;  // a row each
+  std::vector<std::vector<float>> logits;  // one row each
   float softcap = 0;
   std::vector<RowState> rows;
   std::vector<Sampler> samplers;
@@ -78,7 +79,7 @@ static std::vector<Result> run(const Pass& p, std::vector<RowState>* next = null
   return results;
 }
 
-/// The softcapped logits in f32, as the kernel has them.
+/// The softcapped logits in f32, as in the kernel.
 static std::vector<float> capped(const std::vector<float>& logits, float cap) {
   auto x = logits;
   if (cap > 0)
@@ -86,7 +87,7 @@ static std::vector<float> capped(const std::vector<float>& logits, float cap) {
   return x;
 }
 
-/// What a wide trace keeps, of logits in falling order.
+/// Checks the statistics of a wide trace, given logits in descending order.
 static void check_wide(const std::vector<float>& x, double lse, const WideResult& got, const std::string& what) {
   const double v = x.size(), max = x[0];
   double deviation = 0, half = 0, quarter = 0, best = 0, mass = 0, dominant = 0, last = INFINITY;
@@ -101,7 +102,7 @@ static void check_wide(const std::vector<float>& x, double lse, const WideResult
   else
     check_error(std::abs(got.uniform_kl - kl), 32 * U + 28 * U * std::abs(deviation / v) + U * std::abs(kl), what + " KL");
   check_error(std::abs(got.log_affinity - affinity), 64 * U + U * std::abs(affinity), what + " affinity");
-  bool close = false;  // p errs by 33 u: such a drop may fall on either side
+  bool close = false;  // p has an error of 33 u: such a drop may fall on either side
   for (size_t i = 0; i + 1 < x.size() && i + 1 < TOP; ++i) {
     const double p = std::exp(x[i] - lse), next = std::exp(x[i + 1] - lse), least = std::max(0.005, 0.3 * p);
     close |= std::abs(p - 0.005) < 100 * U || std::abs(p - next - least) < 100 * U;
@@ -139,7 +140,7 @@ static void check_row(const std::vector<float>& raw, float cap, const Result& go
   check_wide(falling, lse, got.wide, what);
   size_t count = 0;
   while (count < x.size() && count < 100 && (count < head::MIN_TOP || x[order[count]] - lse > std::log(0.01))) ++count;
-  // a token whose p is 0.01 to within rounding may fall on either side
+  // a token whose p equals 0.01 within rounding may fall on either side
   const bool close = count < x.size() && std::abs(x[order[count]] - lse - std::log(0.01)) < 1e-5;
   check((int)count == got.count || close,
         what + " count " + std::to_string(got.count) + ", not " + std::to_string(count));
@@ -193,7 +194,7 @@ static void test_special() {
   peaked[1234] = 60;
   p.logits.push_back(peaked);
   auto zeros = std::vector<float>(vocab, -1.0f);
-  zeros[10] = -0.0f, zeros[11] = 0.0f;  // equal: the lower id
+  zeros[10] = -0.0f, zeros[11] = 0.0f;  // equal: the lower id wins
   p.logits.push_back(zeros);
   auto many = normal(vocab, 4);
   for (int i = 0; i < 95; ++i) many[i * 50] = 12 + 0.001f * i;  // 95 tokens with p > 0.01
@@ -217,7 +218,7 @@ static void test_special() {
               "head: no token");
     }
   }
-  // not a number: never chosen, flagged, and only in its row
+  // NaN: never chosen, flagged, and only in its row
   Pass q = {300,
             {normal(300, 1), normal(300, 2), normal(300, 3)},
             0,
@@ -248,7 +249,7 @@ static double uniform_f64(uint64_t seed, uint64_t stream, uint64_t position) {
   return (double)(mix(mix(mix(seed) ^ stream) ^ position) >> 11) / 9007199254740992.0;
 }
 
-/// The CPU backend's draw, and how far the draw was from the chosen token's ends, as a share of all mass.
+/// The CPU backend's draw, and its distance from the chosen token's boundaries, as a share of the total mass.
 static int draw_f64(const std::vector<float>& x, const Sampler& s, double uniform, double& margin) {
   struct Candidate {
     int token;
@@ -297,7 +298,7 @@ static void test_draws(int vocab, float scale, Sampler sampler, int draws, int a
       p.rows.push_back({0, 100 + start + r, 0, r % 3});
       p.samplers.push_back(sampler);
       p.samplers.back().seed += r % 2;
-      if (r == 7) p.samplers.back() = GREEDY;  // rows of one pass differ in their ways
+      if (r == 7) p.samplers.back() = GREEDY;  // the rows of one pass sample in different ways
     }
     schedules(adversaries, [&](int) {
       const auto results = run(p);
@@ -315,7 +316,8 @@ static void test_draws(int vocab, float scale, Sampler sampler, int draws, int a
   if (scale < 0.5f && sampler.top_k == 0 && vocab > 500) check(beyond > draws / 4, "no draw went beyond the list");
 }
 
-/// Ids from `choosable` on are alternatives, the likeliest here, but never chosen: greedily or by a draw.
+/// Ids from `choosable` on are listed as alternatives, the most probable here, but never chosen: neither greedily nor by a
+/// draw.
 static void test_choosable(int vocab, int choosable, Sampler sampler) {
   auto logits = normal(vocab, vocab, 1);
   for (int i = choosable; i < vocab; i += 3) logits[i] += 3;
@@ -390,7 +392,7 @@ static void test_independence() {
 int main() {
   for (int vocab : {1, 3, 5, 64, 256, 1000, 4095, 4097, 33000})
     test_greedy(vocab, 3, 3, vocab % 2 ? 30.0f : 0.0f, vocab < 5000 ? 3 : 0);
-  test_greedy(140001, 1, 2, 0, 0);  // more blocks than lists are merged at once
+  test_greedy(140001, 1, 2, 0, 0);  // more blocks than the number of lists merged in one step
   test_greedy(270000, 1, 4, 30, 0);
   test_special();
   for (int vocab : {7, 900, 4097}) {

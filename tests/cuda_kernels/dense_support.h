@@ -1,5 +1,5 @@
-// What the tests of the dense kernels share: buffers with guards, launches, random data, 16-bit floats.
-// A test file includes this, then its .cu files, and is built with the host shim and kernels/ on the include path.
+// Shared by the tests of the dense kernels: buffers with guards, launches, random data, 16-bit floats. A test file
+// includes this, then its .cu files, and is built with the host shim and kernels/ on the include path.
 #pragma once
 #include "shim.h"
 
@@ -33,8 +33,8 @@ inline int report(const char* name) {
   return failures != 0;
 }
 
-/// Memory as the device would hand it out: aligned to 256 bytes, exactly as long as asked for (so that the address
-/// sanitizer sees the first byte beyond), filled with NaN.
+/// Memory as the device would allocate it: aligned to 256 bytes, exactly as long as requested (so that the address
+/// sanitizer detects accesses to the first byte beyond), filled with NaN.
 template <class T>
 class Device {
  public:

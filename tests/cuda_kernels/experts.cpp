@@ -1,4 +1,4 @@
-// experts.cu against float64. u = 2^-24.
+// experts.cu compared with float64. u = 2^-24.
 #include "dense_support.h"
 
 #include "experts.cu"
@@ -13,7 +13,8 @@ CUDA_HOST_EXPORT(expert_sum)
 
 constexpr double U = 1.0 / (1 << 24);
 
-/// The choice by definition: the largest logits, of equals the lower ids, ascending by id; and their shares.
+/// The choice by definition: the largest logits, ties going to the lower ids, in ascending id order; and their
+/// shares.
 static std::vector<std::pair<int, double>> choice(const float* logits, int experts, int top_k, bool normalize) {
   std::vector<int> order(experts);
   for (int i = 0; i < experts; ++i) order[i] = i;
@@ -166,7 +167,7 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
     Groups groups(count, rows);
     launch("group_choices", count, 32, 0, (const int*)ids.get(), rows, top_k, groups.view());
     run(groups.view(), ids.get(), rows, x.get(), share.get(), h.get(), products.get(), y.get());
-    // lanes' chains, and five sums of lanes
+    // the lanes' chains, and five sums across lanes
     const double chain = (k / 32 + 16 + 5) * U, down_chain = (inner / 32 + 16 + 5 + top_k + 2) * U;
     for (int slot = 0; slot < rows * top_k; ++slot) {
       for (int out = 0; out < inner; ++out) {
@@ -190,7 +191,7 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
         check_error(std::abs(y[(size_t)r * outs + out] - want), down_chain * size, std::string("expert_down_") + type);
       }
     }
-    // a row alone has the same bits
+    // a row alone produces the same bits
     const int last = rows - 1;
     Device<float> alone((size_t)top_k * inner), products_alone((size_t)top_k * outs);
     Device<float> y_alone(std::vector<float>(before.end() - outs, before.end()));

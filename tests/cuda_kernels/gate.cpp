@@ -1,4 +1,4 @@
-// gate.cu against float64. u = 2^-24.
+// gate.cu compared with float64. u = 2^-24.
 #include "dense_support.h"
 
 #include "gate.cu"
@@ -9,7 +9,7 @@ constexpr double U = 1.0 / (1 << 24);
 
 static double act(double x, int activation) { return activation == 2 ? 1 / (1 + std::exp(-x)) : activate_f64(x, activation); }
 
-/// `broad`: one gate for all of a row. `place`: where y is, in memory of its own (0), in place of x (1) or of the gates (2).
+/// `broad`: one gate for a whole row. `place`: location of y: separate memory (0), in place of x (1) or of the gates (2).
 static void test(int rows, int width, int activation, bool broad, int place) {
   const int gate_stride = broad ? 3 : place == 2 ? width : width + 5, x_stride = place == 1 ? width : width + 9;
   const auto gates = normal((size_t)rows * gate_stride, width, 4), in = normal((size_t)rows * x_stride, 2, 3);

@@ -1,4 +1,4 @@
-// layer_sums against the same sums in the same order, bit for bit.
+// layer_sums compared with the same sums in the same order, bit for bit.
 #include "attn_support.h"
 
 #include "layer_sums.cu"
@@ -49,7 +49,7 @@ static void test(int width, const std::vector<Pass>& passes, int seed) {
   for (const Pass& pass : passes) {
     std::vector<RowState> rows;
     for (int position : pass.one) rows.push_back({1, position, 0, 0});
-    rows.push_back({3, FIRST, 0, 0});  // of a sequence that does not record
+    rows.push_back({3, FIRST, 0, 0});  // of a sequence that is not recorded
     for (int position : pass.other) rows.push_back({2, position, 0, 0});
     const Device<float> x(rows.size() * width);
     for (size_t i = 0; i < x.size(); ++i) x[i] = normal(random);
@@ -83,7 +83,7 @@ static std::vector<int> range(int begin, int end) {
 }
 
 int main() {
-  // a prompt, steps one by one, an end (-1), steps that ran ahead and come again, one that is kept no more
+  // a prompt, single steps, an end (-1), steps that ran ahead and are repeated, one that is no longer kept
   std::vector<Pass> passes = {{range(0, 28), range(19, 23)}, {{28}, {23}}, {{29}, {-1}}, {{30}, {}}, {{28}, {22}},
                               {{29}, {23, 24}}, {{24}, {}}, {range(30, 45), {25}}, {{}, range(26, 40)}};
   for (int seed = 0; seed <= 6; ++seed)

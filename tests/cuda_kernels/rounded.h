@@ -1,11 +1,12 @@
-// What kernels that round their results are compared with: the same results in float32.
+// Reference for kernels that round their results: the same results in float32.
 #pragma once
 #include "rounded.cuh"
 
 #include <cmath>
 #include <vector>
 
-/// Whether rows hold the numbers of x [rows, width], every 32 under the power of two of their largest.
+/// Whether the rows contain the values of x [rows, width], each group of 32 scaled by the power of two
+/// of its largest.
 inline bool rounded_from(const RoundedRows& rows, const std::vector<float>& x, int width) {
   bool same = true;
   for (size_t row = 0; row < x.size() / width; ++row)

@@ -1,5 +1,5 @@
-// A libcupti that "records" a prompt's pass and twenty decode steps of 1000 ns, of which the kernels fill 950: the calls
-// and the records' head are those of CUPTI 13 (cupti_activity.h).
+// A libcupti that "records" a prefill and twenty decode steps of 1000 ns, 950 of them filled by kernels: the calls and
+// the common record prefix are those of CUPTI 13 (cupti_activity.h).
 #include <cstdint>
 #include <cstring>
 
@@ -48,7 +48,7 @@ int cuptiActivityFlushAll(uint32_t) {
   add(KERNEL, "gemm_m128", 200, 9000);
   for (uint64_t step = 0; step < 20; ++step) {
     const uint64_t t = 10000 + 1000 * step;
-    add(KERNEL, "head_partial", t + 700, t + 950);  // out of order, as from another buffer
+    add(KERNEL, "head_partial", t + 700, t + 950);  // out of order, as if from another buffer
     add(KERNEL, "embed_f16", t, t + 100);
     add(MEMCPY, nullptr, t + 40, t + 60);
     add(KERNEL, "gemv_f16", t + 100, t + 700);

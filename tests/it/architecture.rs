@@ -1,15 +1,15 @@
-//! The house's rule, read from the sources: modules import downwards, and files side by side do not import in circles.
+//! The architecture rule, checked on the sources: modules import downwards, and sibling files do not import in cycles.
 //!
-//! * The layers are [`LAYERS`], the highest first; a file may use its own layer and those below it.
-//! * A circle is one among the modules of one folder, each taken with everything inside it. What a folder's `mod.rs`
-//!   holds is the folder's own: it may use its children, and they may use it.
-//! * Every path counts that starts with `crate`, `super` or `self`, in `use` or elsewhere, in
-//!   unit tests too; names that a module passes on by `pub use` count as what they stand for.
+//! * The layers are [`LAYERS`], highest first; a file may use its own layer and those below it.
+//! * A cycle is one among the modules of one folder, each taken with everything inside it. The contents of a folder's
+//!   `mod.rs` belong to the folder itself: it may use its children, and they may use it.
+//! * Every path that starts with `crate`, `super` or `self` counts, in `use` or elsewhere, including in unit tests;
+//!   names that a module re-exports by `pub use` count as their targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Modules of the crate, the highest first; those in one row are equals.
+/// Modules of the crate, highest layer first; modules in one row are peers.
 const LAYERS: [&[&str]; 11] = [
     &["cli", "bench"],
     &["serve"],
@@ -24,7 +24,7 @@ const LAYERS: [&[&str]; 11] = [
     &["files", "units"],
 ];
 
-/// A module's path below the crate: `["backend", "cuda", "pass"]`.
+/// A module's path relative to the crate: `["backend", "cuda", "pass"]`.
 type Module = Vec<String>;
 
 /// A path in a source file.
@@ -32,7 +32,7 @@ type Module = Vec<String>;
 struct Use {
     file: PathBuf,
     line: usize,
-    /// The module that has it, and the module that it leads to.
+    /// The module that contains the path, and the module it refers to.
     from: Module,
     to: Module,
 }
@@ -82,14 +82,14 @@ fn what_goes_up_or_in_a_circle_is_found() {
     assert_eq!(circles(&uses), ["engine::a -> engine::b (src/engine/a.rs:3), back by src/engine/b.rs:2"]);
 }
 
-/// The layer of a module, 0 the highest; `None` of the crate's root.
+/// The layer of a module, 0 being the highest; `None` for the crate root.
 fn layer(module: &Module) -> Option<usize> {
     let name = module.first()?;
     let layer = LAYERS.iter().position(|names| names.contains(&name.as_str()));
     Some(layer.unwrap_or_else(|| panic!("no layer has {name}: give it one in LAYERS")))
 }
 
-/// Uses of a higher layer, a line each.
+/// Uses of a higher layer, one line each.
 fn upward(uses: &[Use]) -> Vec<String> {
     let up = uses.iter().filter(|u| layer(&u.from).zip(layer(&u.to)).is_some_and(|(from, to)| to < from));
     let line = |u: &Use| {
@@ -99,13 +99,13 @@ fn upward(uses: &[Use]) -> Vec<String> {
     up.map(line).collect()
 }
 
-/// Pairs of modules of one folder that reach each other, a line each.
+/// Pairs of modules in one folder that reach each other, one line each.
 fn circles(uses: &[Use]) -> Vec<String> {
-    // neighbours and the first use that makes them so, by folder and module
+    // neighbours, each with the first use that makes it one, by folder and module
     let mut edges: BTreeMap<Module, BTreeMap<Module, &Use>> = BTreeMap::new();
     for u in uses {
         let common = u.from.iter().zip(&u.to).take_while(|(a, b)| a == b).count();
-        // layers are the other test's
+        // layers are covered by the other test
         if common > 0 && common < u.from.len() && common < u.to.len() {
             let neighbours = edges.entry(u.from[..=common].to_vec()).or_default();
             neighbours.entry(u.to[..=common].to_vec()).or_insert(u);
@@ -115,7 +115,7 @@ fn circles(uses: &[Use]) -> Vec<String> {
     for (from, neighbours) in &edges {
         for (to, there) in neighbours {
             let Some(back) = way(&edges, to, from) else { continue };
-            // each pair once, from the module that comes first
+            // report each pair once, from the module that comes first
             if from < to || !edges[to].contains_key(from) {
                 let place = |u: &Use| format!("{}:{}", u.file.display(), u.line);
                 let back: Vec<String> = back.into_iter().map(place).collect();
@@ -127,7 +127,7 @@ fn circles(uses: &[Use]) -> Vec<String> {
     circles
 }
 
-/// The uses that lead from one module to another.
+/// A chain of uses leading from one module to another.
 fn way<'u>(edges: &BTreeMap<Module, BTreeMap<Module, &'u Use>>, from: &Module, to: &Module) -> Option<Vec<&'u Use>> {
     let mut seen = BTreeSet::from([from.clone()]);
     let mut ways: Vec<(Module, Vec<&Use>)> = vec![(from.clone(), Vec::new())];
@@ -145,7 +145,7 @@ fn way<'u>(edges: &BTreeMap<Module, BTreeMap<Module, &'u Use>>, from: &Module, t
     None
 }
 
-/// Every use of one module by another in the sources of a crate, in the order of files and lines.
+/// Every use of one module by another in a crate's sources, in file and line order.
 fn uses(root: &Path) -> Vec<Use> {
     let mut files = Vec::new();
     collect(&root.join("src"), &mut files);
@@ -161,7 +161,7 @@ fn uses(root: &Path) -> Vec<Use> {
         }
         modules.insert(module);
     }
-    // what a module passes on: `pub use` of a name
+    // re-exports: `pub use` of a name
     let mut passed_on: BTreeMap<Module, Module> = BTreeMap::new();
     for (_, module, found) in paths.iter().filter(|(.., found)| found.is_public_use) {
         if let Some(name) = found.path.last() {
@@ -198,7 +198,7 @@ fn module_of(file: &Path) -> Module {
     module
 }
 
-/// The module that a path leads to: the longest beginning that is one, after names that were passed on.
+/// The module that a path refers to: its longest prefix that is a module, after resolving re-exports.
 fn resolve(path: &[String], modules: &BTreeSet<Module>, passed_on: &BTreeMap<Module, Module>) -> Module {
     let mut path = path.to_vec();
     for _ in 0..8 {
@@ -212,10 +212,10 @@ fn resolve(path: &[String], modules: &BTreeSet<Module>, passed_on: &BTreeMap<Mod
     path
 }
 
-/// A word or a sign of a source, and its line.
+/// A word or symbol of a source file, and its line.
 type Token = (String, usize);
 
-/// The words and signs of a source, without comments, texts and characters.
+/// The words and symbols of a source file, without comments, string and character literals.
 fn tokens(text: &str) -> Vec<Token> {
     let pattern = regex::Regex::new(
         r##"(?s)//[^\n]*|/\*.*?\*/|b?r#".*?"#|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^']+|[^'\\])'|(\w+|::|[^\s\w])"##,
@@ -233,12 +233,12 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// A path that a source has, from the crate's root.
+/// A path found in a source file, relative to the crate root.
 struct Found {
     path: Module,
     line: usize,
     is_public_use: bool,
-    /// Of the module's own child, as `pub use child::Name` has it: only of interest for what it passes on.
+    /// Refers to the module's own child, as in `pub use child::Name`: relevant only as a re-export.
     is_child: bool,
 }
 
@@ -246,7 +246,7 @@ fn paths_of(tokens: &[Token], module: &Module) -> Vec<Found> {
     let word = |at: usize| tokens.get(at).map_or("", |(word, _)| word.as_str());
     let mut found = Vec::new();
     let mut at = 0;
-    // `super` in an inline module, such as unit tests, is the file's module
+    // `super` in an inline module, such as unit tests, refers to the file's module
     let inline = tokens.windows(3).position(|w| w[0].0 == "mod" && w[2].0 == "{").unwrap_or(tokens.len());
     while at < tokens.len() {
         let is_use = at > 0 && word(at - 1) == "use";
@@ -270,7 +270,7 @@ fn paths_of(tokens: &[Token], module: &Module) -> Vec<Found> {
     found
 }
 
-/// Follows `::a::{b, c::d}` from a path on; returns where it ends.
+/// Parses `::a::{b, c::d}` after a path; returns where it ends.
 fn tree(tokens: &[Token], mut at: usize, mut path: Module, paths: &mut Vec<(Module, usize)>) -> usize {
     let word = |at: usize| tokens.get(at).map_or("", |(word, _)| word.as_str());
     let mut line = tokens[at.saturating_sub(1)].1;

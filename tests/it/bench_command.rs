@@ -1,4 +1,5 @@
-//! `uqac bench` on a tiny model: every stage is present and its figures are consistent. No time is tested.
+//! `uqac bench` on a tiny model: every stage is present and its figures are consistent. Timings are not
+//! tested.
 
 use serde_json::Value;
 use std::path::Path;
@@ -55,7 +56,7 @@ fn every_stage_is_measured() {
     }
     let decode = &report["stages"][1];
     assert_eq!(decode["tokens"], 18, "two sequences of nine");
-    // bytes of every matrix but the embedding's row, and some cache
+    // bytes of every matrix except the embedding, and some of the cache
     let step = decode["gb_per_second"].as_f64().unwrap() * 1e9 * decode["seconds"]["median"].as_f64().unwrap() / 9.0;
     assert!(step > report["weight_bytes_per_step"].as_f64().unwrap());
     let contexts: Vec<u64> =

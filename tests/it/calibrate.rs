@@ -1,4 +1,4 @@
-//! `uqac calibrate` on made-up runs, and what `ask` makes of the file.
+//! `uqac calibrate` on synthetic runs, and how `ask` uses the file.
 
 use crate::runs::RunSpec;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use uqac::internals::calibration::{Calibration, FILE, bounded};
 use uqac::internals::metrics::risk::RiskControl;
 use uqac::{Origin, Profile, Reading};
 
-/// A run of a model with these hashes.
+/// Writes a run of a model with these hashes.
 fn write_run(folder: &Path, items: usize, model: &Fingerprint) {
     let spec = RunSpec { sweep: false, ..RunSpec::new("abacus", &["sums"], items) };
     spec.write(folder);
@@ -43,7 +43,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `p` is the chance of being right, of which the other scores know less: it is chosen, and the map leaves it as it is.
+/// `p` is the true chance of a correct answer, of which the other scores carry less information: `p` is chosen, and the
+/// map leaves it unchanged.
 #[test]
 fn the_best_score_is_chosen_and_calibrated_on_what_it_has_not_seen() {
     let folder = tempfile::tempdir().unwrap();
@@ -56,13 +57,13 @@ fn the_best_score_is_chosen_and_calibrated_on_what_it_has_not_seen() {
     assert!(found.held_out.ece < 0.05, "{:?}", found.held_out);
     assert!(found.held_out.brier < found.held_out.brier_of_base_rate - 0.01, "{:?}", found.held_out);
     for p in [0.2, 0.5, 0.9] {
-        // a chance estimated from 2,000 items: four standard deviations of a share among the 400 nearest, 0.1
+        // a chance estimated from 2,000 items: four standard deviations of a share among the 400 nearest is 0.1
         let calibrated = found.confidence(|key| (key == "p").then_some(p)).unwrap();
         assert!((calibrated.value - p).abs() < 0.1, "{p}: {calibrated:?}");
     }
     assert_eq!(found.confidence(|_| None), None);
     assert_eq!(found.certified, None);
-    // beyond what it has seen it says so, and claims no more than of the nearest answer
+    // beyond the seen range it reports so, and claims no more than for the nearest answer
     let at = |p: f64| found.confidence(|key| (key == "p").then_some(p)).unwrap();
     let inside = at(0.5);
     assert!(!inside.out_of_range && !inside.certified);
@@ -73,7 +74,7 @@ fn the_best_score_is_chosen_and_calibrated_on_what_it_has_not_seen() {
         assert_eq!(outside.value, bounded(found.map.at(end), found.items));
     }
     assert_eq!(calibrate(&runs, None, None, 0).unwrap(), found, "the same input, the same file");
-    // a score on another scale becomes a probability, too
+    // a score on another scale also becomes a probability
     let length = calibrate(&runs, Some("trace_length"), None, 0).unwrap();
     assert_eq!((length.score.as_str(), length.held_out.ece < 0.05), ("trace_length", true), "{:?}", length.held_out);
     assert_eq!(serde_json::from_str::<Calibration>(&serde_json::to_string(&found).unwrap()).unwrap(), found);
@@ -101,7 +102,7 @@ fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
     assert!(message(&[plain.path()], None).contains("hashes of the model"));
 }
 
-/// `p` is the chance of being right, so what a threshold holds is known.
+/// `p` is the true chance of a correct answer, so a threshold's true risk is known.
 #[test]
 fn a_certified_threshold_holds_its_risk_and_abstains_below_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,12 +112,12 @@ fn a_certified_threshold_holds_its_risk_and_abstains_below_it() {
     let found = calibrate(&runs, Some("p"), Some(risk), 0).unwrap();
     let certified = found.certified.clone().unwrap();
     assert!((0.05..0.95).contains(&certified.coverage) && certified.bound <= 0.2, "{certified:?}");
-    // one of three scores has a third of the probability to fail, and so a higher threshold
+    // each of three scores gets a third of the failure probability, hence a higher threshold
     let among = calibrate(&runs, None, Some(risk), 0).unwrap();
     assert_eq!(among.score, "p");
     assert!(among.certified.clone().unwrap().above >= certified.above, "{among:?}");
     let at = |p: f64| found.confidence(|key| (key == "p").then_some(p)).unwrap();
-    // 1 - p is the risk of an answer, so at the threshold it is above the mean risk beyond it
+    // 1 - p is an answer's risk, so at the threshold it is above the mean risk beyond it
     let given = |p: &f64| at(*p).certified;
     let lowest = (1..1000).map(|i| f64::from(i) / 1000.0).find(given).unwrap();
     assert!((0.5..0.9).contains(&lowest) && given(&0.95) && !given(&(lowest - 0.01)), "{lowest}");
@@ -125,7 +126,7 @@ fn a_certified_threshold_holds_its_risk_and_abstains_below_it() {
     assert!(calibrate(&runs, None, Some(none), 0).unwrap_err().to_string().contains("no threshold"));
 }
 
-/// From a run to the headline of `ask`: the file is found by the model's hashes, in the folder for caches.
+/// From a run to the headline of `ask`: the file is found by the model's hashes, in the cache folder.
 #[test]
 fn ask_shows_the_calibrated_confidence() {
     let (cache, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -135,7 +136,7 @@ fn ask_shows_the_calibrated_confidence() {
     let spec = ModelSpec::from_folder(&folder).unwrap();
     let model = Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap();
     write_run(run.path(), 300, &model);
-    // the one beside the model is of 2,000 answers
+    // the calibration next to the model was fitted on 2,000 answers
     let few = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob"]);
     assert_eq!(few.status.code(), Some(0), "{}", text(&few.stderr));
     let asked = uqac(cache.path(), &["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"]);
@@ -162,7 +163,7 @@ fn ask_shows_the_calibrated_confidence() {
     let expected = calibration.confidence(|key| if key == "answer_prob" { Some(p) } else { log }).unwrap();
     assert_eq!(value, expected.value);
     assert!((1.0 / 302.0..=301.0 / 302.0).contains(&value), "{value}");
-    // a smaller one does not take its place unasked
+    // a smaller one does not replace it without --replace
     let smaller = tempfile::tempdir().unwrap();
     write_run(smaller.path(), 200, &model);
     let refused = uqac(cache.path(), &["calibrate", smaller.path().to_str().unwrap()]);
@@ -171,7 +172,7 @@ fn ask_shows_the_calibrated_confidence() {
     let origin = json!({"tasks": ["sums"], "n": calibration.items, "ece": calibration.held_out.ece});
     assert_eq!((&json["from"], &json["calibration"]), (&json!("answer_prob"), &origin));
     assert!(json.get("abstained").is_none());
-    // of another reading of the method it says nothing
+    // it does not apply to another reading of the method
     let corrected = Reading::from(Profile::Corrected);
     assert_eq!(calibration.reading, corrected);
     let json: Value = serde_json::from_str(&ask(&["--json", "--profile", "paper"])).unwrap();
@@ -179,7 +180,7 @@ fn ask_shows_the_calibrated_confidence() {
     let uncalibrated = ask(&["--profile", "paper"]);
     assert!(uncalibrated.contains("ranking scores, not probabilities; grade 50 answers and run `uqac calibrate`"));
     assert!(!uncalibrated.contains(['█', '%']), "{uncalibrated}");
-    // abstaining takes a certified threshold, and has an exit code of its own
+    // abstaining requires a certified threshold, and has its own exit code
     let abstain = |more: &[&str]| {
         let question = ["ask", "--model", "abacus", "--device", "cpu", "--abstain", "--json", "What is 17 + 25?"];
         let output = uqac(cache.path(), &[&question, more].concat());
@@ -187,7 +188,7 @@ fn ask_shows_the_calibrated_confidence() {
     };
     assert!(abstain(&[]).2.contains("no certified threshold"), "{:?}", abstain(&[]));
     assert!(abstain(&["--profile", "paper"]).2.contains("the model has no calibration"));
-    // shown, each with its file, and one's own removed
+    // lists each with its file, and removes only the user's own
     let listed = uqac(cache.path(), &["calibrate", "--show", "abacus"]);
     let (shown, named) = (text(&listed.stdout), text(&listed.stderr));
     assert_eq!(listed.status.code(), Some(0), "{named}");
@@ -215,7 +216,7 @@ fn ask_shows_the_calibrated_confidence() {
     }
     let (code, json, _) = abstain(&["--max-tokens", "1"]);
     assert!(code == Some(3) && json.contains("\"abstained\":true"), "without an answer there is none to give: {json}");
-    // a damaged one is an error that says which file
+    // a damaged file is an error that names the file
     std::fs::write(&file, "{\"format\": 2}").unwrap();
     let broken = uqac(cache.path(), &["ask", "--model", "abacus", "What is 17 + 25?"]);
     assert_eq!(broken.status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! The commands on a small random model: what they print and write, bad items, interruptions, closed pipes.
+//! The commands on a small random model: their output, bad items, interruptions, closed pipes.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 use test_support::tiny;
 
-/// A folder with a model in `model`.
+/// A folder containing a model in `model`.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("model")).unwrap();
@@ -15,7 +15,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// `uqac` in this folder with its model and two threads.
+/// `uqac` in this folder, with its model and two threads.
 fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
     command.current_dir(folder).env("UQAC_MODEL", "./model").env_remove("NO_COLOR").args(arguments);
@@ -40,14 +40,14 @@ fn records(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Tokens of the small model's byte-level tokenizer: a byte each.
+/// Tokens of the small model's byte-level tokenizer: one per byte.
 fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
 const RESPONSE: &str = "Two and two make four, so the answer is 4.";
 
-/// Items of both forms, with answers and without.
+/// Items in both forms, with and without answers.
 fn good_items(n: usize) -> String {
     let item = |i: usize| match i % 3 {
         0 => json!({"id": i, "prompt": format!("Question {i}?"), "response": RESPONSE}),
@@ -63,7 +63,7 @@ fn score(folder: &Path, more: &[&str]) -> Output {
     uqac(folder, &[&SCORE, more].concat())
 }
 
-/// Responses that exist are graded: by a grader, by a pattern of one's own, and in a sample of lm-evaluation-harness.
+/// Existing responses are graded: by a grader, by a user-defined pattern, and in a sample of lm-evaluation-harness.
 #[test]
 fn score_grades_where_the_target_is_known() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,14 +123,14 @@ fn a_rule_can_be_set_alone_and_the_record_says_so() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         records(&std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap()).remove(0)
     };
-    // what a rule is in the profile already is no difference
+    // a rule that the profile already contains is no difference
     let plain = run(&["--rule", "threshold=at-least"]);
     assert_eq!((plain.get("rules"), &plain["profile"]), (None, &json!("corrected")));
     let rules = ["--rule", "threshold=above", "--rule", "response-end=sequence"];
     let changed = run(&rules);
     assert_eq!(changed["rules"], json!({"response-end": "sequence", "threshold": "above"}));
     assert_ne!(changed["scores"]["trace_length"], plain["scores"]["trace_length"]);
-    // other rules are another output
+    // changed rules require a different output
     let resumed = score(folder.path(), &["--resume"]);
     assert_eq!(resumed.status.code(), Some(2));
     let message = text(&resumed.stderr);
@@ -183,11 +183,11 @@ fn bad_items_get_a_status_and_the_others_go_on() {
     for (i, says) in [(0, "line 1: not valid JSON"), (1, "99999"), (2, "n_instr"), (4, "messages"), (6, "3000")] {
         assert!(records[i]["error"].as_str().unwrap().contains(says), "{}", records[i]);
     }
-    // without an answer there are the scores that need none
+    // without an answer, only the scores that need none are present
     let scores = &records[3]["scores"];
     assert!(scores["response_prob"].is_number() && scores["min_token_prob"].is_number(), "{scores}");
     assert!(scores["p"].is_null() && scores["answer_prob"].is_null() && records[3]["answer"].is_null(), "{scores}");
-    // a later run that has nothing to do still tells that there were errors
+    // a later run with nothing to do still reports that there were errors
     assert_eq!(score(folder.path(), &["--resume"]).status.code(), Some(1));
 }
 
@@ -228,7 +228,7 @@ fn a_killed_run_resumes_to_the_same_file() {
     assert_eq!(score(folder.path(), &[]).status.code(), Some(0));
     let whole = std::fs::read_to_string(&out).unwrap();
     for lines in [1, 5] {
-        // killed as soon as this many lines are in the file; a run that is faster than this loop ends by itself
+        // killed once this many lines are in the file; a run faster than this loop ends on its own
         let mut child = command(folder.path(), &[&SCORE[..], &["--overwrite"]].concat()).spawn().unwrap();
         while child.try_wait().unwrap().is_none() {
             if std::fs::read_to_string(&out).unwrap().lines().count() == lines {
@@ -334,12 +334,12 @@ fn inspect_shows_the_model_as_tables_and_as_json() {
     let facts: Value = serde_json::from_str(text(&output.stdout)).unwrap();
     assert_eq!(facts["model"]["architecture"], "LlamaForCausalLM");
     assert_eq!(facts["attention"]["key_value_heads"], 2);
-    // 3 layers of 2 heads of 8 numbers, keys of four bytes and values of two
+    // 3 layers of 2 heads of 8 values, four-byte keys and two-byte values
     assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * 8 * (4 + 2));
     assert_eq!(facts["memory"]["tokens"], 100);
     let output = uqac(folder.path(), &["inspect", "model", "--json", "--context", "100", "--v-cache", "q8"]);
     let facts: Value = serde_json::from_str(text(&output.stdout)).unwrap();
-    // values of a byte, and a scale of four for each head
+    // one-byte values, and a four-byte scale per head
     assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * (8 * 4 + 8 + 4));
     let tables = uqac(folder.path(), &["inspect", "model"]);
     let tables = text(&tables.stdout);

@@ -1,9 +1,9 @@
-//! The command line without a model: help, usage errors, and what they tell a person and a script.
+//! The command line without a model: help, usage errors, and their messages for people and scripts.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs `uqac` in an environment in which it finds no model.
+/// Runs `uqac` in an environment where it finds no model.
 fn uqac(arguments: &[&str]) -> Output {
     let nowhere = "/no/such/folder";
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
@@ -51,7 +51,7 @@ fn help_names_commands_options_and_exit_codes() {
 
 #[test]
 fn no_model_and_missing_models_say_how_to_get_one() {
-    // ask has a model of its own, but no folder here to unpack it into
+    // ask has a built-in model, but no folder here to unpack it into
     fails(&["ask", "1+1?"], &["abacus", "UQAC_CACHE", "--model"]);
     fails(&["ask", "--model", "org/name", "1+1?"], &["org/name", "hf download org/name"]);
     fails(&["inspect", "org/name"], &["hf download org/name"]);
@@ -91,7 +91,7 @@ fn wrong_usage_is_exit_code_2() {
 fn files_are_looked_at_before_a_model_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    // enough of a model to be found, not enough to be loaded
+    // enough of a model to be found, but not enough to be loaded
     std::fs::create_dir(path("model")).unwrap();
     std::fs::write(path("model/config.json"), "{}").unwrap();
     std::fs::write(path("in.jsonl"), "{\"id\": 1}\n").unwrap();

@@ -1,4 +1,4 @@
-//! The program on the host-run CUDA driver: choice of device, error messages.
+//! The program on the host-run CUDA driver: device selection, error messages.
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn model() -> tempfile::TempDir {
     tiny::model_with(&[("head_dim", json!(16))], Dtype::BF16)
 }
 
-/// Runs `uqac` with the host-run driver, or, without a folder, where there is none.
+/// Runs `uqac` with the host-run driver or, without a folder, with no driver at all.
 fn uqac(libraries: Option<&Path>, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     let cache = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
@@ -88,6 +88,6 @@ fn devices_that_cannot_be_used_are_explained() {
     std::fs::copy(libraries.join("libcuda.so.1"), without_nvrtc.path().join("libcuda.so.1")).unwrap();
     let output = uqac(Some(without_nvrtc.path()), &[], &["devices"]);
     let listed = text(&output.stdout);
-    // where the crate was built with nvcc, NVRTC is not missed
+    // if the crate was built with nvcc, NVRTC is not needed
     assert!(listed.contains("install the CUDA toolkit") || listed.contains("kernels built in"), "{listed}");
 }

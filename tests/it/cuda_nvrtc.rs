@@ -1,5 +1,5 @@
-//! Kernels that NVRTC compiles at first use: where its headers are looked for, what is kept, and, where the real library
-//! is (`tests/cuda_host/nvrtc.sh` fetches it; it needs no GPU), that it takes every kernel file.
+//! Kernels that NVRTC compiles at first use: where its headers are searched, what is cached and, if the real library is
+//! available (`tests/cuda_host/nvrtc.sh` fetches it; it needs no GPU), that it compiles every kernel file.
 
 use serde_json::json;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ fn model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut config = tiny::config();
     config["head_dim"] = json!(16);
-    // experts, and delta nets in all layers but the last
+    // experts, and delta nets in all layers except the last
     config["architectures"] = json!(["Qwen3_5MoeForCausalLM"]);
     config["full_attention_interval"] = json!(3);
     for (setting, n) in [
@@ -34,8 +34,8 @@ fn model() -> tempfile::TempDir {
     folder
 }
 
-/// `uqac inspect` on the host-run driver, its kernels by the NVRTC that the loader finds in `libraries`; compiled ones
-/// go to `cache`.
+/// Runs `uqac inspect` on the host-run driver, with kernels compiled by the NVRTC that the loader finds in `libraries`;
+/// compiled kernels go to `cache`.
 fn inspect(model: &Path, libraries: &OsString, toolkit: &Path, cache: &Path, capability: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_uqac"))
         .env_remove("CUDA_PATH")
@@ -50,7 +50,7 @@ fn inspect(model: &Path, libraries: &OsString, toolkit: &Path, cache: &Path, cap
         .unwrap()
 }
 
-/// The image of every kernel file, by file name, without the line that seals it.
+/// The image of every kernel file, by file name, without its seal line.
 fn compiled(cache: &Path) -> Vec<(String, Vec<u8>)> {
     let files = fs::read_dir(cache.join("kernels")).unwrap().map(|entry| entry.unwrap().path());
     let image = |path: PathBuf| {
@@ -63,8 +63,8 @@ fn compiled(cache: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// How many files of `kernels/` a model needs on a device: all but the plain replacements of kernels that fail, what only 9.0 has,
-/// and what 9.0 and newer have.
+/// Number of `kernels/` files that a model needs on a device: all except the plain fallbacks for failing kernels, files
+/// only for 9.0, and files for 9.0 and newer.
 fn kernel_files(capability: &str) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -105,7 +105,7 @@ fn headers_are_found_in_the_toolkit() {
         }
         assert!(contains(image, "// --gpu-architecture=sm_90a\n"), "{name}");
     }
-    // kept: nothing is compiled twice, and another device has its own
+    // cached: nothing is compiled twice, and another device has its own kernels
     let times = |cache: &Path| -> Vec<_> {
         let entries = fs::read_dir(cache.join("kernels")).unwrap().map(Result::unwrap);
         entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().modified().unwrap())).collect()
@@ -115,7 +115,7 @@ fn headers_are_found_in_the_toolkit() {
     assert_eq!(times(cache.path()), before);
     succeeded(&run("8.6"));
     assert_eq!(compiled(cache.path()).len(), kernel_files("9.0") + kernel_files("8.6"));
-    // one that was cut off or changed is compiled again
+    // a truncated or modified one is recompiled
     let (name, _) = &images[0];
     let path = cache.path().join("kernels").join(name);
     let whole = fs::read(&path).unwrap();
@@ -126,7 +126,7 @@ fn headers_are_found_in_the_toolkit() {
         succeeded(&run("9.0"));
         assert_eq!(fs::read(&path).unwrap(), whole);
     }
-    // a device that is newer than NVRTC: PTX of the newest architecture that it runs
+    // a device newer than NVRTC: PTX for the newest architecture that the device runs
     let newer = tempfile::tempdir().unwrap();
     succeeded(&inspect(model.path(), &libraries.into(), toolkit.path(), newer.path(), "9.9"));
     let images = compiled(newer.path());
@@ -136,7 +136,7 @@ fn headers_are_found_in_the_toolkit() {
     }
 }
 
-/// The real library, and a folder with the host-run driver alone: (libraries' folders, toolkit).
+/// The real library, and a folder with only the host-run driver: (library folders, toolkit).
 fn real_nvrtc(alone: &Path) -> Option<(OsString, PathBuf)> {
     let folder = std::env::var_os("UQAC_NVCC_CACHE").map(PathBuf::from);
     let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache/uqac-nvcc")))?;
@@ -162,7 +162,7 @@ fn the_real_nvrtc_compiles_every_kernel_file() {
         assert_eq!(images.len(), kernel_files(capability));
         images
     };
-    // a cubin is an ELF whose flags have the architecture in their second byte (CUDA 13)
+    // a cubin is an ELF file with the architecture in the second byte of its flags (CUDA 13)
     let machine_code = |capability: &str, architecture: u8| {
         for (name, image) in compile(capability) {
             assert!(image.starts_with(b"\x7fELF"), "{name}: no cubin");
@@ -170,7 +170,7 @@ fn the_real_nvrtc_compiles_every_kernel_file() {
             assert!(contains(&image, ".text."), "{name}: no code");
         }
     };
-    // an architecture that it does not know: PTX, which takes it a third of the time
+    // an architecture unknown to it: PTX, which takes a third of the time
     for (name, image) in compile("8.5") {
         assert!(contains(&image, ".target sm_80\n"), "{name}");
     }

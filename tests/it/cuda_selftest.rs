@@ -1,12 +1,12 @@
-//! The power-on self-test with kernels that are broken on purpose: in the host-run driver those of `UQAC_HOST_CUDA_BREAK` do
-//! nothing, those of `UQAC_HOST_CUDA_FAULT` fault, and those of `UQAC_HOST_CUDA_HANG` never end.
+//! The power-on self-test with deliberately broken kernels: in the host-run driver those in `UQAC_HOST_CUDA_BREAK` do
+//! nothing, those in `UQAC_HOST_CUDA_FAULT` fault, and those in `UQAC_HOST_CUDA_HANG` never end.
 
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 use test_support::cuda_host;
 
-/// `uqac` on the host-run driver with a cache of its own; `None` where that cannot be built.
+/// `uqac` on the host-run driver with its own cache; `None` if the driver cannot be built.
 fn uqac(cache: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Option<Output> {
     let libraries = cuda_host::library_folder()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
@@ -19,7 +19,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asks the model inside the program, on a device.
+/// Asks the built-in model, on a device.
 fn ask(cache: &Path, environment: &[(&str, &str)], device: &str) -> Option<Output> {
     uqac(cache, environment, &["ask", "--device", device, "--json", "What is 17 + 25?"])
 }
@@ -30,7 +30,7 @@ fn answer(output: &Output) -> String {
     said["answer"]["text"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Kernels of that model which have a plain replacement.
+/// That model's kernels with a plain replacement.
 const REPLACEABLE: &str = "gemv_f16_r8,gemv_f16_r16,gemv_f16_r64,gemv_qkv_f16_r8,gemv_qkv_f16_r16,gemv_qkv_f16_r64,gemv_wide_m64,\
     gemv_gated_f16_r8,gemv_gated_f16_r16,gemv_gated_f16_r64,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,gemm_gated_hopper,attn_prefill_hopper_kf32_vf16_d64_t2,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
     attn_prefill_kf32_vf16_d64_t2";
@@ -47,10 +47,10 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
         assert!(said.contains(&format!("warning: the CUDA kernel {kernel} fails its self-test")), "{kernel}: {said}");
     }
     assert!(said.contains("please report this"), "{said}");
-    // case, index, expected and found
+    // case, index, expected and found values
     assert!(said.contains(" of layer ") && said.contains("]: expected ") && said.contains(", found "), "{said}");
     assert_eq!((answer(&replaced), answer(&right)), ("42".to_owned(), "42".to_owned()));
-    // kept: kernels that have failed are replaced without a test, and those that have passed are not tested again
+    // cached: failed kernels are replaced without a test, and passed ones are not tested again
     let again = ask(broken.path(), &[], "cuda").unwrap();
     assert!(text(&again.stderr).contains("gemv_f16_r8 fails its self-test"), "{}", text(&again.stderr));
     assert_eq!(answer(&again), "42");
@@ -58,7 +58,7 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
     assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
 }
 
-/// A start during another process's self-test waits for its verdicts.
+/// A process that starts during another's self-test waits for its verdicts.
 #[test]
 fn a_start_waits_for_the_tests_of_another() {
     let cache = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn a_kernel_without_a_replacement_stops_the_model() {
     }
 }
 
-/// A fault or a hang takes a child process with it: the tests go on without the kernel, and so does the model.
+/// A fault or a hang takes down a child process: the tests continue without the kernel, and so does the model.
 #[test]
 fn kernels_that_fault_or_hang_are_named_and_replaced() {
     let cache = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn kernels_that_fault_or_hang_are_named_and_replaced() {
     assert_eq!(answer(&second), "42");
 }
 
-/// What multiplies in wide passes on a device of this compute capability, and what is answered.
+/// The kernels used for wide passes on a device of this compute capability, and the answer.
 fn wide_products(cache: &Path, capability: &str, broken: &str) -> Option<(Vec<&'static str>, Value)> {
     let environment = [
         ("UQAC_HOST_CUDA_CAPABILITY", capability),
@@ -132,7 +132,7 @@ fn wide_products(cache: &Path, capability: &str, broken: &str) -> Option<(Vec<&'
         ("UQAC_HOST_CUDA_TENSOR", "hopper"),
         ("UQAC_HOST_CUDA_TRACE", "1"),
     ];
-    let arguments = ["ask", "--device", "cuda", "--json", "What is 17 + 25 + 31 + 12 + 44?"]; // more than a narrow pass
+    let arguments = ["ask", "--device", "cuda", "--json", "What is 17 + 25 + 31 + 12 + 44?"]; // exceeds a narrow pass
     uqac(cache, &environment[..3], &arguments)?; // the self-test launches all of them
     let output = uqac(cache, &environment, &arguments)?;
     let said = text(&output.stderr);
@@ -141,7 +141,8 @@ fn wide_products(cache: &Path, capability: &str, broken: &str) -> Option<(Vec<&'
     Some((used, serde_json::from_slice(&output.stdout).unwrap()))
 }
 
-/// Compute capability 9.0 has products of its own, which leave the others' bits as they are where the tensor cores add alike.
+/// Compute capability 9.0 has its own product kernels, which leave the others' bits unchanged if the tensor cores add
+/// alike.
 #[test]
 fn wide_products_are_those_of_the_device() {
     let folders: [_; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
@@ -157,7 +158,7 @@ fn wide_products_are_those_of_the_device() {
     }
 }
 
-/// A device without the shared memory for a kernel gets the one that needs less.
+/// A device without enough shared memory for a kernel gets the one that needs less.
 #[test]
 fn kernels_fit_the_shared_memory() {
     let cache = tempfile::tempdir().unwrap();
@@ -168,7 +169,7 @@ fn kernels_fit_the_shared_memory() {
     assert_eq!(answer(&found), "42");
 }
 
-/// The driver lets kernels start before those before them have ended, and here their wait does nothing.
+/// The driver lets kernels start before the preceding ones have ended, and here their wait does nothing.
 #[test]
 fn early_starts_that_do_not_wait_are_found_and_left_out() {
     let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -180,7 +181,7 @@ fn early_starts_that_do_not_wait_are_found_and_left_out() {
     let said = text(&found.stderr);
     assert!(said.contains("kernels that start before the previous one has ended fail their self-test"), "{said}");
     assert_eq!((answer(&found), answer(&right)), ("42".to_owned(), "42".to_owned()));
-    // kept, as what is found of a kernel
+    // cached, like a kernel's verdict
     let again = ask(broken.path(), &[], "cuda").unwrap();
     assert!(text(&again.stderr).contains("run one after the other"), "{}", text(&again.stderr));
     let one_by_one = ask(whole.path(), &[trace, ("UQAC_EARLY_STARTS", "0")], "cuda").unwrap();
@@ -188,7 +189,7 @@ fn early_starts_that_do_not_wait_are_found_and_left_out() {
     assert_eq!(answer(&one_by_one), "42");
 }
 
-/// The check goes on after a fault and a hang, in other processes, and finds what is broken and nothing else.
+/// The check continues in other processes after a fault and a hang, and finds exactly the broken kernels.
 #[test]
 fn the_check_of_a_device_finds_every_broken_kernel_and_no_other() {
     let cache = tempfile::tempdir().unwrap();
@@ -205,17 +206,17 @@ fn the_check_of_a_device_finds_every_broken_kernel_and_no_other() {
     let names = |of: fn(&Value) -> bool| -> Vec<&str> {
         kernels.iter().filter(|k| of(k)).filter_map(|k| k["kernel"].as_str()).collect()
     };
-    // head_finish is tested with the masses of head_mass
+    // the test of head_finish uses the masses of head_mass
     assert_eq!(names(|k| k["fault"].is_string()), ["head_finish", "head_mass", "rms_norm"], "{found}");
     let wrong = names(|k| k["ok"] == false && k["fault"].is_null());
     assert_eq!(wrong, ["attn_prefill_kf16_vf16_d64_t2", "layer_sums"], "{found}");
-    // what works on the results of a kernel that is left out is not tested, and what does not is
+    // kernels that depend on the results of an excluded one are not tested, the rest are
     let tested = |name: &str| kernels.iter().any(|k| k["kernel"] == name && k["ok"] == true);
     assert!(!tested("delta_rule") && tested("delta_mix") && tested("rms_norm_f16"), "{found}");
     assert!(kernels.len() > 90, "{} kernels", kernels.len());
     let worst = &kernels.iter().find(|k| k["kernel"] == "layer_sums").unwrap()["worst"];
     assert!(worst["case"].is_string() && worst["index"].is_u64() && worst["expected"].is_f64(), "{worst}");
-    // the least that a bound allows would not hide a lost 16-bit term
+    // even the loosest bound would not hide a lost 16-bit term
     let wide = |kernel: &&Value| kernel["bound"].as_f64().is_none_or(|bound| bound > 1.0 / 512.0);
     assert_eq!(kernels.iter().filter(wide).count(), 0, "{found}");
 }

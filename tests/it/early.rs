@@ -1,4 +1,4 @@
-//! Responses that end for want of confidence.
+//! Responses that end because of low confidence.
 
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -41,7 +41,7 @@ fn a_response_ends_with_the_token_after_which_it_is_unsure() {
             ControlFlow::Continue(())
         };
         let whole = engine.generate(&prompts, &options, see).unwrap();
-        // the second lowest point of the response that has most: others may stop, or not
+        // the second lowest point of the response with the most; others may or may not stop
         let lows = |g: &Generation| running.lows(&g.steps[..g.tokens.len() - g.prompt_len]);
         let most = (0..whole.len()).max_by_key(|i| lows(&whole[*i]).len()).unwrap();
         let lows = lows(&whole[most]);
@@ -77,7 +77,7 @@ fn samples(folder: &Path, run: &str) -> Vec<Value> {
     samples
 }
 
-/// The curve of a run whose responses were written to their end says what a run with the threshold then does.
+/// The curve of a run with complete responses predicts what a run with the threshold does.
 #[test]
 fn the_report_foretells_what_a_threshold_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn the_report_foretells_what_a_threshold_does() {
     assert_eq!((stopped as u64, stopped > 0), (point["stopped"].as_u64().unwrap(), true));
     let saved = 1.0 - tokens(&early) as f64 / tokens(&whole) as f64;
     assert!((saved - point["tokens_saved"].as_f64().unwrap()).abs() < 1e-9, "{saved} {point}");
-    // an answer that was announced before the end still counts
+    // an answer given before the end still counts
     let right = |samples: &[Value]| samples.iter().filter(|sample| sample["metrics"]["acc"] == 1.0).count();
     let foretold = (point["accuracy"].as_f64().unwrap() * 40.0).round() as usize;
     assert!((foretold..=right(&whole)).contains(&right(&early)), "{point}");

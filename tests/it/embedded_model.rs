@@ -1,4 +1,4 @@
-//! The model that comes with the program: what it writes, to the token, and that the program finds it anywhere.
+//! The built-in model: its output, to the token, and that the program finds it anywhere.
 
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -36,7 +36,7 @@ fn it_writes_the_golden_responses() {
     }
 }
 
-/// `uqac` in an empty folder, with nothing in its environment but a folder for caches.
+/// `uqac` in an empty folder, with only a cache folder in its environment.
 fn uqac(cache: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
     command.env_clear().env("UQAC_CACHE", cache).current_dir(cache).args(arguments);
@@ -48,7 +48,7 @@ fn a_question_needs_no_model() {
     let cache = tempfile::tempdir().unwrap();
     let item = &golden()[0];
     let question = item["question"].as_str().unwrap();
-    // once as it is unpacked, once as it is found there
+    // once when it is unpacked, once when it is already there
     for _ in 0..2 {
         let output = uqac(cache.path(), &["ask", "--json", "--device", "cpu", question]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -85,7 +85,7 @@ fn without_a_folder_for_caches_it_says_what_to_set() {
     assert!(said.contains("UQAC_CACHE"), "{said}");
 }
 
-/// A folder of its name, as training leaves one, is not taken for it.
+/// A folder of the same name, as left by training, is not mistaken for it.
 #[test]
 fn its_name_is_its_own_beside_a_folder_of_that_name() {
     let elsewhere = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `uqac eval` as a person runs it: a folder that fills, resumes after a kill, and refuses to mix.
+//! `uqac eval` from the user's view: a folder that fills, resumes after a kill, and refuses to mix runs.
 
 use serde_json::{Value, json};
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use test_support::tiny;
 
-/// A model folder, and a task of its own beside it.
+/// A model folder, with a task next to it.
 struct Setup {
     folder: tempfile::TempDir,
 }
@@ -45,7 +45,7 @@ impl Setup {
     fn command(&self, output: &Path, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
         let (model, task) = (self.path("model"), self.path("sums.jsonl"));
-        // of a random model nothing but the last number is an answer, and every response is cut off: the authors count it
+        // with a random model only the last number is an answer, and every response is cut off: the authors count it
         let fixed =
             ["eval", "--max-tokens", "24", "--threads", "1", "--device", "cpu", "--rule", "extraction=published"];
         command.env_remove("UQAC_MODEL").args(fixed).args(more);
@@ -57,7 +57,7 @@ impl Setup {
         self.command(output, more).output().unwrap()
     }
 
-    /// What a run shows at its end.
+    /// The output shown at the end of a run.
     fn ok(&self, output: &Path, more: &[&str]) -> String {
         let ran = self.eval(output, more);
         assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
@@ -69,14 +69,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The whole lines of a file.
+/// The complete lines of a file.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Samples by item, without what the clock says.
+/// Samples by item, without timings.
 fn samples(folder: &Path) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -139,7 +139,7 @@ fn results_depend_neither_on_batches_nor_on_shards_nor_on_interruptions() {
     assert_eq!(samples(&resumed), expected);
 }
 
-/// A run with the model inside the program, whose samples agree more often than not.
+/// Runs the built-in model, whose samples agree more often than not.
 fn abacus(output: &Path, more: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
     command.env_remove("UQAC_MODEL").args(["eval", "-m", "abacus", "-t", "abacus", "-n", "12", "--draws", "0"]);
@@ -148,7 +148,7 @@ fn abacus(output: &Path, more: &[&str]) {
     assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
 }
 
-/// The samples that are drawn are those of a run that draws all, and what they agree on is what all agree on.
+/// The drawn samples are those of a run that draws all, and their majority is that of all samples.
 #[test]
 fn a_vote_that_is_decided_is_not_drawn_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn a_vote_that_is_decided_is_not_drawn_out() {
         );
         counts.push(some.len());
     }
-    // four of seven is the fewest that can decide
+    // four of seven is the minimum that can decide
     let varied = counts.contains(&4) && counts.iter().any(|n| *n > 4);
     assert!(varied && counts.iter().all(|n| (4..=7).contains(n)), "{counts:?}");
     let votes = &results["runs"][0]["tasks"][0]["summary"]["votes"];
@@ -183,7 +183,7 @@ fn a_vote_that_is_decided_is_not_drawn_out() {
     assert!(votes["tokens_saved"].as_f64().unwrap() > 0.0);
 }
 
-/// A run's samples, with the manifest given and without what the clock says.
+/// Copies a run's samples, with the given manifest and without timings.
 fn timeless(run: &Path, manifest: &[u8], copy: &Path) {
     std::fs::create_dir(copy).unwrap();
     std::fs::write(copy.join("manifest.json"), manifest).unwrap();
@@ -207,7 +207,7 @@ fn timeless(run: &Path, manifest: &[u8], copy: &Path) {
     }
 }
 
-/// The reports of a run in every format, byte by byte.
+/// The reports of a run in every format, as bytes.
 fn reports(run: &Path, manifest: &[u8]) -> Vec<Vec<u8>> {
     let place = tempfile::tempdir().unwrap();
     timeless(run, manifest, &place.path().join("run"));
@@ -232,7 +232,7 @@ fn a_kill_at_any_moment_loses_only_what_was_in_flight() {
     let mut kept = 0;
     for wait in [5u64, 20, 60, 90] {
         let mut child = setup.command(&killed, &[]).stderr(Stdio::null()).spawn().unwrap();
-        // from its first new sample on it is killed at some moment of its work
+        // killed at some point after its first new sample
         let begun = Instant::now();
         let count = || std::fs::read_to_string(&file).map_or(0, |text| text.lines().count());
         while count() <= kept && begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none() {
@@ -270,13 +270,13 @@ fn other_options_or_questions_are_refused_with_the_difference() {
     setup.write_task(3, "gone");
     refused(&[], &["another question", "samples_sums.jsonl"]);
     assert_eq!(samples(&folder), before);
-    // what does not change results may change
+    // options that do not affect results may change
     setup.write_task(3, "left");
     setup.ok(&folder, &["--batch-size", "2"]);
     assert_eq!(samples(&folder), before);
 }
 
-/// What an earlier version had cut at another length is not mixed with this one's.
+/// A response that an earlier version cut at a different length is not mixed with this version's.
 #[test]
 fn responses_that_end_elsewhere_are_refused() {
     let setup = Setup::new(2);
@@ -307,7 +307,7 @@ fn sweeps_reuse_the_responses() {
         let sample = &before[row["doc_id"].as_u64().unwrap() as usize]["uq"];
         let chain: Vec<&Value> = sample["chain"].as_array().unwrap().iter().map(|link| &link["row"]).collect();
         match row["setting"].as_object().unwrap().iter().next().unwrap() {
-            // the run's own parameters give the run's own results
+            // the run's own parameters reproduce the run's own results
             (name, value) if name == "k" && value == 16 || value == "answer" => {
                 assert_eq!(row["scores"]["p"], sample["scores"]["p"]);
                 assert_eq!(row["chain"].as_array().unwrap().iter().collect::<Vec<_>>(), chain);
@@ -321,12 +321,12 @@ fn sweeps_reuse_the_responses() {
             _ => {}
         }
     }
-    // resumed, nothing is done twice
+    // resuming repeats nothing
     setup.ok(&folder, &sweep);
     assert_eq!(lines(&folder.join("sweep_sums.jsonl")), rows);
 }
 
-/// Every answered response has its controls, and a finished run is given those with an ensemble later.
+/// Every answered response gets its controls, and a finished run can be given controls with an ensemble later.
 #[test]
 fn responses_have_controls() {
     let setup = Setup::new(6);
@@ -348,7 +348,7 @@ fn responses_have_controls() {
     setup.ok(&folder, &["--draws", "2", "--sweep", "chain=random,none"]);
     let rows = lines(&folder.join("sweep_sums.jsonl"));
     assert_eq!(rows.len(), 3 * answered.len());
-    // the same draw is the same chain
+    // the same draw produces the same chain
     for row in rows.iter().filter(|row| row["setting"]["draw"] == 1) {
         let own = &all[row["doc_id"].as_u64().unwrap() as usize]["uq"]["sweep"][1];
         assert_eq!((&row["chain"], &row["scores"]["p_attn"]), (&own["chain"], &own["scores"]["p_attn"]));

@@ -1,5 +1,5 @@
-//! `benches/gpu.sh` without a GPU: every figure on the host-run driver in shrunken shapes, its reports of failed steps, and
-//! its sums over known numbers.
+//! `benches/gpu.sh` without a GPU: every figure on the host-run driver in shrunken shapes, its reports of failed steps,
+//! and its totals over known values.
 
 #[path = "../../benches/gpu/compare.rs"]
 mod compare;
@@ -29,7 +29,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The one file with this ending.
+/// The only file with this extension.
 fn result(folder: &Path, ending: &str) -> PathBuf {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let found: Vec<PathBuf> = files.filter(|path| path.to_string_lossy().ends_with(ending)).collect();
@@ -48,7 +48,7 @@ fn known_cupti(folder: &Path) -> PathBuf {
     library
 }
 
-/// Rows of the shape measured in full that have a floor, by the start of their names.
+/// Rows of the fully measured shape that have a floor, by name prefix.
 const ROWS: [&str; 16] = [
     "decode, batch 1, plain",
     "decode, batch 1, with UQAC's trace",
@@ -97,12 +97,12 @@ fn every_figure_is_taken_on_the_host_run_driver() {
             assert!(number(&row[key]).is_finite(), "{row}");
         }
         assert!(!row["unit"].as_str().unwrap().ends_with("/s") || number(&row["least"]) > 0.0, "{row}");
-        // targets apply to a run at full size on a GPU alone
+        // targets apply only to a run at full size on a GPU
         assert!(row["target"].is_null() || row["target"]["met"].is_null(), "{row}");
     }
     for what in ROWS {
         let row = find(what);
-        // without torch there is no matrix rate, the floor of work bound by arithmetic
+        // without torch there is no matrix rate, the floor of compute-bound work
         let arithmetic = what.starts_with("prefill") || what.starts_with("traced pass");
         assert!(arithmetic || number(&row["floor"]["value"]).is_finite(), "{row}");
     }
@@ -119,7 +119,7 @@ fn every_figure_is_taken_on_the_host_run_driver() {
     assert!(json["problems"].as_array().unwrap().is_empty(), "{}", json["problems"]);
 }
 
-/// A program in place of `gpu`, with this `run`.
+/// A stand-in for `gpu` with this `run`.
 fn stand_in(folder: &Path, run: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let binaries = folder.join("bin");
@@ -180,7 +180,7 @@ fn unusable_options_and_machines_are_refused() {
     let refused = |arguments: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let binaries = stand_in(folder.path(), "exit 0");
-        // no nvidia-smi is there to find
+        // there is no nvidia-smi to find
         let output = script().args(arguments).arg("--binaries").arg(binaries).env("PATH", "/usr/bin:/bin").output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));

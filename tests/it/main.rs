@@ -1,4 +1,5 @@
-//! Tests of the program and of the public API: one binary to link; `cargo test NAME` runs the tests whose path contains NAME.
+//! Tests of the program and of the public API: linked into one binary; `cargo test NAME` runs the tests whose path
+//! contains NAME.
 
 mod architecture;
 mod bench_command;

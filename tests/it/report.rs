@@ -1,4 +1,5 @@
-//! `uqac report` and the analysis behind it, on made-up runs: known numbers, every format, damaged and partial folders.
+//! `uqac report` and the analysis behind it, on synthetic runs: known values, every format, damaged and partial
+//! folders.
 
 use crate::runs::{RunSpec, lines};
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ fn the_calibrated_method_is_calibrated_and_the_best() {
     assert!(p.answered.value(Metric::Auroc).unwrap() > 0.7);
     let [low, high] = p.answered.get(Metric::Auroc).unwrap().interval.unwrap();
     assert!(low < p.answered.value(Metric::Auroc).unwrap() && p.answered.value(Metric::Auroc).unwrap() < high);
-    // the paired difference of a method that knows less, and of p to itself
+    // the paired difference of a less informed method, and of p to itself
     let common = task.common.as_ref().unwrap();
     let of = |key: &str| common.methods.iter().find(|method| method.method == key).unwrap();
     let response = of("response_mean").difference[&Metric::Auroc].unwrap();
@@ -84,7 +85,7 @@ fn nothing_is_dropped_in_silence() {
     let analysis = analysis(&[folder.path()]);
     let task = &analysis.runs[0].tasks[0];
     let s = &task.summary;
-    // items 7, 57, ... no answer; 11, 61, ... cut off; 13 an error
+    // items 7, 57, ... have no answer; 11, 61, ... are cut off; 13 is an error
     assert_eq!((s.items, s.graded, s.no_answer, s.truncated, s.errors, s.answered), (300, 300, 12, 6, 1, 287));
     let right = samples.iter().filter(|sample| sample.metrics["acc"] == 1.0).count();
     assert_eq!((s.correct, s.accuracy), (right, Some(right as f64 / 300.0)));
@@ -98,15 +99,16 @@ fn nothing_is_dropped_in_silence() {
     let verbalized = task.method("verbalized").unwrap();
     assert_eq!((verbalized.answered.items, verbalized.missing), (said, 287 - said));
     assert!(verbalized.missing > 0);
-    // what one method does not say takes nothing from the others' comparison
+    // a missing value of one method does not shrink the others' comparison
     let common = task.common.as_ref().unwrap();
     let compared = |key: &str| common.methods.iter().find(|method| method.method == key).unwrap().measures.items;
     assert_eq!((common.items, compared("verbalized"), compared("answer_prob")), (287, said, 287));
-    // unanswered items are wrong and rank lowest, so ranking them too can only help
+    // unanswered items are incorrect and rank lowest, so ranking them too can only help
     assert!(p.all.value(Metric::Auroc) > p.answered.value(Metric::Auroc));
 }
 
-/// The same samples with controls: p_attn of `random` is the run's own on every draw, that of `random-digits` tells nothing.
+/// The same samples with controls: p_attn of `random` is the run's own on every draw, that of `random-digits` is
+/// uninformative.
 #[test]
 fn controls_are_rows_with_paired_intervals() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,13 +141,13 @@ fn controls_are_rows_with_paired_intervals() {
         assert_eq!(of(i).own[&Metric::Auroc], own.answered.get(Metric::Auroc));
     }
     let same = of(0).difference[&Metric::Auroc].unwrap();
-    // the mean of three equal values, rounded: 2^-53 each
+    // the mean of three equal values, rounding 2^-53 each
     let is_zero = |x: f64| x.abs() < 1e-15;
     assert!(is_zero(same.value) && same.interval.unwrap().into_iter().all(is_zero), "{same:?}");
     assert_eq!(of(1).control[&Metric::Auroc].unwrap().value, 0.5);
     let better = of(1).difference[&Metric::Auroc].unwrap();
     assert!(better.interval.unwrap()[0] > 0.0, "{better:?}");
-    // half of every probability ranks the same, and is another calibration
+    // half of every probability ranks the same, but is calibrated differently
     assert_eq!(of(2).difference[&Metric::Auroc].unwrap().value, 0.0);
     assert!(of(2).difference[&Metric::Ece].unwrap().value != 0.0);
     let path = folder.path().to_str().unwrap();
@@ -155,7 +157,7 @@ fn controls_are_rows_with_paired_intervals() {
     assert!(csv.contains(",control_difference,chain=random-digits,p_attn,auroc,"), "{csv}");
 }
 
-/// What knowing an item's subtask is worth: the subtask's accuracy as a score, where there are several.
+/// The value of knowing an item's subtask: the subtask's accuracy as a score, if there are several.
 #[test]
 fn task_identity_is_a_baseline_of_pooled_subtasks() {
     let folder = tempfile::tempdir().unwrap();
@@ -171,12 +173,12 @@ fn task_identity_is_a_baseline_of_pooled_subtasks() {
     let accuracy = samples.iter().map(|sample| sample.metrics["acc"]).sum::<f64>() / samples.len() as f64;
     let easy = of("bbh").items.iter().find(|item| item.task == "bbh:easy" && item.answered()).unwrap();
     assert!((easy.score("task_identity").unwrap() - accuracy).abs() < 1e-12);
-    // of two tasks, at least as good as chance: items of the better one rank above
+    // with two tasks, at least as good as chance: items of the better one rank higher
     assert!(pooled.answered.value(Metric::Auroc).unwrap() >= 0.5);
     assert_eq!(of("bbh:easy").method("task_identity").unwrap().answered.value(Metric::Auroc), Some(0.5));
 }
 
-/// A majority's weight is judged by whether the majority is right, also of responses without an answer of their own.
+/// A majority's weight is judged by whether the majority is correct, even for responses without an answer of their own.
 #[test]
 fn the_majoritys_weight_is_judged_by_its_own_answer() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,7 +197,8 @@ fn the_majoritys_weight_is_judged_by_its_own_answer() {
     assert_eq!(majority.answered.value(Metric::Auroc), Some(1.0));
 }
 
-/// Products of probabilities rank by their logarithms where samples have them: what underflows to 0 still has an order.
+/// Products of probabilities rank by their logarithms if samples have them: values that underflow to 0 still have an
+/// order.
 #[test]
 fn what_underflows_ranks_by_its_logarithm() {
     let folder = tempfile::tempdir().unwrap();
@@ -219,7 +222,7 @@ fn what_underflows_ranks_by_its_logarithm() {
     let (ranked, ece) = auroc();
     assert_eq!(ranked, 1.0);
     assert!((ece - accuracy).abs() < 1e-12, "a probability of 0 is still what is calibrated");
-    // samples of earlier versions have none
+    // samples of earlier versions lack it
     for sample in &mut samples {
         sample.uq.scores.remove("response_logprob");
     }
@@ -250,7 +253,7 @@ fn shards_in_one_folder_or_several_are_one_run() {
         assert_eq!(tasks(&found), tasks(&expected));
     }
     assert_eq!(analysis(&[a.path()]).runs[0].notes, ["shards missing, of 2: 2"]);
-    // another model is another run, and so is a whole run of the same
+    // another model is a separate run, and so is a complete run of the same model
     let other = tempfile::tempdir().unwrap();
     RunSpec { shard: Some((2, 2)), seed: 9, ..spec(101) }.write(other.path());
     assert_eq!(analysis(&[a.path(), other.path()]).runs.len(), 2);
@@ -268,7 +271,7 @@ fn half_written_damaged_and_repeated_lines() {
     let mut rows: Vec<&str> = text.lines().collect();
     let cut = &rows[39][..rows[39].len() / 2];
     rows.truncate(39);
-    // what is there twice is noted where it differs
+    // a duplicate is reported if it differs
     let (same, other) = (rows[3], rows[4].replacen("\"p\":", "\"p\":0.5,\"was\":", 1));
     assert_ne!(rows[4], other);
     std::fs::write(&file, format!("{}\n\n{same}\n{other}\nnot json\n{cut}", rows.join("\n"))).unwrap();
@@ -281,7 +284,7 @@ fn half_written_damaged_and_repeated_lines() {
             && notes.contains("1 items are there twice"),
         "{notes}"
     );
-    // nothing but a half-written first line: a run that has just begun
+    // only a half-written first line: a run that has just started
     std::fs::write(&file, cut).unwrap();
     let begun = analysis(&[folder.path()]);
     assert!(begun.runs[0].tasks.is_empty());
@@ -327,7 +330,7 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
     assert!(text.contains("UQAC P") && !text.contains("Verbalized"));
 }
 
-/// One class only, one item, no item, scores that are no numbers: every format is written, with dashes.
+/// One class only, one item, no item, non-finite scores: every format is written, with dashes.
 #[test]
 fn edge_cases_in_every_format() {
     let edit = |change: &dyn Fn(&mut Sample), n: usize| {
@@ -432,7 +435,7 @@ fn the_same_samples_give_the_same_bytes() {
     let json = stdout(&[path, "--format", "json"]);
     assert_eq!(json, stdout(&[path, "--format", "json"]));
     assert_ne!(json, stdout(&[path, "--format", "json", "--seed", "1"]));
-    // results.json says the same of the folder, wherever it lies
+    // results.json has the same content, wherever the folder lies
     let mut value: Value = serde_json::from_str(&json).unwrap();
     value["runs"][0]["folders"] = serde_json::json!([]);
     let analysis = analyse(&[folder.path().to_owned()], &AnalysisOptions::default()).unwrap();
@@ -455,7 +458,7 @@ fn csv_and_json_hold_the_same_numbers() {
         assert_eq!(found.len(), 1, "{view} {method} {metric}");
         found[0].clone()
     };
-    // this reader of JSON is exact only to the last place of a float, what was written is exact
+    // this JSON parser is exact only to the last place of a float; the written value is exact
     let same = |text: &str, value: &Value| match (text.parse::<f64>().ok(), value.as_f64()) {
         (Some(a), Some(b)) => (a - b).abs() <= 2.0 * f64::EPSILON * a.abs(),
         (a, b) => a == b,
@@ -497,7 +500,7 @@ fn tables_fit_the_width_and_mark_the_best() {
     assert!(latex.contains("\\textbf{") && latex.contains("P\\_attn") && !latex.contains('±'));
 }
 
-/// A model's and a task's names are file names, which anyone may have chosen.
+/// A model's and a task's names are file names, which may come from anyone.
 #[test]
 fn names_from_outside_are_text_in_every_format() {
     const NAME: &str = "=1+1\u{1b}[2J\nINJECTED row\u{9b}31m\u{202e}";
@@ -548,8 +551,8 @@ fn methods_that_rank_alike_share_a_row() {
     spec(40).write(folder.path());
     for sample in &mut samples {
         let p = sample.uq.scores.get("p").copied().flatten();
-        sample.uq.scores.insert("tripled".to_owned(), p.map(|p| 3.0 * p - 7.0)); // no probability, the same order
-        sample.uq.scores.insert("halved".to_owned(), p.map(|p| p / 2.0)); // with an ECE of its own
+        sample.uq.scores.insert("tripled".to_owned(), p.map(|p| 3.0 * p - 7.0)); // no probability, but same order
+        sample.uq.scores.insert("halved".to_owned(), p.map(|p| p / 2.0)); // with its own ECE
     }
     std::fs::write(folder.path().join("samples_gsm8k.jsonl"), lines(&samples)).unwrap();
     let analysis = analysis(&[folder.path()]);

@@ -1,4 +1,4 @@
-//! `report.html`: nothing that a response says becomes markup, and what the page's script reads is what was recorded.
+//! `report.html`: nothing in a response becomes markup, and the page's script reads exactly what was recorded.
 
 use crate::runs::RunSpec;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use uqac::internals::tables::{Cell, Section, Table};
 const HOSTILE: &str =
     "</script><!--<script>alert(1)</script> <img src=x onerror=alert(2)> &amp; \"'` \u{0}\u{202e}\u{2028}\\ud800";
 
-/// Prompt tokens of every sample here.
+/// Prompt length of every sample here.
 const N_INSTR: usize = 40;
 
 /// A sample whose tokens are the given pieces of its response; the last piece is the answer.
@@ -80,7 +80,7 @@ fn page(samples: &[Sample]) -> Page {
     page_within(samples, usize::MAX)
 }
 
-/// A page that has at most so many bytes of items.
+/// A page with at most `limit` bytes of items.
 fn page_within(samples: &[Sample], limit: usize) -> Page {
     let mut items = Items::new(HOSTILE, "gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
@@ -148,7 +148,7 @@ fn the_page_loads_nothing() {
     assert!(!html.contains("innerHTML"), "text from outside is only ever set as text");
 }
 
-/// What stands in the page's one element of this name without attributes.
+/// The content of the page's only element of this name without attributes.
 fn element<'a>(html: &'a str, name: &str) -> &'a str {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     assert_eq!(html.matches(&open).count(), 1, "one {name}");
@@ -156,7 +156,7 @@ fn element<'a>(html: &'a str, name: &str) -> &'a str {
     &rest[..rest.find(&close).unwrap()]
 }
 
-/// Whoever gets markup into the page gets no script run: the policy names the page's own script and style by their hashes.
+/// Injected markup cannot run a script: the policy allows only the page's own script and style, by their hashes.
 #[test]
 fn the_policy_knows_style_and_script_by_their_hashes() {
     use sha2::Digest;
@@ -173,7 +173,7 @@ fn the_policy_knows_style_and_script_by_their_hashes() {
     }
 }
 
-/// A digit of base 64.
+/// The value of a base64 digit.
 fn digit(c: char) -> u32 {
     let from = |first: char| u32::from(c) - u32::from(first);
     match c {
@@ -272,7 +272,7 @@ fn the_same_samples_give_the_same_bytes() {
     assert_eq!(page(&samples).render(), page(&samples).render());
 }
 
-/// Two runs of a model whose name wants to be a path and markup, one of them in two shards; and another model's.
+/// Two runs of a model whose name tries to be a path and markup, one of them in two shards; and another model's.
 fn run_folders(folder: &Path) -> Vec<PathBuf> {
     let first = RunSpec::new("org/<b>one</b>", &["gsm8k", "bbh:navigate", "bbh:web_of_lies"], 60);
     let shard = |i| RunSpec { shard: Some((i, 2)), ..first.clone() };
@@ -304,7 +304,7 @@ fn every_benchmark_of_every_run_has_its_pictures() {
     assert_eq!(unique.len(), names.len(), "{names:?}");
     let plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     assert!(names.iter().all(plain), "{names:?}");
-    // Two benchmarks of each of the first two runs, one of the third.
+    // Two benchmarks for each of the first two runs, one for the third.
     for (kind, count) in [
         ("risk-coverage", 5),
         ("methods", 5),
@@ -318,7 +318,7 @@ fn every_benchmark_of_every_run_has_its_pictures() {
     }
 }
 
-/// The made-up methods know less than `p`, and the length next to nothing (see `common::runs`).
+/// The synthetic methods know less than `p`, and the length next to nothing (see `crate::runs`).
 #[test]
 fn the_page_leads_with_its_finding() {
     let folder = tempfile::tempdir().unwrap();
@@ -345,7 +345,7 @@ fn the_page_leads_with_its_finding() {
     for term in ["row", "α*", "φ", "γ", "AUROC", "ECE", "coverage"] {
         assert!(html.contains(&format!("<dt>{term}</dt><dd>")), "{term}");
     }
-    // every column says what it is
+    // every column explains itself
     assert_eq!(html.matches("<th scope=\"col\"").count(), html.matches(" title=\"").count());
     assert!(!html.contains("[-0."), "minus signs, not hyphens");
 }
@@ -394,7 +394,7 @@ fn a_page_can_be_one_file_and_tables_can_come_with_pictures() {
     assert!(output.status.code() == Some(2) && says.contains("page.html"), "a file is no folder: {says}");
 }
 
-/// Where node is installed: the script is JavaScript.
+/// Runs if node is installed: the script is JavaScript.
 #[test]
 fn the_script_can_be_parsed() {
     let html = page(&samples()).render();
@@ -408,7 +408,7 @@ fn the_script_can_be_parsed() {
     assert!(node.status.success(), "{}", String::from_utf8_lossy(&node.stderr));
 }
 
-/// Where node is installed: eight alternatives are shown and the others folded, and scores are a table.
+/// Runs if node is installed: eight alternatives are shown and the rest folded, and scores form a table.
 #[test]
 fn alternatives_are_folded_and_scores_are_a_table() {
     const STUB: &str = r#"
@@ -429,7 +429,7 @@ fn alternatives_are_folded_and_scores_are_a_table() {
     assert_eq!(said, "9 details 3 more 4 2\n", "rows with their heads: {}", String::from_utf8_lossy(&node.stderr));
 }
 
-/// Leaves a page in `target/tmp`, to be looked at.
+/// Leaves a page in `target/tmp` for inspection.
 #[test]
 fn a_page_is_a_file() {
     let samples = samples();

@@ -1,5 +1,6 @@
-//! Run folders as an evaluation leaves them, made up from a seed: a latent chance c of being right is drawn for each item,
-//! the answer is right with chance c, `p` says c (so it is calibrated), the other methods know less of it.
+//! Synthetic run folders like those of an evaluation, generated from a seed: a latent chance c is drawn for each item,
+//! the answer is correct with probability c, `p` equals c (so it is calibrated), and the other methods know less about
+//! it.
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -15,22 +16,22 @@ use uqac::{
     internals::{Link, Member},
 };
 
-/// Tokens of the prompt.
+/// Prompt length in tokens.
 pub const N_INSTR: usize = 40;
 
-/// A run to be made up.
+/// A run to generate.
 #[derive(Clone)]
 pub struct RunSpec {
     pub model: &'static str,
     pub tasks: Vec<&'static str>,
     pub items: usize,
     pub seed: u32,
-    /// Added to every item's chance of being right.
+    /// Added to every item's chance of a correct answer.
     pub skill: f64,
-    /// (shard, of how many), from 1.
+    /// (shard, number of shards), counting from 1.
     pub shard: Option<(usize, usize)>,
     pub sweep: bool,
-    /// Items 7, 57, ... have no answer, 11, 61, ... are cut off, 13 has an error.
+    /// Items 7, 57, ... have no answer; 11, 61, ... are cut off; 13 has an error.
     pub faults: bool,
 }
 
@@ -47,7 +48,7 @@ impl RunSpec {
         })
     }
 
-    /// The samples of a task that this shard has.
+    /// The samples of a task in this shard.
     pub fn samples(&self, task: &str) -> Vec<Sample> {
         let mine = |i: &usize| self.shard.is_none_or(|(shard, of)| i % of == shard - 1);
         (0..self.items).filter(mine).map(|i| self.sample(task, i)).collect()
@@ -112,7 +113,7 @@ impl RunSpec {
     }
 }
 
-/// Samples as a file's text.
+/// Samples as the text of a samples file.
 pub fn lines(samples: &[Sample]) -> String {
     samples.iter().map(|sample| serde_json::to_string(sample).unwrap() + "\n").collect()
 }
@@ -125,7 +126,7 @@ impl Random {
         f64::from(self.0.next_u32()) / 4_294_967_296.0
     }
 
-    /// About normal: mean 0, standard deviation 1.
+    /// Approximately normal: mean 0, standard deviation 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
@@ -167,7 +168,7 @@ impl Problem {
     }
 }
 
-/// Words with the space before them, runs of digits, and single marks; an end token behind.
+/// Words with the preceding space, runs of digits, and single punctuation marks; an end token last.
 fn tokenize(text: &str, ended: bool, random: &mut Random) -> ResponseTokens {
     let kind = |c: char| {
         if c.is_ascii_digit() {
@@ -294,7 +295,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// `p` is the chance itself; the others see it through noise, or are not on its scale.
+/// `p` is the chance itself; the others see it through noise, or on another scale.
 fn scores(chance: f64, tokens: usize, random: &mut Random) -> BTreeMap<String, Option<f64>> {
     let logit = (chance / (1.0 - chance)).ln();
     let mut noisy = |noise: f64| logit + noise * random.normal();
@@ -319,13 +320,13 @@ fn scores(chance: f64, tokens: usize, random: &mut Random) -> BTreeMap<String, O
     ]
     .map(|(key, score)| (key.to_owned(), Some(score)))
     .into();
-    // one in twenty says nothing that can be read
+    // one in twenty is unparseable
     let said = [0.5, 0.8, 0.9, 0.95, 1.0][random.among(5)];
     scores.insert("verbalized".to_owned(), (random.among(20) > 0).then_some(said));
     scores
 }
 
-/// Settings further away lose more of the chain.
+/// More distant settings lose more of the chain.
 fn swept(rows: &[i64], kept: &[i64], chance: f64, random: &mut Random) -> Vec<SweepPoint> {
     let settings =
         [("k", json!(8), 0.3), ("k", json!(32), 0.2), ("theta", json!(0.7), 0.4), ("k-cache", json!("f16"), 0.02)];

@@ -1,5 +1,5 @@
-//! `uqac serve` with the model inside the program: its answers beside those of `ask` and `score`, and what it makes of clients
-//! that go away, come in crowds, or send what is no request.
+//! `uqac serve` with the built-in model: its answers compared with those of `ask` and `score`, and its handling of
+//! clients that disconnect, arrive in crowds, or send invalid requests.
 
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server on a port of its own; dropping it ends it.
+/// A server on its own port; dropping it stops it.
 struct Server {
     child: Child,
     address: String,
@@ -32,7 +32,7 @@ impl Server {
         stream
     }
 
-    /// Sends a request, and does not wait for its answer.
+    /// Sends a request without waiting for the answer.
     fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
         let mut stream = self.connect();
         let (host, length) = (&self.address, body.len());
@@ -42,7 +42,7 @@ impl Server {
         let head = format!(
             "{method} {path} HTTP/1.1\r\n{host}{kind}{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n"
         );
-        // it may have answered, and closed, before all was sent
+        // it may have answered and closed before everything was sent
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
         stream
     }
@@ -63,7 +63,7 @@ impl Server {
         self.post("/v1/chat/completions", &question_of(question, more))
     }
 
-    /// A number that `/metrics` has.
+    /// A value from `/metrics`.
     fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{text}"));
@@ -133,7 +133,7 @@ impl Answer {
         error.clone()
     }
 
-    /// The objects of a stream; `[DONE]` comes last.
+    /// The objects of a stream; `[DONE]` must come last.
     #[track_caller]
     fn events(&self) -> Vec<Value> {
         assert_eq!(self.headers["content-type"], "text/event-stream; charset=utf-8", "{}", self.body);
@@ -153,7 +153,7 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// What a program prints on standard output, as JSON.
+/// The program's standard output, as JSON.
 fn uqac(arguments: &[&str], input: &str) -> Value {
     let mut child = Command::new(env!("CARGO_BIN_EXE_uqac"))
         .args(arguments)
@@ -189,7 +189,7 @@ fn answers_have_the_bits_of_ask_under_load() {
             expected.push((question, more, uqac(&ask, "")));
         }
     }
-    // every question three times at once, beside others that come and go
+    // every question three times concurrently, alongside others that come and go
     std::thread::scope(|scope| {
         for round in 0..3 {
             for (i, (question, more, ask)) in expected.iter().enumerate() {
@@ -203,13 +203,13 @@ fn answers_have_the_bits_of_ask_under_load() {
                     assert_eq!(answer["usage"]["completion_tokens"], ask["response_tokens"]);
                     let uqac = &choice["uqac"];
                     assert_eq!(uqac["p"], ask["scores"]["p"]);
-                    // with the calibration that comes with the model
+                    // with the calibration shipped with the model
                     assert!(ask["answer"].is_null() || (ask["from"].is_string() && uqac["confidence"].is_f64()));
                     let shared = ["profile", "status", "n_instr", "answer", "chain", "kept", "confidence", "from"];
                     for key in shared.into_iter().chain(["calibration", "out_of_range"]) {
                         assert_eq!(uqac[key], ask[key], "{key}");
                     }
-                    // those that were not recorded are null here, and not there at all
+                    // scores that were not recorded are null here, and absent there
                     for (key, score) in uqac["scores"].as_object().unwrap() {
                         assert_eq!(*score, ask["scores"][key], "{key}");
                     }
@@ -229,7 +229,7 @@ fn answers_have_the_bits_of_ask_under_load() {
     assert_eq!(server.metric("uqac_running"), 0.0);
 }
 
-/// Responses that end for want of confidence are those of `ask`, beside others that go on.
+/// Responses that end because of low confidence match those of `ask`, alongside others that continue.
 #[test]
 fn stop_below_ends_a_response_where_it_does_in_ask() {
     let server = Server::start(&["--max-batch", "4"]);
@@ -259,7 +259,7 @@ fn stop_below_ends_a_response_where_it_does_in_ask() {
                 assert_eq!((&running["measure"], &running["window"]), (&json!(measure), &window));
                 let is_below = running["value"].as_f64().map(|c| c < running["stop_below"].as_f64().unwrap());
                 let is_unsure = choice["finish_reason"] == "unsure";
-                // a window that no response fills has no value
+                // a window that no response fills yields no value
                 assert_eq!(is_below, if window == 64 { None } else { Some(is_unsure) }, "{running}");
                 stopped += usize::from(is_unsure);
                 let more = json!({"uqac": wish, "stream": true});
@@ -347,11 +347,11 @@ fn a_text_scored_with_echo_has_the_bits_of_its_generation() {
     let all: Vec<f64> =
         logprobs["token_logprobs"].as_array().unwrap()[1..].iter().map(|p| p.as_f64().unwrap()).collect();
     let expected = numbers(written);
-    // the last token may be an end, which has no text to be scored by
+    // the last token may be an end token, which has no text to be scored by
     let count =
         written["logprobs"]["tokens"].as_array().unwrap().len() - usize::from(written["finish_reason"] == "stop");
     assert!(count > 3 && all.ends_with(&expected[..count]), "{expected:?} {all:?}");
-    // a greedy token is the most probable one, and says so with the same number, as lm-evaluation-harness compares them
+    // a greedy token is the most probable one, with exactly the same value, as lm-evaluation-harness compares them
     for (top, own) in written["logprobs"]["top_logprobs"].as_array().unwrap().iter().zip(&expected) {
         let best = top.as_object().unwrap().values().filter_map(Value::as_f64).fold(f64::NEG_INFINITY, f64::max);
         assert_eq!(best, *own);
@@ -362,7 +362,7 @@ fn a_text_scored_with_echo_has_the_bits_of_its_generation() {
         let from = offset.as_u64().unwrap() as usize;
         assert!(text[from..].starts_with(token.as_str().unwrap()), "{token} at {from} of {text}");
     }
-    // with a token more, as harnesses ask for it; the prompt as ids
+    // with one more token, as harnesses request it; the prompt as ids
     let more = server.post("/v1/completions", &body(json!(text), json!({"max_tokens": 1, "echo": true}))).json();
     let more = &more["choices"][0]["logprobs"];
     assert_eq!(more["token_logprobs"].as_array().unwrap().len(), all.len() + 2);
@@ -386,7 +386,7 @@ fn a_response_that_exists_is_scored_as_by_score() {
     assert_eq!(error["message"], "missing field response");
 }
 
-/// Values of every kind; each field is given those that it cannot take.
+/// Values of every type; each field is given the ones it does not accept.
 fn wrong_values() -> Vec<Value> {
     vec![
         json!(true),
@@ -406,10 +406,10 @@ fn wrong_values() -> Vec<Value> {
     ]
 }
 
-/// A path, and a body that is JSON but no request.
+/// A path, and a JSON body that is not a valid request.
 type Body = (&'static str, Value);
 
-/// Bodies with each wrong value of a field that it does not take.
+/// Adds bodies with each wrong value of a field.
 fn add(bodies: &mut Vec<Body>, (path, base): (&'static str, &Value), field: &str, takes: &dyn Fn(&Value) -> bool) {
     for value in wrong_values().into_iter().filter(|value| !takes(value)) {
         let mut body = base.clone();
@@ -504,7 +504,7 @@ fn what_is_no_request_is_told_so() {
     for (path, body) in wrong_bodies() {
         refused(path, body.to_string().as_bytes());
     }
-    // every beginning of a body, and bodies with a byte that JSON has no place for
+    // every prefix of a body, and bodies with a byte that is invalid in JSON
     let body = question_of("x", json!({"stop": ["y"], "seed": 1})).to_string();
     for end in 0..body.len() {
         refused("/v1/chat/completions", &body.as_bytes()[..end]);
@@ -521,7 +521,7 @@ fn what_is_no_request_is_told_so() {
     refused("/v1/completions", prompt(json!(vec![5; 70_000])).as_bytes());
     refused("/v1/chat/completions", question_of(&"1 ".repeat(300_000), json!({})).to_string().as_bytes());
     assert!(sent >= 500, "{sent}");
-    // what is not even HTTP
+    // not even HTTP
     for garbage in [
         "\0\0\0\0\r\n\r\n",
         "GET\r\n\r\n",
@@ -581,7 +581,7 @@ fn the_page_is_one_file() {
     assert!(!loads.iter().any(|load| page.body.contains(load)), "the page loads nothing");
 }
 
-/// A request that takes long: many choices, where the batch has one place.
+/// A request that takes long: many choices, with one slot in the batch.
 fn long_request() -> Value {
     question_of(QUESTIONS[1], json!({"n": 128, "temperature": 1.5, "seed": 1}))
 }

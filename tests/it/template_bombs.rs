@@ -1,14 +1,14 @@
-//! Hostile chat templates: the program ends with an error or a text, soon and in little memory.
+//! Hostile chat templates: the program ends with an error or a text, quickly and using little memory.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a template may take.
+/// Limits for a template.
 const MAX_TIME: Duration = Duration::from_secs(2);
 const MAX_BYTES: u64 = 512 << 20;
 
-/// The embedded model's folder with another chat template.
+/// The embedded model's folder with a different chat template.
 fn folder(template: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/abacus");
@@ -20,7 +20,7 @@ fn folder(template: &str) -> tempfile::TempDir {
     folder
 }
 
-/// The peak of a running process's resident memory; 0 once it has ended.
+/// The peak resident memory of a running process; 0 once it has ended.
 fn peak_bytes(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let peak =
@@ -28,10 +28,11 @@ fn peak_bytes(pid: i32) -> u64 {
     1024 * peak.unwrap_or(0u64)
 }
 
-/// Renders a template in a process of its own; why it is not contained, if so.
+/// Renders a template in a separate process; returns how it escaped containment, if it did.
 fn escape(template: &str) -> Option<String> {
     let folder = folder(template);
-    // four times the limit in address space: 256 MiB are the thread's stack, and a template that escapes must not fill the machine
+    // four times the limit in address space: 256 MiB are the thread's stack, and an escaping template must not fill the
+    // machine
     let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", 4 * (MAX_BYTES >> 10));
     let mut command = Command::new("sh");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_uqac"), "inspect"]).arg(folder.path());
@@ -42,9 +43,9 @@ fn escape(template: &str) -> Option<String> {
     // SAFETY: a `rusage` of zeros is valid.
     let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
     let pid = child.id() as i32;
-    // not `ru_maxrss`: a child starts with the peak of the process that spawned it, here a whole test run's
+    // not `ru_maxrss`: a child starts with the peak of the process that spawned it, here that of a whole test run
     let mut bytes = 0;
-    // SAFETY: the child is waited for nowhere else, and both pointers are to local variables.
+    // SAFETY: the child is not waited for anywhere else, and both pointers are to local variables.
     while unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) } == 0 {
         if start.elapsed() > 5 * MAX_TIME {
             // SAFETY: the child has not been waited for, so the id is still its own.
@@ -60,7 +61,7 @@ fn escape(template: &str) -> Option<String> {
     (cpu > MAX_TIME || bytes > MAX_BYTES).then(|| format!("{cpu:?}, {} MiB", bytes >> 20))
 }
 
-/// All but five: see the documentation of `model::chat::jinja`.
+/// All except five: see the documentation of `model::chat::jinja`.
 #[test]
 fn templates_end_soon_and_in_little_memory() {
     let Some(folder) = test_support::templates() else { return };

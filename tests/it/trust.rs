@@ -1,5 +1,5 @@
-//! What must not happen to a person's files, and what hostile input must not do to the program: each test is a defect that
-//! was found by attack.
+//! What must never happen to a user's files, and what hostile input must not do to the program: each test covers a
+//! defect found by attack.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use test_support::tiny;
 
-/// A folder with a model, whose tokens are bytes and which has a chat template.
+/// A folder with a model that has byte tokens and a chat template.
 struct Setup {
     folder: TempDir,
 }
@@ -17,7 +17,7 @@ struct Setup {
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}assistant: {% endif %}";
 
-/// Of a random model nothing but the last number is an answer, and every response is cut off: the authors count it.
+/// With a random model only the last number is an answer, and every response is cut off: the authors count it.
 const ANY_NUMBER: [&str; 2] = ["--rule", "extraction=published"];
 
 impl Setup {
@@ -62,7 +62,7 @@ impl Setup {
         self.uqac(&[&["score", "--threads", "1", "--device", "cpu"], more].concat())
     }
 
-    /// Runs `eval` on sums of its own into `run`.
+    /// Runs `eval` on its own sums into `run`.
     fn eval(&self, more: &[&str]) -> Output {
         let line = |i: usize| json!({"question": format!("{i} pencils?"), "answer": i, "grader": "number"});
         self.write("sums.jsonl", (0..4).map(|i| line(i).to_string() + "\n").collect::<String>());
@@ -125,7 +125,7 @@ fn an_output_that_is_the_input_under_another_name_is_refused() {
     fails(&redirected(&["--input", "a.jsonl", "--output", "-"], "a.jsonl", Some("hard.jsonl")), 2, &["same file"]);
     fails(&redirected(&["--input", "-", "--output", "-"], "a.jsonl", Some("a.jsonl")), 2, &["same file"]);
     assert_eq!(setup.read("a.jsonl"), items(2));
-    // two files are two files, also with the same content
+    // two files are distinct even with the same content
     setup.write("b.jsonl", items(2));
     succeeds(&setup.score(&["--input", "a.jsonl", "--output", "b.jsonl", "--overwrite"]));
 }
@@ -194,7 +194,7 @@ fn score_does_not_mix_models_options_or_inputs() {
     fails(&score(&["--resume"]), 2, &["options.input.hash"]);
     assert_eq!(setup.read("out.jsonl"), before);
 
-    // an input that has grown is the same, twice too
+    // an input that has grown still matches, repeatedly
     for n in [4, 5] {
         setup.write("in.jsonl", items(n));
         succeeds(&score(&["--resume"]));
@@ -203,12 +203,12 @@ fn score_does_not_mix_models_options_or_inputs() {
     assert!(setup.read("out.jsonl").starts_with(&before));
     setup.write("in.jsonl", items(2));
     fails(&score(&["--resume"]), 2, &["options.input"]);
-    // --overwrite starts over, and so does an output that is empty
+    // --overwrite starts over, and so does an empty output
     succeeds(&score(&["--overwrite", "--explain"]));
     succeeds(&score(&["--resume", "--explain"]));
     setup.write("out.jsonl", "");
     succeeds(&score(&["--resume"]));
-    // an output of a version that wrote no manifest is taken, and said so
+    // an output of a version that wrote no manifest is accepted, with a note
     std::fs::remove_file(setup.path("out.jsonl.manifest.json")).unwrap();
     let resumed = score(&["--resume"]);
     fails(&resumed, 0, &["no manifest beside it"]);
@@ -231,7 +231,7 @@ fn a_run_is_of_one_tokenizer_and_one_generation_config() {
     setup.write("model/generation_config.json", json!({"eos_token_id": [7]}).to_string());
     fails(&setup.eval(&[]), 2, &["model.generation_config: the earlier run has \"absent\", this one "]);
     std::fs::remove_file(setup.path("model/generation_config.json")).unwrap();
-    // a folder of an older version, which did not record them, is gone on with
+    // a folder of an older version, which did not record them, is continued
     let mut manifest: Value = serde_json::from_str(&setup.read("run/manifest.json")).unwrap();
     for hash in ["generation_config", "weights_index", "tokenizer_config"] {
         assert!(manifest["model"].as_object_mut().unwrap().remove(hash).is_some(), "{hash}");
@@ -269,10 +269,10 @@ fn samples_that_were_changed_are_errors_and_no_panics() {
     ] {
         with(pointer, value);
         fails(&setup.eval(&["--sweep", "k=4"]), 2, &["samples_sums.jsonl", "line", says]);
-        // a report leaves the line out and says why
+        // a report omits the line and says why
         fails(&setup.uqac(&["report", "run", "--format", "csv"]), 0, &["left out", says]);
     }
-    // a prompt that is encoded to another number of tokens
+    // a changed number of prompt tokens
     with("/uq/n_instr", json!(start - 1));
     let swept = setup.eval(&["--sweep", "k=4"]);
     assert_eq!(swept.status.code(), Some(2), "{}", stderr(&swept));
@@ -300,7 +300,7 @@ fn a_report_replaces_no_file_unasked_and_no_samples_ever() {
     assert_eq!(setup.read("notes.txt"), "mine");
     succeeds(&setup.uqac(&[&report[..], &["--overwrite"]].concat()));
     assert!(setup.read("notes.txt").contains("sums"));
-    // a page's folder is its own
+    // a page's folder belongs to the page
     for _ in 0..2 {
         succeeds(&setup.uqac(&["report", "run", "--format", "html", "--output", "page"]));
     }
@@ -322,7 +322,7 @@ fn an_output_that_is_called_gz_and_is_not_is_left_alone() {
 #[test]
 fn whole_lines_before_a_cut_are_scored() {
     let setup = Setup::new();
-    // numbers do not compress well: what is cut off is no whole line
+    // random digits do not compress well: the cut-off part is an incomplete line
     let noise: String = (0u64..400).map(|i| format!("{:x}", i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
     let last = json!({"id": 9, "prompt": noise, "response": "4"}).to_string() + "\n";
     let packed = gzip((items(3) + &last).as_bytes());
@@ -332,13 +332,13 @@ fn whole_lines_before_a_cut_are_scored() {
     assert_eq!(setup.read("out.jsonl").lines().count(), 3);
 }
 
-/// Runs with a limit of memory and of the processor's time.
+/// Runs with memory and CPU time limits.
 #[cfg(target_os = "linux")]
 #[track_caller]
 fn within_limits(setup: &Setup, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");
     command.current_dir(setup.folder.path()).env("UQAC_MODEL", "model");
-    // KiB of addresses, with every thread's reserve; seconds, in builds that are not optimized
+    // KiB of address space, with every thread's reserve; seconds, for unoptimized builds
     let script = format!("ulimit -v {}; ulimit -t 30; exec \"$@\"", 1500 << 10);
     command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_uqac")]).args(arguments);
     let output = command.stdin(Stdio::null()).output().unwrap();
@@ -427,7 +427,7 @@ fn sizes_in_a_config_are_not_believed_and_pipes_are_not_waited_for() {
     setup.write("model/config.json", " ".repeat(20 << 20));
     fails(&inspect(&setup), 2, &["config.json", "larger than"]);
     setup.write("model/config.json", config.to_string());
-    // a header that claims 90 MB of itself, in a file that has them
+    // a header that claims to be 90 MB long, in a file that is large enough
     let weights = std::fs::read(setup.path("model/model.safetensors")).unwrap();
     setup.write("model/model.safetensors", [&(90u64 << 20).to_le_bytes()[..], &vec![b' '; 90 << 20]].concat());
     fails(&inspect(&setup), 2, &["model.safetensors", "header"]);
@@ -447,7 +447,7 @@ fn sizes_in_a_config_are_not_believed_and_pipes_are_not_waited_for() {
     succeeds(&inspect(&setup));
 }
 
-/// A run whose weights' file is cut while it is in use.
+/// A run whose weights file is truncated while in use.
 #[cfg(target_os = "linux")]
 #[test]
 fn weights_that_are_truncated_while_in_use_are_told() {
@@ -472,8 +472,7 @@ fn an_interrupted_run_says_how_to_go_on() {
     let setup = Setup::new();
     let arguments = ["score", "--threads", "1", "--device", "cpu", "--input", "-", "--output", "out.jsonl"];
     let mut command = setup.command(&arguments);
-    // tests that run in the background of a script ignore Ctrl-C, and so would the child
-    // SAFETY: `signal` may be called between fork and exec.
+    // tests running in the background of a script ignore Ctrl-C, and so would the child
     unsafe {
         std::os::unix::process::CommandExt::pre_exec(&mut command, || {
             libc::signal(libc::SIGINT, libc::SIG_DFL);
@@ -514,7 +513,7 @@ fn options_have_ranges() {
     }
     let sweep = format!("kept={}", (0..2000).map(|n| n.to_string()).collect::<Vec<_>>().join(","));
     fails(&setup.eval(&["--sweep", &sweep]), 2, &["more than 1000 settings"]);
-    // a stack too small for a thread is not taken from the environment
+    // a stack size too small for a thread is not taken from the environment
     let mut command = setup.command(&["inspect", "model", "--device", "cpu", "--threads", "2"]);
     let output = command.env("RUST_MIN_STACK", "1").stdin(Stdio::null()).output().unwrap();
     succeeds(&output);
@@ -530,7 +529,7 @@ fn quiet_verbose_and_colour_are_chosen() {
     fails(&score(&[]), 1, &["2 items in", "1 ok, 0 without an answer, 1 error\n"]);
     assert_eq!(stderr(&score(&["--quiet"])), "");
     fails(&score(&["-v"]), 1, &["LlamaForCausalLM", "on cpu", "K cache f32"]);
-    // quiet is about notes: errors are said
+    // --quiet suppresses notes, not errors
     fails(&setup.uqac(&["-q", "score", "-i", "absent", "-o", "out.jsonl"]), 2, &["absent"]);
     let coloured = |arguments: &[&str]| {
         let output = setup.uqac(&[arguments, &["inspect", "model", "--device", "cpu"]].concat());

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Random settings of every family, and the model that transformers makes of them.
+"""Random configs of every family, and how transformers interprets them.
 
     tests/peers/configs.py [COUNT]      (torch and transformers >= 5.24 from PyPI)
 
-Writes tests/data/configs.jsonl.gz: a line a config with the facts that its model computes by, or null where transformers
-refuses it. Keys are absent, null, in the older and in the newer place, or in both.
+Writes tests/data/configs.jsonl.gz: one line per config with the facts that determine its model's computation, or null if
+transformers rejects it. Keys are absent, null, in the older place, the newer place, or both.
 """
 
 import gzip
@@ -39,18 +39,18 @@ FAMILIES = {
     "phi3": ("Phi3", ["sliding_window", "partial_rotary_factor", "original_max_position_embeddings"]),
     "granite": ("Granite", ["embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"]),
 }
-# those with a rotary table for each type of layer
+# families with a rotary table per layer type
 NESTED = ("gemma3_text", "gemma4_text", "olmo3")
 
 
 def scaling(draw, family, dims):
-    """A rotary table as somebody may have written it."""
+    """A rotary table as it might be written in the wild."""
     table = {}
     kind = draw.choice(["default", "default", "linear", "llama3", "yarn", "yarn", "dynamic", "longrope"])
     if family == "gemma4_text" and draw.random() < 0.5:
         kind, table = "proportional", {"partial_rotary_factor": draw.choice([0.25, 0.3, 1.0])}
     if draw.random() < 0.9:
-        # of nested tables transformers reads only the newer name
+        # in nested tables transformers reads only the newer name
         table[draw.choice(["rope_type", "type"]) if family not in NESTED else "rope_type"] = kind
     if draw.random() < (0.6 if family != "gemma4_text" else 0.95):
         table["rope_theta"] = draw.choice([1e4, 5e5, 1e6, 12345.0])
@@ -81,7 +81,7 @@ def settings(draw):
               "num_key_value_heads": draw.choice([1, 2]), "head_dim": draw.choice([8, 16]), "max_position_embeddings": 512,
               "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": draw.random() < 0.5}
     if family == "phi3":
-        config["head_dim"] = 16  # its validation takes hidden_size / heads
+        config["head_dim"] = 16  # its validation uses hidden_size / heads
     if family.startswith("gemma"):
         config["hidden_act"] = draw.choice(["gelu_pytorch_tanh", "gelu"] if family == "gemma" else ["gelu_pytorch_tanh"])
     part = draw.choice([0.5, 1.0]) if family == "phi3" else 1.0
@@ -118,7 +118,7 @@ def settings(draw):
     dims = int((config.get("head_dim") or 16) * part)
     if draw.random() < 0.4:
         config["rope_theta"] = draw.choice([1e4, 2e5])
-    if family != "gemma4_text" and draw.random() < 0.5:  # there it is not read
+    if family != "gemma4_text" and draw.random() < 0.5:  # not read there
         config["rope_scaling"] = draw.choice([None, scaling(draw, family, dims), scaling(draw, family, dims)])
     if draw.random() < 0.5:
         table = scaling(draw, family, dims)
@@ -134,8 +134,8 @@ def settings(draw):
 
 
 def sizes(c, modeling):
-    """Of every Gemma 4 layer head_dim, key/value heads, the feed-forward network's width, the layer whose keys and values it
-    reads, and whether these are one."""
+    """For every Gemma 4 layer: head_dim, key/value heads, the width of the feed-forward network, the layer whose keys and values it
+    reads, and whether keys and values are the same."""
     found, stored = [], {}
     for layer in range(c.num_hidden_layers):
         attention = modeling.Gemma4TextAttention(c, layer)
@@ -221,7 +221,7 @@ def main():
         config = settings(draw)
         try:
             expected = facts(config)
-        except Exception:  # whatever it is, transformers does not make a model of this
+        except Exception:  # whatever the error, transformers does not build a model from this
             expected = None
             refused += 1
         lines.append(json.dumps({"config": config, "expected": expected}))

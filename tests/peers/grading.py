@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Other people's cases of answer extraction and grading, run through `examples/grade.rs`.
+"""Third-party cases of answer extraction and grading, run through `examples/grade.rs`.
 
     tests/peers/grading.py [--grade PROGRAM] [--data DIR] [--quiet]
 
-Math-Verify's test cases are read from its source package, which pip fetches now: nothing of it is kept here. Announced
-answers are made from MATH-500's golds, where --data (or UQAC_DATA) has them. Each suite prints n, how many agree, and
-every disagreement; benches/PEERS.md judges those. A suite whose data cannot be had prints SKIPPED.
+Math-Verify's test cases are read from its source package, which pip fetches now: nothing of it is stored here.
+Announced answers are generated from MATH-500's golds, if --data (or UQAC_DATA) contains them. Each suite prints n, the
+number of agreements, and every disagreement; benches/PEERS.md judges those. A suite whose data is unavailable prints
+SKIPPED.
 """
 
 import argparse
@@ -27,7 +28,7 @@ ANNOUNCED = ["The answer is ${}$.", "The answer is: ${}$", "**Final Answer:** \\
 
 
 def grade(program, cases):
-    """What the program says of each case."""
+    """The program's output for each case."""
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -40,7 +41,7 @@ def built():
 
 
 def sources(package):
-    """The Python files of a source package, by path; None where pip cannot fetch it."""
+    """The Python files of a source package, by path; None if pip cannot fetch it."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", folder]
         if subprocess.run([*pip, package], capture_output=True).returncode != 0:
@@ -51,7 +52,7 @@ def sources(package):
 
 
 def parametrized(source):
-    """(function, {parameter: value}) of every case of a pytest file that is written as literals."""
+    """(function, {parameter: value}) for every case in a pytest file that consists of literals."""
     for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
         for mark in function.decorator_list:
             if not (isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith("parametrize")):
@@ -61,17 +62,17 @@ def parametrized(source):
                 try:
                     yield function.name, dict(zip(names, ast.literal_eval(case)))
                 except ValueError:
-                    pass  # computed when it runs
+                    pass  # computed at run time
 
 
 def isolated(text):
-    """A case for the program whose answer is that of `text`: its box's, its last formula's, else what is found in it."""
+    """A case for the program with the answer of `text`: its box's, its last formula's, else the one found in it."""
     formulas = list(FORMULA.finditer(text))
     if "\\boxed" in text or not formulas or re.search(r"answer(?: is|:)", text, re.IGNORECASE):
         return {"response": text}
     outside = FORMULA.sub(" ", text).strip(" .")
     if outside and re.fullmatch(r"(?:and|or|miles|percent|pct|%|,|\s)+", outside):
-        return {"answer": text}  # one answer of several formulas: "$1$ and $2$"
+        return {"answer": text}  # one answer made of several formulas: "$1$ and $2$"
     return {"answer": next(group for group in formulas[-1].groups() if group is not None).strip()}
 
 
@@ -99,7 +100,7 @@ def math_verify(program):
 
 
 def announced(program, golds, sentence):
-    """Golds in a sentence that announces them: found is what the grader takes for the gold."""
+    """Golds in a sentence that announces them: counts as found if the grader takes the result for the gold."""
     cases = [{"response": sentence.format(gold), "target": gold} for gold in golds]
     rows = [f"{gold!r}: found {ours['answer']!r}"
             for gold, ours in zip(golds, grade(program, cases)) if not ours["correct"]]

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""lm-evaluation-harness as a client of `uqac serve`: log-likelihoods by `local-completions`, generation by
-`local-chat-completions`, beside its `hf` model on the same items.
+"""lm-evaluation-harness as a client of `uqac serve`: log-likelihoods with `local-completions`, generation with
+`local-chat-completions`, compared with its `hf` model on the same items.
 
     python3 -m venv VENV && VENV/bin/pip install 'lm-eval[api]' transformers torch
     VENV/bin/python tests/peers/lm_eval.py --uqac target/release/uqac --model FOLDER [--items 40] [--gsm8k FILE]
 
-The model's folder is in Hugging Face layout; `hf` runs it in float32. Items are made here; --gsm8k takes questions of that
+The model's folder is in Hugging Face layout; `hf` runs it in float32. Items are generated here; --gsm8k uses questions from that
 benchmark (its publisher's JSON lines) for the generations.
 
-Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/it/common/families.rs), so a
-log-likelihood of n tokens differs by at most n * 2e-4 of that. Where `hf` cannot be loaded, what it would say is left out with
-SKIPPED; the other checks are made.
+Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/unit/families.rs), so a
+log-likelihood of n tokens differs by at most n * 2e-4 of that. If `hf` cannot be loaded, its comparisons are skipped with
+SKIPPED; the other checks are still made.
 """
 
 import argparse
@@ -24,7 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import packages  # noqa: E402, F401  torch's threads
 from serving import Server  # noqa: E402
 
-sys.path.pop(0)  # this folder, where lm_eval would be this file
+sys.path.pop(0)  # this folder, from which lm_eval would import this file
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
@@ -39,7 +39,7 @@ def questions(count):
 
 
 def choices(count):
-    """Contexts with continuations, right and wrong ones, of one token and of many."""
+    """Contexts with correct and incorrect continuations, of one token and of several."""
     pairs = []
     for i, question in enumerate(questions(count)):
         pairs += [(f"Question: {question}\nAnswer:", f" {7 + i + 3 * i + 2}"), (f"Question: {question}\nAnswer:", " I do not know, sorry.")]
@@ -52,10 +52,10 @@ def likelihoods(model, pairs):
 
 
 def compare(ours, theirs, pairs, largest):
-    """How many agree, and the largest difference in units of its bound."""
+    """The number of agreements, and the largest difference in units of its bound."""
     agree, worst = 0, 0.0
     for (own, own_greedy), (other, other_greedy), (_, continuation) in zip(ours, theirs, pairs):
-        bound = max(1, len(continuation)) * 2e-4 * largest  # a token has at least a character
+        bound = max(1, len(continuation)) * 2e-4 * largest  # a token has at least one character
         worst = max(worst, abs(own - other) / bound)
         agree += own_greedy == other_greedy
     return agree, worst
@@ -97,7 +97,7 @@ def main():
         failed += equal != len(asked)
 
     try:
-        # without the token that begins a sequence, as the other sends its ids
+        # without a token to begin the sequence, since the other side sends its ids
         hf = get_model("hf")(pretrained=arguments.model, device="cpu", dtype="float32", batch_size=1, add_bos_token=False)
     except (ImportError, ModuleNotFoundError, KeyError) as error:
         print(f"SKIPPED: hf cannot be loaded ({error})")

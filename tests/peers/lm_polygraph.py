@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """Compares our scores with those of LM-Polygraph's own estimator classes and of deepconf's own functions.
 
-transformers writes the responses, greedily, and `uqac score` scores them; a few more are written and scored by `uqac eval`,
-which has PMI and CSL. The peers compute theirs from transformers' float32 forward pass over the same tokens.
+transformers generates the responses greedily, and `uqac score` scores them; a few more are generated and scored by `uqac eval`,
+which supports PMI and CSL. The peers compute theirs from transformers' float32 forward pass over the same tokens.
 
     python3 -m venv VENV && VENV/bin/pip install torch transformers scipy boostedprob
     VENV/bin/pip install --no-deps lm-polygraph deepconf
     VENV/bin/python tests/peers/lm_polygraph.py --uqac target/release/uqac --model FOLDER [--responses 60]
 
-Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/it/common/families.rs), so
+Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/unit/families.rs), so
 log-probabilities differ by at most 2e-4 of that, and with them every mean, divergence, distance and probability here.
 
-The chain of embeddings is in no package: its formulas, as in github.com/Alsace08/Chain-of-Embedding, are written down here once
-more and take transformers' hidden states. A move from layer to layer is a difference of them, so that its bound is larger by as much as the
-largest of them is larger than the whole way.
+No package contains the chain of embeddings: its formulas, as in github.com/Alsace08/Chain-of-Embedding, are reimplemented here and
+use transformers' hidden states. A move from layer to layer is a difference of them, so its bound is larger by the ratio of the
+largest of them to the whole path.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from packages import own
 
-sys.path.pop(0)  # this file's folder: it would be taken for the package of its name
+sys.path.pop(0)  # this file's folder: this file would be taken for the package of the same name
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ QUESTIONS = [
 ]
 CITIES = ["Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Accra", "Turin"]
 
-# What P(True) asks (src/eval/run/methods/p_true.rs).
+# The question of P(True) (src/eval/run/methods/p_true.rs).
 JUDGEMENT = (
     "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:"
 )
@@ -50,7 +50,7 @@ SUMS = ("response_logprob", "predictive_entropy", "attention_score")
 
 
 def peers(config):
-    """(our key, the peer's name, its value for a response); a value is turned where the peer's is an uncertainty."""
+    """(our key, the peer's name, its value for a response); the value is negated if the peer's is an uncertainty."""
     own("lm_polygraph.utils.common", "polygraph_module_init")
 
     def polygraph(module, name, sign, plus=0.0, **options):
@@ -69,8 +69,8 @@ def peers(config):
         "response_mean_logprob": polygraph("perplexity", "Perplexity", -1),
         "ln_predictive_entropy": polygraph("token_entropy", "MeanTokenEntropy", -1, plus=1.0),
         "self_certainty": polygraph("self_certainty", "SelfCertainty", -1),
-        # these two return the distance itself as the uncertainty: the sign is wrong there (its issues 459 and 465); that of
-        # RenyiNeg's ln V is, too, which shifts it by a constant
+        # these two return the distance itself as the uncertainty, which has the wrong sign (its issues 459 and 465); so does
+        # RenyiNeg's ln V, which shifts it by a constant
         "renyi": polygraph("renyi_neg", "RenyiNeg", 1, plus=2 * np.log(config.vocab_size)),
         "fisher_rao": polygraph("fisher_rao", "FisherRao", 1),
         "boosted_prob": polygraph("boostedprob_score", "BoostedProbSequence", -1),
@@ -91,7 +91,7 @@ def peers(config):
 
 
 def chain_of_embeddings(stats):
-    """Moves and turns from layer to layer, as parts of the whole way and turn."""
+    """Moves and turns from layer to layer, as shares of the total path and turn."""
     h = stats["hidden"]
 
     def turn(a, b):
@@ -124,7 +124,7 @@ def uqac(arguments, command, source, target, *options):
 
 
 def scored(model, tokenizer, arguments):
-    """Greedy responses of transformers, scored as if all of them were the answer: (tokens, prompt's length, scores)."""
+    """Greedy responses from transformers, scored as if all of them were the answer: (tokens, prompt length, scores)."""
     items = []
     for text in questions(arguments.responses):
         prompt = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
@@ -142,7 +142,7 @@ def scored(model, tokenizer, arguments):
 
 
 def evaluated(tokenizer, arguments):
-    """The same of an evaluation, which has PMI and CSL, too, with the question of the latter: responses of uqac, up to the answer's
+    """The same for an evaluation, which also has PMI and CSL, with the question of the latter: uqac's responses, up to the answer's
     last token."""
     with tempfile.TemporaryDirectory() as folder:
         tasks, run = Path(folder, "questions.jsonl"), Path(folder, "run")
@@ -156,14 +156,14 @@ def evaluated(tokenizer, arguments):
         if found["status"] == "ok":
             prompt = tokenizer(sample["arguments"][0][0], add_special_tokens=False).input_ids
             assert len(prompt) == found["n_instr"], "the prompt is encoded to other tokens"
-            # embeddings are those of the whole response
+            # embeddings cover the whole response
             scores = {key: score for key, score in found["scores"].items() if not key.startswith("coe")}
             tokens = prompt + found["tokens"]["ids"]
             yield tokens[:found["answer"]["tokens"][1]], len(prompt), scores, asked(tokenizer, sample, tokens)
 
 
 def asked(tokenizer, sample, tokens):
-    """A response, and P(True)'s question in a further turn."""
+    """A response, with P(True)'s question in a further turn."""
     prompt, text = sample["arguments"][0][0], sample["resps"][0][0]
     contents = {"user": sample["doc"]["question"]}, {"assistant": text}, {"user": JUDGEMENT}
     turns = [{"role": role, "content": content} for turn in contents for role, content in turn.items()]
@@ -180,20 +180,20 @@ def log_softmax(model, tokens, **options):
 
 
 def eliciting(model, asked, response):
-    """How the last of the tokens attends to the response, `[heads of all layers, tokens]`."""
+    """The last token's attention to the response, `[heads of all layers, tokens]`."""
     _, output = log_softmax(model, asked, output_attentions=True)
     return torch.cat(output.attentions)[:, :, -1, response].flatten(0, 1).double().numpy()
 
 
 def statistics(model, tokens, prompt_len, asked):
-    """What the peers read, of a batch of one."""
+    """The statistics that the peers read, for a batch of one."""
     logprobs, output = log_softmax(model, tokens, output_attentions=True, output_hidden_states=True)
     logprobs = logprobs[prompt_len - 1:-1]
     response = tokens[prompt_len:]
     indices = np.arange(len(response))
     alone, _ = log_softmax(model, response)
     attention = torch.cat(output.attentions).numpy()  # [layers, heads, positions, positions]
-    # of the step that predicts token j: its weights of the response's tokens before j
+    # for the step that predicts token j: its weights on the response's tokens before j
     steps = np.zeros((attention.shape[0] * attention.shape[1], len(response), len(response)))
     for j in range(1, len(response)):
         row = attention[:, :, prompt_len + j - 1, prompt_len:prompt_len + j]
@@ -205,7 +205,7 @@ def statistics(model, tokens, prompt_len, asked):
         "greedy_log_probs": [logprobs],
         "greedy_tokens": [response],
         "greedy_log_likelihoods": [exact[indices, response]],
-        # of token j after those before it; the first has none, and is not read
+        # token j given those before it; the first has none, and is not read
         "greedy_lm_log_likelihoods": [[0.0, *alone[indices[:-1], response[1:]].astype(np.float64)]],
         "hidden": hidden,
         "entropy": [-(np.exp(exact) * exact).sum(-1)],

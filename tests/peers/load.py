@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""`uqac serve` under load: many clients at once, of mixed lengths, and the same requests one by one.
+"""`uqac serve` under load: many concurrent clients, with requests of mixed lengths, and the same requests one by one.
 
     tests/peers/load.py --uqac target/release/uqac [--model abacus] [--clients 64] [--seconds 600]
 
-Prints answers by status, throughput, and the server's memory. It fails where an answer is an error other than 429, where greedy
-text or confidence differs from what the same request got alone, or where the server does not end with code 0.
-"""
+Prints answers by status, throughput, and the server's memory. Fails if an answer is an error other than 429, if greedy text or
+confidence differs from that of the same request alone, or if the server does not exit with code 0."""
 
 import argparse
 import collections
@@ -24,7 +23,7 @@ THINGS = ["apples", "pencils", "coins", "books", "stamps"]
 
 
 def request(number):
-    """The number-th request: short and long questions, answers of few and of many tokens, some drawn, streamed or scored."""
+    """The number-th request: short and long questions, answers of few and of many tokens, some sampled, streamed or scored."""
     draw = random.Random(number)
     thing, count = draw.choice(THINGS), draw.choice([1, 1, 2, 6, 20])
     parts = [f"A box has {draw.randrange(3, 99)} {thing} and another one has {draw.randrange(3, 99)} more." for _ in range(count)]
@@ -44,7 +43,7 @@ def request(number):
 
 
 def answer(connection, body):
-    """(status, what must not depend on the load, tokens written)"""
+    """(status, the part that must not depend on the load, tokens generated)"""
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     reply = connection.getresponse()
     text = reply.read().decode()
@@ -74,7 +73,7 @@ def memory(process):
 
 
 class Load:
-    """Clients that take turns at a list of requests until a time is over."""
+    """Clients that take turns at a list of requests until time runs out."""
 
     def __init__(self, address, seconds, kinds):
         self.address, self.until, self.kinds = address, time.monotonic() + seconds, kinds

@@ -4,8 +4,8 @@
     python3 -m venv VENV && VENV/bin/pip install openai
     VENV/bin/python tests/peers/openai_client.py --uqac target/release/uqac [--model abacus]
 
-Starts a server of its own. Every line is a check that held; the first that does not ends the program. What the server answers
-is compared with `uqac ask --json` for the same question.
+Starts its own server. Every output line is a check that passed; the first failure ends the program. The server's answers are
+compared with `uqac ask --json` for the same question.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def chat(client, model, question, **options):
 
 
 def answers(client, model, program):
-    """Chat, many at once, beside `ask`."""
+    """Chat, many requests concurrently, compared with `ask`."""
     with concurrent.futures.ThreadPoolExecutor(len(QUESTIONS)) as pool:
         replies = list(pool.map(lambda question: chat(client, model, question), QUESTIONS))
     equal = 0
@@ -111,7 +111,7 @@ def errors(client, server, model):
 
 
 def crowd(program, model):
-    """More clients than places: those that are refused come again by themselves, after Retry-After."""
+    """More clients than slots: rejected ones retry automatically, after Retry-After."""
     with Server(program, model, "--max-batch", "2", "--queue", "2") as server:
         patient = openai.OpenAI(base_url=server.url + "/v1", api_key="-", max_retries=50)
         with concurrent.futures.ThreadPoolExecutor(16) as pool:

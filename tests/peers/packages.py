@@ -1,4 +1,4 @@
-"""Parts of installed packages, without all that they import; to be imported before torch."""
+"""Loads parts of installed packages without all their imports; must be imported before torch."""
 
 import importlib
 import importlib.util
@@ -7,16 +7,16 @@ import sys
 import types
 from pathlib import Path
 
-# torch's threads wait for one another at every operation: of a batch of one two are a third quicker where nothing else runs, and ten
-# times slower beside other work.
+# torch's threads synchronize at every operation: for a batch of one, two threads are a third faster on an idle machine, but ten
+# times slower next to other work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Of packages that have been read, where they are.
+# Folders of the packages read so far.
 FOLDERS = {}
 
 
 def own(module, name):
-    """A class or function of an installed package, without its packages' __init__, which import all its dependencies."""
+    """A class or function of an installed package, without running its packages' __init__, which import all dependencies."""
     package, *path = module.split(".")
     if package not in sys.modules:
         spec = importlib.util.find_spec(package)

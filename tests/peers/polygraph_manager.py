@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""LM-Polygraph's own benchmark over this engine: its UEManager runs with our calculator (`uqac.lm_polygraph`), and again with its
-own over transformers; its estimators must say the same, and UQAC is one of them.
+"""LM-Polygraph's own benchmark on this engine: its UEManager runs with our calculator (`uqac.lm_polygraph`), and again with its
+own on transformers; its estimators must agree, and UQAC is one of them.
 
-    python3 -m venv VENV && VENV/bin/pip install lm-polygraph . # or what its import asks for
+    python3 -m venv VENV && VENV/bin/pip install lm-polygraph . # or what its import requires
     VENV/bin/python tests/peers/polygraph_manager.py --model FOLDER [--responses 50]
 
-Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/it/common/families.rs), so
-log-probabilities and entropies differ by at most 2e-4 of that; sums over a response by as many times that as it has tokens.
+Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/unit/families.rs), so
+log-probabilities and entropies differ by at most 2e-4 of that; sums over a response by that times its number of tokens.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 import packages  # noqa: F401  torch's threads
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.pop(0)  # this file's folder: a package would be taken for a file of its name
+sys.path.pop(0)  # this file's folder: a file in it could be taken for a package of the same name
 
 try:
     import torch
@@ -63,7 +63,7 @@ def main():
     arguments = parser.parse_args()
     names = [{"a": 7 + 3 * i, "b": 5 + i, "sum": 12 + 4 * i} for i in range(arguments.responses)]
     pairs = [[text.format(**numbers) for text in QUESTIONS[i % len(QUESTIONS)]] for i, numbers in enumerate(names)]
-    # one at a time: theirs pads the prompts of a batch
+    # one at a time: theirs pads the prompts in a batch
     data = lambda: Dataset([question for question, _ in pairs], [answer for _, answer in pairs], batch_size=1)
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="eager")
     whitebox = WhiteboxModel(model, AutoTokenizer.from_pretrained(arguments.model), arguments.model, instruct=True)

@@ -1,4 +1,4 @@
-"""`uqac serve` on a free port, for the clients that are tried with it."""
+"""`uqac serve` on a free port, for the client tests."""
 
 import concurrent.futures
 import subprocess

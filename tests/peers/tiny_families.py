@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Tiny random models of the families that are data alone, with transformers' results in float64.
+"""Tiny random models of the families that are defined by data alone, with transformers' results in float64.
 
     tests/peers/tiny_families.py        (torch and transformers >= 5.17 from PyPI)
 
-Writes tests/data/tiny_families.jsonl: a line a model with its config, the seed of its weights and what eager attention gives.
-The weights are the test suite's own (`tests/support/src/tiny.rs`), so that only results are kept.
+Writes tests/data/tiny_families.jsonl: one line per model with its config, the seed of its weights and the results of eager
+attention. The weights are the test suite's own (`tests/support/src/tiny.rs`), so that only results are stored.
 """
 
 import json
@@ -82,7 +82,7 @@ MODELS = {
 
 
 def reweighted(alpha):
-    """The attention of a row without its first token and its own, the nearest ten before discounted."""
+    """A row's attention without its first token and its own, with the nearest ten before it discounted."""
     weights = torch.ones_like(alpha)
     for i, gamma in enumerate(GAMMA[:len(alpha) - 1]):
         weights[-2 - i] = gamma
@@ -96,7 +96,7 @@ def entropy(alpha):
 
 
 def results(folder, seed):
-    """What transformers gives for random tokens."""
+    """transformers' results for random tokens."""
     model, loaded = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32, output_loading_info=True)
     assert not loaded["missing_keys"] and not loaded["unexpected_keys"], loaded

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""uqlm's white-box scorers over the log-probabilities of `uqac serve`, beside the same scorers over transformers' and our own
-scores of the same names.
+"""uqlm's white-box scorers on the log-probabilities of `uqac serve`, compared with the same scorers on transformers' and with our
+own scores of the same names.
 
     python3 -m venv VENV && VENV/bin/pip install torch transformers scipy openai && VENV/bin/pip install --no-deps uqlm
     VENV/bin/python tests/peers/uqlm_scorers.py --uqac target/release/uqac --model FOLDER [--responses 60]
 
-uqlm reads what its chat model returns: OpenAI's list of tokens with their log-probabilities. Ours comes from the server by the
-openai client, greedy; transformers' from its float32 forward pass over the same tokens.
+uqlm reads the output of its chat model: OpenAI's list of tokens with their log-probabilities. Ours comes from the server through
+the openai client, greedy; transformers' from its float32 forward pass over the same tokens.
 
-Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/it/common/families.rs), so
+Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/unit/families.rs), so
 log-probabilities differ by at most 2e-4 max(1, |ln p|), probabilities and their means by at most 2e-4. A negentropy is 1 - H / ln 5
 of five renormalized probabilities, and moves by at most sum p (1 + |ln p|)^2 / ln 5 times that: 8.5e-4 where they are equal.
 """
@@ -36,12 +36,12 @@ QUESTIONS = [
     "Is {a} times {b} more than 500? Compute it.",
 ]
 
-# Alternatives that the server lists of every token.
+# Number of alternatives that the server lists for every token.
 TOP = 5
 
 
 def transformers_logprobs(model, tokens, prompt_len):
-    """The response's tokens as OpenAI lists them."""
+    """The response's tokens in OpenAI's format."""
     with torch.no_grad():
         logprobs = model(torch.tensor([tokens])).logits[0].log_softmax(-1)[prompt_len - 1:-1]
     listed = []

@@ -1,4 +1,5 @@
-//! Answer extraction on hand-made responses, on arbitrary text, and against the authors' own code.
+//! Answer extraction on handwritten responses, on arbitrary text, and against the authors' own
+//! code.
 
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
@@ -11,7 +12,8 @@ use uqac::uq::answer::AnswerForm::{Boxed as InBox, Number as AsNumber, Phrase};
 use uqac::uq::answer::AnswerRule::{self, Auto, Boxed, Number};
 use uqac::uq::answer::{AnswerForm, find_answer, find_answer_reference, tokens_of_span, tokens_of_span_reference};
 
-/// A text whose answer stands between `⟦` and `⟧`: the text without them, and the answer's bytes.
+/// A text with its answer between `⟦` and `⟧`: returns the text without them, and the answer's byte
+/// range.
 fn unmark(marked: &str) -> (String, Option<Range<usize>>) {
     let text = marked.replace(['⟦', '⟧'], "");
     let open = "⟦".len();
@@ -193,7 +195,7 @@ const ANYTHING: &[(AnswerForm, &str)] = &[
     (Phrase, "The answer is $x = ⟦-4⟧$."),
     (Phrase, "The answer is $⟦\\frac{3}{4}⟧$."),
     (Phrase, "The answer is ⟦5⟧kg."),
-    // formulas, as they stand
+    // formulas, verbatim
     (Phrase, "The answer is: $⟦[-2,2]⟧$"),
     (Phrase, "The answer is $⟦f(x) = (x+1)(x+2)⟧$."),
     (Phrase, r"The answer is $⟦-\tan (x)⟧$."),
@@ -248,7 +250,7 @@ const ANYTHING: &[(AnswerForm, &str)] = &[
 const NOTHING: &[&str] =
     &["", "\n", "two words", "\\boxed{}", "((", "</think>", "The answer is.", "The answer is ...", "🙂"];
 
-/// What is wrong with the answers found in marked texts.
+/// Errors in the answers found in marked texts.
 fn wrong(rule: AnswerRule, cases: &[(AnswerForm, &str)]) -> Vec<String> {
     let check = |(form, marked): &(AnswerForm, &str)| {
         let (text, expected) = unmark(marked);
@@ -352,7 +354,7 @@ const REFERENCE: &[(AnswerRule, &str)] = &[
 fn the_reference_keeps_its_ways() {
     for (rule, marked) in REFERENCE {
         let (text, expected) = unmark(marked);
-        // The box's content keeps its whitespace, the marks of these cases stand inside of it.
+        // The box's content keeps its whitespace; these cases' marks are inside it.
         let found = find_answer_reference(&text, *rule).map(|found| {
             let inside = &text[found.clone()];
             let start = found.start + (inside.len() - inside.trim_start().len());
@@ -371,7 +373,7 @@ fn model_folder(name: &str) -> Option<PathBuf> {
     Some(models.join(name)).filter(|folder| folder.join("tokenizer.json").is_file())
 }
 
-/// The authors' answer tokens of one golden item, and ours.
+/// The authors' answer tokens for one golden item, and ours.
 fn answer_tokens(item: &serde_json::Value, tokenizer: &Tokenizer) -> (Range<usize>, Option<Range<usize>>) {
     let integers =
         |key: &str| -> Vec<i64> { item[key].as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect() };
@@ -412,7 +414,7 @@ fn the_reference_agrees_with_the_authors_code() {
     }
 }
 
-/// Strings of the pieces that answers are made of, with anything in between.
+/// Strings built from typical parts of answers, with arbitrary text in between.
 fn responses() -> impl Strategy<Value = String> {
     let pieces = vec![
         "\\boxed{",
@@ -511,7 +513,8 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).chain([0, text.len()]).collect();
         cuts.sort_unstable();
         let offsets: Vec<Range<usize>> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
-        // Cut anywhere, as byte-level tokens are: a piece of a character decodes to U+FFFD.
+        // Cut at arbitrary positions, like byte-level tokens: a partial character decodes to
+        // U+FFFD.
         let tokens: Vec<String> = offsets.iter().map(|o| String::from_utf8_lossy(&text.as_bytes()[o.clone()]).into_owned()).collect();
         let span = from..from + length;
         for found in [tokens_of_span(&offsets, &span), tokens_of_span_reference(&tokens, &text, &span)].into_iter().flatten() {

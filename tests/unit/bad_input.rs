@@ -1,4 +1,5 @@
-//! Broken models and impossible requests: a typed error that names the file, the tensor, what was expected and found.
+//! Broken models and impossible requests: a typed error that names the file, the tensor, and the expected and found
+//! values.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -16,7 +17,7 @@ fn load(folder: &Path) -> Result<Engine, String> {
     Engine::load(folder, EngineOptions { threads: 1, ..EngineOptions::default() }).map_err(|e| e.to_string())
 }
 
-/// The error of loading a model that `break_it` has had its hands on.
+/// The error of loading a model after `break_it` has damaged it.
 fn error(break_it: impl FnOnce(&Path)) -> String {
     let folder = folder();
     break_it(folder.path());
@@ -105,7 +106,7 @@ fn weights_that_are_not_finite_are_named() {
         });
     });
     says(&message, &["model.norm.weight", "index 5"]);
-    // matrices are looked at only when a pass is not finite: reading them all would cost what mapping them saves
+    // matrices are checked only when a pass is not finite: reading them all would defeat the purpose of mapping them
     let folder = folder();
     tiny::write_weights(folder.path(), &tiny::config(), |name, v| {
         if name == "layers.1.mlp.up_proj" {
@@ -162,7 +163,7 @@ fn an_unaligned_file_is_read_all_the_same() {
     let mut engine = load(folder.path()).unwrap();
     assert_eq!(engine.trace(&[1, 2, 3, 4], 2, HeadSelection::default()).unwrap().parts().0.steps, before);
     drop(engine);
-    // what is wrong in a copy is wrong in the file: NaN in every type
+    // an invalid value in a copy is invalid in the file, too: NaN in every type
     moved[8 + len + 1..].fill(0xff);
     std::fs::write(&path, moved).unwrap();
     says(&load(folder.path()).map_or_else(|e| e.to_string(), |_| String::new()), &["model.safetensors", "norm"]);

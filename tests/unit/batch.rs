@@ -1,4 +1,5 @@
-//! Sequences that join and leave a batch, share a prefix, or are asked twice, give what they give alone, bit for bit.
+//! Sequences that join and leave a batch, share a prefix, or are queried twice, produce the same results as alone,
+//! bit for bit.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -8,7 +9,7 @@ use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Progress};
 use uqac::uq::Variant;
 
-/// Of a model with attention in all layers, and of one with delta nets.
+/// One engine of a model with attention in all layers, and one of a model with delta nets.
 fn engines() -> impl Iterator<Item = Engine> {
     let plain = tempfile::tempdir().unwrap();
     tiny::write_model(plain.path());
@@ -38,7 +39,7 @@ fn prompts_join_and_responses_leave() {
     for mut engine in engines() {
         let prompts = prompts(&engine);
         let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
-        // a token that some of them write ends them early, so that they leave at different times
+        // a token that some of them generate ends them early, so that they leave at different times
         let probe = alone(&mut engine, &prompts[3], &whole);
         let options = GenerateOptions { ends: Some(vec![probe.tokens[probe.prompt_len + 7]]), ..whole };
         let expected: Vec<Generation> = prompts.iter().map(|p| alone(&mut engine, p, &options)).collect();
@@ -61,7 +62,7 @@ fn prompts_join_and_responses_leave() {
             let expected = &expected[stream as usize];
             assert_eq!((response.tokens, response.steps), (&expected.tokens[..], &expected.steps[..]), "{stream}");
             assert_eq!(finish, expected.finish);
-            // a question to one of them leaves the others as they are
+            // a query to one of them leaves the others unchanged
             queries.attention_rows(&[response.tokens.len() - 1]).unwrap();
             found.push(stream);
         }
@@ -80,7 +81,7 @@ fn samples_share_their_prompt_and_a_next_turn_everything() {
         let apart = engine.generate(&vec![prompt.clone(); 4], &hot, go_on).unwrap();
         let (_, mut traced) = engine.generate_traced(&prompt, &greedy, go_on).unwrap();
         let turn: Vec<u32> = traced.tokens().0.iter().copied().chain([5, 6, 7, 8]).collect();
-        // even where a variant has just overwritten the cache
+        // even if a variant has just overwritten the cache
         let (response, mut queries) = traced.parts();
         let last = response.tokens.len() - 1;
         queries.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
@@ -110,7 +111,7 @@ fn questions_may_be_asked_twice() {
     }
 }
 
-/// A stop string cuts the response before it, whatever the batch; what is left is what scoring it finds.
+/// A stop string cuts the response before it, in any batch; the rest equals what scoring it finds.
 #[test]
 fn a_stop_string_cuts_the_response_before_it() {
     for mut engine in engines() {
@@ -121,7 +122,7 @@ fn a_stop_string_cuts_the_response_before_it() {
             engine.tokenizer().decode(&generation.tokens[generation.prompt_len..]).unwrap()
         };
         let written = text(&engine, &free);
-        // three characters from the middle, the first of which occurs before only together with others
+        // three characters from the middle, the first of which occurs earlier only in other combinations
         let stop = written.chars().skip(12).take(3).collect::<String>();
         let at = written.find(&stop).unwrap();
         assert!(at > 0, "the test needs text before the stop string: {written:?}");
@@ -146,7 +147,7 @@ fn a_stop_string_cuts_the_response_before_it() {
                 assert_eq!(cut.steps[kept].logprob, None);
             }
         }
-        // the first token stays, even of a response that begins with a stop string
+        // the first token stays, even if the response begins with a stop string
         let first = written.chars().next().unwrap().to_string();
         let options = GenerateOptions { stop: vec![first], ..stopping };
         let one = alone(&mut engine, &prompts[3], &options);
@@ -155,7 +156,7 @@ fn a_stop_string_cuts_the_response_before_it() {
     }
 }
 
-/// A step as a traced generation has it, or one that is not.
+/// A step as recorded by a traced generation, or by an untraced one.
 fn alone_step(step: &Step, traced: bool) -> Step {
     if traced { step.clone() } else { Step { logprob: step.logprob, ..Step::default() } }
 }

@@ -1,4 +1,4 @@
-//! Chat templates against what transformers and Jinja2 render.
+//! Chat templates compared with what transformers and Jinja2 render.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ fn conversation() -> Vec<Message> {
     messages(&[("system", "Be <terse> & \"kind\"."), ("user", " Why é漢?\n"), ("assistant", "So.")])
 }
 
-/// A folder with a whitespace tokenizer that puts `<s>` before a text, and this tokenizer_config.json.
+/// A folder with a whitespace tokenizer that prepends `<s>` to a text, and this tokenizer_config.json.
 fn folder(config: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let special = |id: u32, content: &str| {
@@ -43,7 +43,7 @@ fn from_folder(folder: &Path) -> Result<Option<ChatTemplate>, ChatError> {
     ChatTemplate::from_folder(folder, &Tokenizer::from_folder(folder).unwrap())
 }
 
-/// Every conversation of seven published templates renders to the text transformers renders.
+/// Every conversation of seven published templates renders to the same text as in transformers.
 #[test]
 fn published_templates_render_as_in_transformers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/chat_templates.json");
@@ -59,7 +59,7 @@ fn published_templates_render_as_in_transformers() {
         for (i, case) in model["cases"].as_array().unwrap().iter().enumerate() {
             let turns: Vec<Message> = serde_json::from_value(case["messages"].clone()).unwrap();
             let Some(template) = &template else {
-                // transformers says so when it is asked to render; here there is nothing to ask.
+                // transformers reports this when rendering; here there is no template to render.
                 assert!(case["error"].as_str().unwrap().contains("chat_template is not set"), "{name}, case {i}");
                 let folder = folder(&json!({"chat_template": null}));
                 assert!(from_folder(folder.path()).unwrap().is_none());
@@ -74,8 +74,8 @@ fn published_templates_render_as_in_transformers() {
     }
 }
 
-/// Template and text, rendered by Jinja2 3.1.6 as transformers sets it up, of [`conversation`] with
-/// `add_generation_prompt`, `bos_token` `<s>`, and `tools` and `documents` none.
+/// Templates and their texts, rendered by Jinja2 3.1.6 as set up by transformers, for [`conversation`] with
+/// `add_generation_prompt`, `bos_token` `<s>`, and no `tools` or `documents`.
 const JINJA: &[(&str, &str)] = &[
     (
         r##"  {% if messages %}
@@ -264,8 +264,9 @@ fn jinja_is_jinja2s() {
     }
 }
 
-/// Suites of templates that Jinja2 3.1.6 has rendered as transformers sets it up: how many results agree at least, and in
-/// how many both render, but different text, at most. See the documentation of `model::chat::jinja` for the differences.
+/// Suites of templates rendered by Jinja2 3.1.6 as set up by transformers: the minimum number of agreeing results, and
+/// the maximum number where both render, but differently. See the documentation of `model::chat::jinja` for the
+/// differences.
 const SUITES: [(&str, usize, usize, usize); 5] = [
     ("golden", 36, 36, 0),
     ("rust_table", 25, 25, 0),
@@ -277,7 +278,8 @@ const SUITES: [(&str, usize, usize, usize); 5] = [
 /// The date on which Jinja2 rendered the suites, in UTC.
 const RENDERED: jiff::civil::Date = jiff::civil::date(2026, 11, 26);
 
-/// An expected text with today's date in place of [`RENDERED`], in the formats of the templates that call `strftime_now`.
+/// An expected text with [`RENDERED`] replaced by today's date, in the formats of the templates that call
+/// `strftime_now`.
 fn of_today(text: &str) -> String {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     ["%Y-%m-%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y"].iter().fold(text.to_owned(), |text, format| {
@@ -309,7 +311,7 @@ fn templates_render_as_in_jinja2() {
     }
 }
 
-/// transformers renders the body of these tags and nothing for the tags; what is set inside stays inside.
+/// transformers renders the body of these tags, but not the tags themselves; variables set inside stay local.
 #[test]
 fn generation_tags_leave_only_their_body() {
     let render = |source: &str| ChatTemplate::new(source, None, None).unwrap().render(&conversation(), true).unwrap();
@@ -329,7 +331,7 @@ fn a_refusal_carries_the_templates_words() {
     assert!(error.to_string().contains("rejects this conversation: no system here"), "{error}");
 }
 
-/// What is an error in Jinja2 is one here, told from a refusal, and nothing panics.
+/// Errors in Jinja2 are errors here, distinguished from a refusal, and nothing panics.
 #[test]
 fn mistakes_in_a_template_are_errors() {
     for source in [
@@ -410,11 +412,11 @@ fn one_bos_and_only_where_it_is_wanted() {
     assert_eq!(ids(config(with_bos, Value::Null)), ([with.clone(), with.clone()], with.clone()));
     let without_bos = "{{ messages[0].content }}";
     assert_eq!(ids(config(without_bos, json!(true))), ([with.clone(), with.clone()], without.clone()));
-    // Switched off: the text's own stays.
+    // Disabled: the text's own stays.
     assert_eq!(ids(config(without_bos, json!(false))), ([without.clone(), with.clone()], without));
 }
 
-/// Where the models are.
+/// The folder of the models.
 fn models() -> Option<PathBuf> {
     match std::env::var_os("UQAC_MODELS") {
         Some(folder) => Some(folder.into()),
@@ -422,7 +424,7 @@ fn models() -> Option<PathBuf> {
     }
 }
 
-/// The prompts of the golden responses, from the instruction to the very token ids.
+/// The prompts of the golden responses, from the instruction to the exact token ids.
 #[test]
 fn golden_prompts_encode_to_their_ids() {
     for (model, golden) in [
@@ -458,7 +460,8 @@ fn golden_prompts_encode_to_their_ids() {
     }
 }
 
-/// Variables of the user's: those of the conversation before those of the model, both before special tokens.
+/// User-supplied variables: those of the conversation take precedence over those of the model, and both over special
+/// tokens.
 #[test]
 fn arguments_are_variables_of_the_template() {
     let source = "{{ bos_token }}{% if enable_thinking is defined and not enable_thinking %}<no>{% endif %}{{ n }}";

@@ -1,4 +1,5 @@
-//! Settings as people write them, against what transformers makes of them (`tests/peers/configs.py`).
+//! Real-world config settings, compared with how transformers interprets them
+//! (`tests/peers/configs.py`).
 
 use flate2::read::GzDecoder;
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use uqac::model::config::{Activation, LayerSpec};
 #[derive(Deserialize)]
 struct Line {
     config: Value,
-    /// `None`: transformers refuses it.
+    /// `None` if transformers rejects it.
     expected: Option<Facts>,
 }
 
@@ -24,7 +25,7 @@ struct Facts {
     act: String,
     tied: bool,
     windows: Vec<Option<usize>>,
-    /// Of every layer; `None` without rotary positions.
+    /// For every layer; `None` without rotary positions.
     rope: Vec<Option<Table>>,
     scale: f64,
     attn_cap: Option<f32>,
@@ -34,7 +35,7 @@ struct Facts {
     mlp_bias: bool,
     /// embedding, residual, logits
     multipliers: Option<[f32; 3]>,
-    /// Where they differ.
+    /// Set if layers differ.
     layers: Option<Vec<Layer>>,
     layer_input: usize,
 }
@@ -44,7 +45,7 @@ struct Layer {
     head_dim: usize,
     kv_heads: usize,
     inner: usize,
-    /// Whose keys and values it reads.
+    /// The layer whose keys and values it reads.
     kv_layer: usize,
     keys_are_values: bool,
 }
@@ -55,7 +56,7 @@ struct Table {
     factor: f64,
 }
 
-/// f32 arithmetic in another order: a power, a product and a ramp.
+/// Tolerance for f32 arithmetic in a different order: a power, a product and a ramp.
 const NEAR: f64 = 16.0 / (1u32 << 24) as f64;
 
 fn near(a: f64, b: f64) -> bool {
@@ -63,7 +64,7 @@ fn near(a: f64, b: f64) -> bool {
 }
 
 impl Facts {
-    /// The first fact that differs.
+    /// The first differing fact.
     fn difference(&self, spec: &ModelSpec) -> Option<&'static str> {
         let sizes = (spec.head_dim, spec.num_key_value_heads, spec.rms_norm_eps, spec.tie_word_embeddings);
         let act = if spec.activation == Activation::Silu { "silu" } else { "gelu_tanh" };

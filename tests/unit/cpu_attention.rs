@@ -1,5 +1,6 @@
-//! The fused attention kernel against two passes in float64: output, softmax state, reweighted entropy and the rows
-//! rebuilt from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits on any number of threads.
+//! The fused attention kernel compared with two passes in float64: output, softmax state, reweighted entropy and the
+//! rows reconstructed from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits with any
+//! number of threads.
 
 use test_support::tiny::noise;
 use uqac::backend::cpu::attention::{
@@ -27,7 +28,7 @@ struct Data {
 }
 
 impl Case {
-    /// Random numbers; with a sink, every query's first channel is 1 and only the first key has that channel.
+    /// Random values; with a sink, every query's first channel is 1 and only the first key has that channel.
     fn data(&self, seed: u64) -> Data {
         let s = &self.shape;
         let mut random = noise(seed + 1);
@@ -59,13 +60,13 @@ fn fill(case: &Case, data: &Data, k_type: DType, v_type: ValueType) -> KvCache {
 /// One head of the last row in float64.
 struct Exact {
     out: Vec<f64>,
-    /// `None`: no attention.
+    /// `None` without attention.
     entropy: Option<f64>,
     /// α
     alpha: Vec<f64>,
     /// α'
     row: Vec<f64>,
-    /// α of the last position, the one before, the first, and of the first half together.
+    /// α of the last position, the one before, the first, and of the first half in total.
     places: [f64; 4],
 }
 
@@ -118,8 +119,8 @@ fn check(case: &Case, seed: u64) {
     let data = case.data(seed);
     let cache = fill(case, &data, DType::F32, ValueType::F32);
     let (s, name) = (&case.shape, format!("{:?}, length {}, sink {}", case.shape, case.len, case.sink));
-    // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each off by less than
-    // head_dim · 2^-24 · Σ|q k|, which is what a weight's relative error is; the sums add as much again.
+    // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each has an error below head_dim ·
+    // 2^-24 · Σ|q k|, which is a weight's relative error; the sums add as much again.
     let magnitude = 4.0 * s.head_dim as f64 + f64::from(case.sink);
     let bound = 4.0 * (s.head_dim as f64 + 16.0) * magnitude / f64::from(1u32 << 24);
     for isa in Isa::available() {
@@ -135,7 +136,7 @@ fn check(case: &Case, seed: u64) {
             let (_, found) = state.entropy.finish(&state.softmax, EntropyRule::Exact);
             match entropy {
                 None => assert_eq!(found, f64::INFINITY, "{name}"),
-                // an entropy's error is that of the weights times the largest |ln α'|
+                // an entropy's error is that of the weights times the maximum |ln α'|
                 Some(h) => assert!((found - h).abs() <= bound * (1.0 + h) * 20.0, "{name}: entropy {found} not {h}"),
             }
             for (found, expected) in state.places.iter().zip(places) {
@@ -210,7 +211,7 @@ fn narrow_caches_round_the_inputs_and_nothing_else() {
         let (narrow, states) = run(fill(&case, &data, k_type, v_type));
         let (wide, wide_states) = run(fill(&case, &rounded, DType::F32, ValueType::F32));
         assert_eq!(states, wide_states);
-        // a scale multiplies the weight and not the value: another rounding of each of 200 terms, Σ α |v| ≤ 2
+        // a scale multiplies the weight rather than the value: different rounding in each of 200 terms, Σ α |v| ≤ 2
         let bound = if v_type == ValueType::Q8 { 2.0 * 2.0 * 4.0 / (1u32 << 24) as f32 } else { 0.0 };
         for (found, expected) in narrow.iter().zip(&wide) {
             assert!((found - expected).abs() <= bound, "{v_type:?}: {found} not {expected}");

@@ -1,5 +1,5 @@
-//! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
-//! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
+//! The CUDA backend, with its kernels run on the CPU by `tests/cuda_host`: compared with Hugging Face in float64 on one
+//! small model per family, with the CPU backend for every cache type, and with itself: batches, captured steps.
 
 use super::families::{Family, check, families, run, trace};
 use safetensors::Dtype;
@@ -42,7 +42,7 @@ fn rounding_cpu(folder: &Path, (k_cache, v_cache): (DType, DType), input_roundin
     CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, input_rounding, threads: 1, ..CpuOptions::default() })
 }
 
-/// A small bf16 model with a head_dim that there are kernels for; `edit` changes its config.
+/// A small bf16 model with a head_dim supported by the kernels; `edit` changes its config.
 fn bf16_model(edit: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
     small_model(Dtype::BF16, edit)
 }
@@ -58,7 +58,7 @@ fn small_model(dtype: Dtype, edit: impl FnOnce(&mut serde_json::Value)) -> tempf
     folder
 }
 
-/// Text of a given length as tokens of the small models.
+/// Text of a given length, as tokens of the small models.
 fn text(len: usize, seed: u64) -> Vec<u32> {
     let mut noise = tiny::noise(seed + 1);
     (0..len).map(|_| (128.0 + 127.0 * noise()) as u32).collect()
@@ -78,7 +78,7 @@ fn every_family_equals_hugging_face() {
     }
 }
 
-/// What a sequence leaves behind.
+/// The state that a sequence leaves.
 #[derive(Debug, PartialEq)]
 struct Left {
     steps: Vec<Step>,
@@ -86,7 +86,7 @@ struct Left {
     records: Vec<HeadRecord>,
     heads: Vec<Vec<HeadAttention>>,
     rows: Vec<Vec<f32>>,
-    /// Of the last rows, from the trace.
+    /// For the last rows, from the trace.
     states: Vec<f32>,
     layer_means: Option<Vec<Vec<f64>>>,
 }
@@ -104,24 +104,25 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
     }
 }
 
-/// All that a trace can record.
+/// Everything that a trace can record.
 fn everything(options: TraceOptions) -> TraceOptions {
     let parts = HeadSelection { wide: true, head_attention: true, layer_means: true, ..options.parts };
     TraceOptions { parts, ..options }
 }
 
-/// Runs a sequence whose rows are traced from 3 on.
+/// Runs a sequence traced from row 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
     let id = backend.open(Some(everything(TraceOptions::new(3, 4, rule)))).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
-    // the first is not traced; the second is the first traced one
+    // row 1 is not traced; row 3 is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
     let left = left(backend, id, steps, hidden, &rows);
     backend.close(id);
     left
 }
 
-/// Largest differences: (hidden states, their means and, beyond the trace's rounding to f16, those of the trace, log-probabilities and entropies, α* and weights on places).
+/// Largest differences: (hidden states, their means and, beyond the trace's rounding to f16, those of the trace;
+/// log-probabilities and entropies; α* and attention weights at positions).
 fn differences(a: &Left, b: &Left) -> [f64; 3] {
     let largest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
     let floats = |a: &[f32], b: &[f32]| {
@@ -148,19 +149,20 @@ fn differences(a: &Left, b: &Left) -> [f64; 3] {
     ]
 }
 
-/// Weights on places, of every head of every row.
+/// Attention weights at positions, for every head of every row.
 fn places(left: &Left) -> Vec<f32> {
     left.heads.iter().flatten().flat_map(|head| [head.own, head.previous, head.first, head.prompt]).collect()
 }
 
-/// What a wide trace has of a step that differs as little as log-probabilities do: a dominant token may be one or not.
+/// The values of a step's wide trace that differ as little as log-probabilities do; whether a token is dominant may
+/// change.
 fn distribution(step: &Step) -> [f64; 3] {
     let d = step.distribution.unwrap();
     // the first two are means of log-probabilities; logits that move by d move ln Σ e^{x/4} by d/4 and ln Σ e^{x/2} by d/2 at most
     [d.top_logprob, d.uniform_kl, d.log_affinity]
 }
 
-/// Asserts that the heads selected are the same, but for those whose entropies are as near as the rounding.
+/// Asserts that the same heads are selected, except where their entropies are as close as the rounding.
 fn same_heads(what: &str, a: &Left, b: &Left, near: f32) {
     assert_eq!(a.records.len(), b.records.len(), "{what}");
     for (a, b) in a.records.iter().zip(&b.records) {
@@ -190,8 +192,9 @@ fn every_cache_type_equals_the_cpu_backend() {
                 let what = format!("{name}, {cache:?}, {width} rows a pass, {rule:?}");
                 let found = score(&mut device, &tokens, width, rule);
                 let expected = score(&mut host, &tokens, width, rule);
-                // Both are within 1e-4 of float64 (`every_family_equals_hugging_face`). A narrow cache rounds numbers that
-                // differ by that much, a few of them the other way: less than what rounding all of them does.
+                // Both are within 1e-4 of float64 (`every_family_equals_hugging_face`). A narrow cache rounds values
+                // that differ by that much, and a few of them in opposite directions: less than the effect of rounding
+                // all of them.
                 let rounding = differences(&expected, &exact);
                 for (found, rounding) in differences(&found, &expected).iter().zip(rounding) {
                     assert!(*found <= 2e-4_f64.max(rounding), "{what}: {found}, rounding makes {rounding}");
@@ -222,7 +225,7 @@ fn large_heads_equal_the_cpu_backend() {
     }
 }
 
-/// 16-bit weights have products of their own in wide passes, in blocks of 64 and 128 rows; 300 rows are two passes.
+/// 16-bit weights have their own products in wide passes, in blocks of 64 and 128 rows; 300 rows take two passes.
 #[test]
 fn wide_products_and_long_prompts_equal_the_cpu_backend() {
     if !cuda_host::load() {
@@ -244,8 +247,8 @@ fn wide_products_and_long_prompts_equal_the_cpu_backend() {
             let (tokens, width) = (text(len, len as u64), 256);
             let found = score(&mut device, &tokens, width, EntropyRule::Exact);
             let expected = score(&mut host, &tokens, width, EntropyRule::Exact);
-            // Both round the products' inputs to f16. Numbers that differ by a little are rounded the other way now and
-            // then, which is less than what rounding all of them does.
+            // Both round the products' inputs to f16. Slightly different values are occasionally rounded in opposite
+            // directions, which is less than the effect of rounding all of them.
             let rounding = differences(&expected, &score(&mut exact, &tokens, width, EntropyRule::Exact));
             let bound = rounding.into_iter().fold(2e-4, f64::max);
             for (found, rounding) in differences(&found, &expected).into_iter().zip(rounding) {
@@ -263,12 +266,12 @@ fn decode_row(row: Row, sampling: Sampling, stream: u64) -> DecodeRow {
     DecodeRow { row, sampling, stream, detail: true }
 }
 
-/// Prompts of different lengths, of at least three tokens: before that, rows have no attention to compare.
+/// Prompts of different lengths, with at least three tokens: earlier rows have no attention to compare.
 fn prompts(n: usize) -> Vec<Vec<u32>> {
     (0..n).map(|i| text([5, 23, 3, 61, 16, 40][i % 6] + i / 6, i as u64)).collect()
 }
 
-/// Prefills prompts and decodes them together, `tokens(i)` of the i-th; what each leaves behind.
+/// Prefills prompts and decodes them together, `tokens(i)` of the i-th; returns the state that each leaves.
 fn generate(
     backend: &mut CudaBackend,
     prompts: &[(usize, Vec<u32>)],
@@ -318,8 +321,8 @@ fn generate(
         .collect()
 }
 
-/// A captured step is the same launches as an uncaptured one; rows in a batch, some ending early, are those of a
-/// sequence alone; more sequences than a step has rows take their turns.
+/// A captured step performs the same launches as an uncaptured one; rows in a batch, some ending early, equal those of
+/// a sequence alone; sequences beyond a step's number of rows take turns.
 #[test]
 fn batches_and_captured_steps_agree_bit_for_bit() {
     if !cuda_host::load() {
@@ -330,7 +333,7 @@ fn batches_and_captured_steps_agree_bit_for_bit() {
     batches_and_captured_steps_agree(tiny::delta_model().path(), 5);
 }
 
-/// In a batch of `rows`, and of others in the long variant.
+/// In a batch of `rows`, and in others in the long variant.
 fn batches_and_captured_steps_agree(folder: &Path, rows: usize) {
     let prompts: Vec<(usize, Vec<u32>)> =
         prompts(if long_tests() { 67 } else { rows }).into_iter().enumerate().collect();
@@ -372,7 +375,7 @@ fn choices_are_those_of_the_cpu_backend() {
             let rows: Vec<Row> =
                 (0..12).map(|position| Row { sequence: id, position, token: tokens[position] }).collect();
             forward::forward(backend, &Pass::all(&rows, false)).unwrap();
-            // not neighbours, and not in order
+            // neither adjacent nor in order
             let requests: Vec<Prediction> = [11, 3, 4, 0, 7]
                 .into_iter()
                 .map(|row| {

@@ -1,5 +1,5 @@
-//! The whole path on the CUDA backend, its kernels run on the CPU by `tests/cuda_host`: generation, the method and the
-//! command line give what they give on the CPU backend with the same cache types.
+//! The whole path on the CUDA backend, with its kernels run on the CPU by `tests/cuda_host`: generation, the method and
+//! the command line produce the same as on the CPU backend with the same cache types.
 
 use super::families::FAMILIES;
 use safetensors::Dtype;
@@ -21,7 +21,7 @@ use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
 use uqac::uq::{Outcome, Parameters, Profile};
 
-/// Model folders with a tokenizer: the oracle's, or, where they are not there, one made here, in f32 as those are: wide
+/// Model folders with a tokenizer: the oracle's or, if these are missing, one generated here, in f32 like those: wide
 /// products of 16-bit weights round their inputs on CUDA (`cuda_backend` compares those).
 fn folders() -> Vec<(String, tempfile::TempDir)> {
     let Some(golden) = golden() else {
@@ -39,12 +39,12 @@ fn folders() -> Vec<(String, tempfile::TempDir)> {
     FAMILIES.iter().chain(&["gemma4_small", "qwen3_5"]).map(copy).collect()
 }
 
-/// A small bf16 model with a head_dim that there are kernels for.
+/// A small bf16 model with a head_dim supported by the kernels.
 fn model() -> tempfile::TempDir {
     model_of(2048, Dtype::BF16)
 }
 
-/// The same with a context of `context` tokens, in this dtype.
+/// The same with this context length and dtype.
 fn model_of(context: usize, dtype: Dtype) -> tempfile::TempDir {
     tiny::model_with(&[("max_position_embeddings", json!(context)), ("head_dim", json!(16))], dtype)
 }
@@ -70,7 +70,7 @@ fn generate(engine: &mut Engine, prompts: &[Vec<u32>], options: &GenerateOptions
     engine.generate(prompts, options, |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Asserts that steps differ by no more than both backends may from float64.
+/// Asserts that steps differ by no more than both backends may differ from float64.
 fn same_steps(what: &str, found: &[Step], expected: &[Step]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (found, expected) in found.iter().zip(expected) {
@@ -96,7 +96,7 @@ fn generations_are_those_of_the_cpu() {
         for sampling in [Sampling::GREEDY, hot] {
             let limited = GenerateOptions { max_tokens: 13, sampling, ..GenerateOptions::default() };
             let expected = generate(&mut host, &prompts, &limited);
-            // a token that one of them writes in the middle ends it
+            // a token that one of them generates in the middle ends it
             let ends = Some(vec![expected[1].tokens[prompts[1].len() + 5]]);
             let stopped = GenerateOptions { ends, ..limited.clone() };
             for options in [stopped, limited].into_iter().take(if long { 2 } else { 1 }) {
@@ -112,7 +112,7 @@ fn generations_are_those_of_the_cpu() {
     }
 }
 
-/// A response whose running confidence needs whole distributions shares its steps with one that records none.
+/// A response whose running confidence needs whole distributions shares steps with one that records none.
 #[test]
 fn wide_traces_and_others_share_a_batch() {
     if !cuda_host::load() {
@@ -157,7 +157,7 @@ fn same_outcome(what: &str, found: &Outcome, expected: &Outcome) {
             );
         }
     }
-    // relative to their sizes, which are products of many probabilities
+    // relative to their magnitudes, which are products of many probabilities
     for (found, expected) in
         [(found.scores["p_sim"], expected.scores["p_sim"]), (found.scores["p"], expected.scores["p"])]
     {
@@ -175,12 +175,12 @@ fn the_method_gives_the_same_chain_and_scores() {
     for (index, (name, folder)) in folders().into_iter().enumerate() {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
-        // each profile has its turn, with what was generated or with what is scored
+        // each profile gets its turn, with generated or with scored responses
         let turns = [(profiles[index % 3], index % 2 == 0), (profiles[(index + 1) % 3], index % 2 == 1)];
         for (profile, generated) in turns.into_iter().take(if long { 2 } else { 1 }) {
             let parameters = Parameters { selected_heads: 4, ..Parameters::published(profile) };
             let assess = |engine: &mut Engine| {
-                // hot: what these models repeat when cold has rows that are alike, and attention that is tied
+                // hot: when cold, these models repeat tokens, so that rows are alike and attention is tied
                 let sampling = Sampling { temperature: 2.0, seed: 5, ..Sampling::GREEDY };
                 let trace = Some(parameters.head_selection());
                 let options = GenerateOptions { max_tokens: 30, sampling, trace, ..Default::default() };
@@ -199,7 +199,7 @@ fn the_method_gives_the_same_chain_and_scores() {
     }
 }
 
-/// The response of the model inside the program to a question, and its assessment.
+/// The built-in model's response to a question, and its assessment.
 fn answer(engine: &mut Engine, question: &str) -> (Vec<u32>, Outcome) {
     let asked = Conversation::Messages(vec![Message::new("user", question)]);
     let prompt = encode_prompt(engine, &asked, true).unwrap();

@@ -1,4 +1,4 @@
-//! What the CUDA backend asks of the driver: in a decode step, for a fork, for what is read of a response.
+//! The driver calls of the CUDA backend: in a decode step, for a fork, and for queries of a response.
 
 use super::families::trace;
 use serde_json::json;
@@ -23,8 +23,8 @@ fn backend(progress: &mut dyn FnMut(usize, usize)) -> CudaBackend {
     CudaBackend::new(spec, weights, &options, progress).unwrap()
 }
 
-/// A decode step is a replayed graph: after the first of its kind no kernel is launched by itself, and the host waits
-/// for several steps at once.
+/// A decode step is a replayed graph: after the first of its kind no kernel is launched separately, and the host
+/// waits for several steps at once.
 #[test]
 fn a_decode_step_is_one_graph() {
     if !cuda_host::alone("unit::cuda_graph::a_decode_step_is_one_graph") {
@@ -61,7 +61,7 @@ fn a_decode_step_is_one_graph() {
     assert!(event_waits <= 12, "{event_waits} waits for {graphs} steps");
 }
 
-/// So is a step whose later rows are guesses, and it says what a pass and its predictions do.
+/// The same holds for a step whose later rows are guesses, and its results equal those of a pass and its predictions.
 #[test]
 fn a_step_with_guesses_is_one_graph() {
     if !cuda_host::alone("unit::cuda_graph::a_step_with_guesses_is_one_graph") {
@@ -93,8 +93,8 @@ fn a_step_with_guesses_is_one_graph() {
     }
 }
 
-/// A fork copies keys and values in one call each, whatever the layers and heads; what is read of a response works in
-/// memory that is kept.
+/// A fork copies keys and values in one call each, regardless of layers and heads; queries of a response use memory
+/// that is kept.
 #[test]
 fn a_fork_is_two_copies_and_queries_keep_their_memory() {
     if !cuda_host::alone("unit::cuda_graph::a_fork_is_two_copies_and_queries_keep_their_memory") {

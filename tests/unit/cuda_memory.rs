@@ -1,5 +1,5 @@
-//! Device memory, as the host-run driver counts it: what `uqac inspect` predicts is what a long sequence takes, and a
-//! cache that grows keeps what it holds.
+//! Device memory, as counted by the host-run driver: a long sequence takes what `uqac inspect` predicts, and a growing
+//! cache keeps its contents.
 
 use safetensors::Dtype;
 use std::ops::ControlFlow;
@@ -15,7 +15,8 @@ use uqac::backend::{Backend, BackendError, DecodeRow, DeviceChoice, HeadRecord, 
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
 use uqac::model::{ModelSpec, Weights};
 
-/// Tokens of a long response: in the long variant enough for a cache to grow twice, with the room ahead that it takes.
+/// Tokens of a long response: in the long variant enough for a cache to grow twice, including the room it reserves
+/// ahead.
 fn long_response() -> usize {
     if long_tests() { 8192 } else { 2048 }
 }
@@ -34,7 +35,7 @@ fn predicted(engine: &Engine, tokens: usize) -> [usize; 4] {
     [engine.weights().byte_len(), memory.working, memory.cache, memory.trace]
 }
 
-/// Scored: all of it a traced response, as `uqac inspect` has it.
+/// Scored: all of it is a traced response, as `uqac inspect` assumes.
 #[test]
 fn a_long_response_takes_the_memory_that_is_predicted() {
     if !cuda_host::alone("unit::cuda_memory::a_long_response_takes_the_memory_that_is_predicted") {
@@ -42,19 +43,19 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
     }
     let (folder, len) = (tiny::windowed_model(), long_response());
     let mut engine = engine(folder.path());
-    cuda_host::peak_memory(); // without that of loading
+    cuda_host::peak_memory(); // excludes loading
     let parts = predicted(&engine, len);
     let predicted: usize = parts.iter().sum();
-    // 2 heads of 64, f32 and f16; a step beyond the end, and two granules of mapped memory
+    // 2 heads of 64, f32 and f16; one step beyond the end, and two granules of mapped memory
     let exact = len * 2 * 64 * (4 + 2);
     assert!((exact..exact + (5 << 20)).contains(&parts[2]), "{parts:?}");
     drop(engine.trace(&text(len), 1, HeadSelection::default()).unwrap());
     let peak = cuda_host::peak_memory() as usize;
-    // norms, and what is not worth a line: a few KiB
+    // norms and other small buffers: a few KiB
     assert!(peak.abs_diff(predicted) <= predicted / 200, "{peak} bytes, {predicted} predicted: {parts:?}");
 }
 
-/// Generated: the cache grows while the response is written, and never takes more than the limit asks for.
+/// Generated: the cache grows as the response is generated, and never takes more than its limit requires.
 #[test]
 fn a_growing_response_takes_what_its_limit_asks_for() {
     if !cuda_host::alone("unit::cuda_memory::a_growing_response_takes_what_its_limit_asks_for") {
@@ -62,7 +63,7 @@ fn a_growing_response_takes_what_its_limit_asks_for() {
     }
     let folder = tiny::windowed_model();
     let mut engine = engine(folder.path());
-    cuda_host::peak_memory(); // without that of loading
+    cuda_host::peak_memory(); // excludes loading
     let (prompt, max_tokens) = if long_tests() { (text(4000), 600) } else { (text(400), 200) };
     let options = GenerateOptions { max_tokens, trace: None, ..GenerateOptions::default() };
     let prompt_len = prompt.len();
@@ -84,7 +85,7 @@ fn backend(folder: &Path) -> CudaBackend {
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 
-/// What a decoded sequence leaves behind.
+/// The state that a decoded sequence leaves.
 #[derive(Debug, PartialEq)]
 struct Left {
     tokens: Vec<u32>,
@@ -120,10 +121,10 @@ fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
     }
 }
 
-/// Tokens of the prompt.
+/// Prompt length in tokens.
 const PROMPT: usize = 100;
 
-/// The steps that are under way while a cache grows are kept too.
+/// Steps in flight while a cache grows are kept too.
 #[test]
 fn what_is_decoded_while_a_cache_grows_is_kept() {
     if !cuda_host::load() {
@@ -136,7 +137,7 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     }
 }
 
-/// Where the driver cannot map memory, a grown cache is a new one and a copy.
+/// If the driver cannot map memory, a cache grows by allocating a new one and copying.
 #[test]
 fn a_cache_that_cannot_be_mapped_grows_by_copies() {
     let name = "unit::cuda_memory::a_cache_that_cannot_be_mapped_grows_by_copies";
@@ -146,9 +147,10 @@ fn a_cache_that_cannot_be_mapped_grows_by_copies() {
     }
 }
 
-/// The memory held where a cache has grown, and where it was reserved at first, which leaves the same.
+/// Memory held by a cache that has grown, and by one reserved up front; both must leave the same state.
 fn what_is_decoded_is_kept(folder: &Path) -> [(usize, usize); 2] {
-    // 64 positions at first, then half as many again or what a pass needs: a cache grows in the prompt's second pass, and twice after it
+    // 64 positions at first, then half as many again or what a pass needs: a cache grows in the prompt's second pass,
+    // and twice after it
     let count = if long_tests() { 300 } else { 110 };
     let mut backend = backend(folder);
     let trace = TraceOptions::new(2, 3, EntropyRule::Exact);
@@ -167,7 +169,7 @@ fn what_is_decoded_is_kept(folder: &Path) -> [(usize, usize); 2] {
     [held, exact]
 }
 
-/// Steps have as many rows as there is memory for: here 64, where 128 were asked for.
+/// Steps have as many rows as memory allows: here 64, where 128 were requested.
 #[test]
 fn a_step_has_fewer_rows_where_there_is_no_memory_for_more() {
     let name = "unit::cuda_memory::a_step_has_fewer_rows_where_there_is_no_memory_for_more";
@@ -183,7 +185,7 @@ fn a_step_has_fewer_rows_where_there_is_no_memory_for_more() {
         first.map(|_| id).inspect_err(|_| backend.close(id))
     };
     let ids: Vec<SequenceId> = (0..100).map(|_| start(&mut backend, 64).unwrap()).collect();
-    // what is kept for each sequence has its place from now on: slots are doubled where they do not suffice
+    // reserves the space kept per sequence: slots are doubled when they do not suffice
     for _ in 0..300 {
         backend.open(None).unwrap();
     }
@@ -193,7 +195,8 @@ fn a_step_has_fewer_rows_where_there_is_no_memory_for_more() {
         DecodeRow { row, sampling: Sampling::GREEDY, stream: 0, detail: false }
     };
     let rows: Vec<DecodeRow> = ids.iter().map(row).collect();
-    // with nothing left, then with a little more each time: what one row needs beside the sequences, then what all need
+    // with nothing left, then with a little more each time: first what one row needs in addition to the sequences, then
+    // what all need
     let mut others = Vec::new();
     for rows in [&rows[..1], &rows] {
         others.extend(std::iter::from_fn(|| start(&mut backend, 300).ok()));

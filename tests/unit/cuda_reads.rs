@@ -1,4 +1,4 @@
-//! What a decode step reads of device memory, as the host-run kernels' copies count it.
+//! Device memory reads of a decode step, as counted from the host-run kernels' copies.
 
 use super::families::trace;
 use serde_json::json;
@@ -18,8 +18,8 @@ const KV_HEADS: u64 = 2;
 const HEAD_DIM: u64 = 16;
 const VOCAB: u64 = 288;
 
-/// Every weight and every cached key and value is read once in a step, whatever its rows, in whole sectors: nothing is
-/// fetched twice, and nothing that is not used.
+/// Every weight and every cached key and value is read once per step, regardless of the number of rows, in whole
+/// sectors: nothing is fetched twice, and nothing unused is fetched.
 #[test]
 fn a_decode_step_reads_every_byte_once() {
     if !cuda_host::alone("unit::cuda_reads::a_decode_step_reads_every_byte_once") {
@@ -27,7 +27,7 @@ fn a_decode_step_reads_every_byte_once() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut config = tiny::config();
-    // outputs in whole tiles of both variants of the product: a tile that is cut off reads its last row again
+    // outputs in whole tiles of both product variants: a partial tile reads its last row again
     for (key, value) in [("hidden_size", HIDDEN), ("head_dim", HEAD_DIM), ("vocab_size", VOCAB)] {
         config[key] = json!(value);
     }
@@ -52,7 +52,7 @@ fn a_decode_step_reads_every_byte_once() {
             .collect();
         let entering: Vec<Row> =
             ids.iter().enumerate().map(|(row, id)| Row { sequence: *id, position: prompt(row), token: 7 }).collect();
-        backend.hidden(0).unwrap(); // waits for what was before
+        backend.hidden(0).unwrap(); // waits for the preceding work
         let [products, attention] = cuda_host::copies(["gemv_", "attn_decode_"], || {
             forward(&mut backend, &Pass::all(&entering, true)).unwrap();
             let request = |row| Prediction { row, next: Next::Given(None), detail: true };

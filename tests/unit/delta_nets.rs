@@ -1,4 +1,4 @@
-//! Models with gated delta nets, whose sequences can be gone back in only to where their states are kept.
+//! Models with gated delta nets, whose sequences can be truncated only to positions with saved states.
 
 use std::ops::ControlFlow;
 use test_support::{cuda_host, long_tests, tiny};
@@ -22,7 +22,7 @@ fn cuda() -> CudaBackend {
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 
-/// A sequence of which all but the last token have entered.
+/// A sequence with all but the last token entered.
 fn entered(backend: &mut dyn Backend, tokens: &[u32], forked_at: usize) -> SequenceId {
     let id = backend.open(Some(TraceOptions::new(0, 4, EntropyRule::Exact))).unwrap();
     backend.expect_fork(id, forked_at);
@@ -30,7 +30,7 @@ fn entered(backend: &mut dyn Backend, tokens: &[u32], forked_at: usize) -> Seque
     id
 }
 
-/// In narrow passes, in which a row has the same bits on CUDA, too.
+/// In narrow passes, in which a row has the same bits on CUDA as well.
 fn enter(backend: &mut dyn Backend, sequence: SequenceId, start: usize, tokens: &[u32], record: bool) {
     let rows: Vec<Row> =
         (start..).zip(tokens).map(|(position, token)| Row { sequence, position, token: *token }).collect();
@@ -74,7 +74,7 @@ fn goes_back(backend: &mut dyn Backend, backs: &[usize]) {
     ] {
         assert_eq!(backend.resumes_at(id, positions), expected, "{positions}");
     }
-    // elsewhere it is refused, and nothing is lost by that
+    // anywhere else it is refused, without losing anything
     let row = |position: usize| Row { sequence: id, position, token: all[position] };
     for rows in [vec![row(3)], vec![row(len), row(0)], vec![row(len), row(len + 1 - 2)], vec![row(mark), row(mark)]] {
         let refused = backend.begin(&Pass::all(&rows, true));
@@ -84,7 +84,7 @@ fn goes_back(backend: &mut dyn Backend, backs: &[usize]) {
     let start = backend.resumes_at(id, len);
     enter(backend, id, start, &all[start..len], false);
     let expected = hidden(backend, row(len));
-    // what went back and came again is where it was, whatever came between
+    // truncating and re-entering reproduces the state, regardless of what came in between
     for &back in backs {
         let other: Vec<u32> = all[back..].iter().map(|token| token + 1).collect();
         let fork = backend.fork(id, back, None).unwrap();
@@ -95,7 +95,7 @@ fn goes_back(backend: &mut dyn Backend, backs: &[usize]) {
     }
 }
 
-/// Captured steps keep states, too, and none runs beyond the end.
+/// Captured steps also save states, and none runs beyond the end.
 #[test]
 fn captured_steps_keep_states() {
     if !cuda_host::load() {
@@ -126,7 +126,7 @@ fn the_memory_of_states_is_foretold() {
     let id = entered(&mut backend, &all, 200);
     let expected = backend.expected_memory(all.len() - 1, TraceOptions::new(0, 4, EntropyRule::Exact));
     let (spec, net) = (backend.spec(), backend.spec().delta_net.unwrap());
-    // of each state, three inputs of the convolutions, and a matrix of 8 x 20 for each head, whose columns fill vectors of 16
+    // per state: three inputs of the convolutions, and a matrix of 8 x 20 per head, whose columns fill vectors of 16
     let layer = 3 * net.widths().iter().sum::<usize>() + 4 * 8 * 32;
     assert_eq!(expected.states, (1 + 1 + 3) * (spec.layers.len() / 2) * 4 * layer);
     let cache = backend.memory(id).0 - expected.states;

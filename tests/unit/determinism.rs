@@ -1,5 +1,5 @@
-//! The same input gives the same bits: whatever the batch, the thread count, the width of a pass, and whether a token
-//! was generated or only scored.
+//! The same input produces the same bits, regardless of the batch, the thread count, the pass width, and whether a
+//! token was generated or only scored.
 
 use std::ops::ControlFlow;
 use test_support::{model, tiny};
@@ -36,7 +36,7 @@ fn check(folder: &std::path::Path, max_tokens: usize) {
         let mut engine = engine(folder, threads);
         assert_eq!(generate(&mut engine, &prompts, &greedy), single, "{threads} threads, batch of {}", prompts.len());
     }
-    // what is scored is what was generated
+    // scoring reproduces what was generated
     for generation in &single {
         let mut traced = one.trace(&generation.tokens, generation.prompt_len, HeadSelection::default()).unwrap();
         let (response, _) = traced.parts();
@@ -92,7 +92,7 @@ fn generation_ends_at_eos_at_the_limit_and_when_broken_off() {
     assert_eq!(broken.unwrap()[0].finish, FinishReason::Interrupted);
 }
 
-/// Logprobs of a variant by a pass of its own, from the first token on.
+/// Logprobs of a variant from a separate pass, starting at the first token.
 fn from_scratch(engine: &mut Engine, tokens: &[u32], prompt_len: usize, variant: Variant, at: &[usize]) -> Vec<f64> {
     let mut tokens = tokens.to_vec();
     tokens[variant.position] = variant.token;
@@ -119,7 +119,7 @@ fn check_variants(engine: &mut Engine) {
     }
     let mut traced = engine.trace(&tokens, prompt_len, HeadSelection::default()).unwrap();
     let (response, mut queries) = traced.parts();
-    // one replacement that its row lists, so that both ways of getting its own logprob are taken
+    // one replacement is listed in its row, so that both ways of obtaining its own logprob are exercised
     variants.push(Variant { position: 41, token: response.step(40).top[1].token });
     let scored = queries.score_variants(&variants, &at).unwrap();
     drop(traced);

@@ -1,5 +1,5 @@
-//! Randomly initialised models of every family with Hugging Face's results in float64, and how a backend is compared with them:
-//! those of the golden data, and those of `tests/data/tiny_families.jsonl`, whose weights are made here.
+//! Randomly initialised models of every family with Hugging Face's float64 results, and their comparison with a
+//! backend: those of the golden data, and those of `tests/data/tiny_families.jsonl`, whose weights are generated here.
 
 use super::random_models::RandomModel;
 use serde::Deserialize;
@@ -12,11 +12,12 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward::forward;
 use uqac::backend::{Backend, Next, Pass, Prediction, Row, SequenceId, Step, TraceOptions};
 
-/// Of the golden data.
+/// Families in the golden data.
 pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", "gemma3"];
 
-/// Golden models whose entropies were not made by the method's weights (a row's own token has one, and γ begins there): of
-/// these only what the model predicts is compared. `tests/data/tiny_families.jsonl` has entropies of the same families.
+/// Golden models whose entropies were not computed with the method's weights (a row's own token has one, and γ begins
+/// there): for these only the model's predictions are compared. `tests/data/tiny_families.jsonl` has entropies for the
+/// same families.
 const PREDICTIONS: [&str; 9] = [
     "gemma1",
     "gemma3_multimodal",
@@ -29,12 +30,12 @@ const PREDICTIONS: [&str; 9] = [
     "qwen3_5",
 ];
 
-/// A model with its results.
+/// A model with its expected results.
 pub struct Family {
     pub name: String,
     pub golden: Value,
     pub folder: PathBuf,
-    /// Removes the folder of a model that was made here.
+    /// Removes the folder of a generated model.
     _made: Option<TempDir>,
 }
 
@@ -54,7 +55,7 @@ fn lines() -> Vec<Line> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// All of them; without the golden data only those that are made here.
+/// All families; without the golden data only the generated ones.
 pub fn families() -> Vec<Family> {
     let stored = golden().map(|golden| {
         let family = move |name: &str| {
@@ -70,7 +71,7 @@ pub fn families() -> Vec<Family> {
     stored.into_iter().flatten().chain(made).collect()
 }
 
-/// Writes the weights that `tests/peers/tiny_families.py` gives to transformers, where it says so.
+/// Writes the weights that `tests/peers/tiny_families.py` passes to transformers, to the folder it names.
 #[test]
 fn tiny_families_are_written() {
     let Some(to) = std::env::var_os("UQAC_TINY_FAMILIES") else { return };
@@ -84,7 +85,7 @@ fn tiny_families_are_written() {
     }
 }
 
-/// Runs `tokens` in passes of `width` rows; the steps of all rows, and the last hidden state.
+/// Runs `tokens` in passes of `width` rows; returns the steps of all rows, and the last hidden state.
 pub fn run(backend: &mut dyn Backend, id: SequenceId, tokens: &[u32], width: usize) -> (Vec<Step>, Vec<f32>) {
     let (mut steps, mut hidden) = (Vec::new(), Vec::new());
     for start in (0..tokens.len()).step_by(width) {
@@ -101,7 +102,7 @@ pub fn run(backend: &mut dyn Backend, id: SequenceId, tokens: &[u32], width: usi
     (steps, hidden)
 }
 
-/// Largest error over the largest magnitude.
+/// Maximum error relative to the maximum magnitude.
 pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let scale = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));

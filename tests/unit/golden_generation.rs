@@ -1,11 +1,12 @@
-//! Greedy generation from the golden prompts gives the golden text, all prompts in one batch.
+//! Greedy generation from the golden prompts reproduces the golden text, with all prompts in one
+//! batch.
 
 use serde_json::Value;
 use std::ops::ControlFlow;
 use test_support::{golden, model, read_lines, token_ids};
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation};
 
-/// Where two responses part, and by how much the token taken there was ahead of the golden one.
+/// The position where two responses diverge, and by how much the chosen token led the golden one.
 fn margin(engine: &Engine, generation: &Generation, golden: &[u32]) -> String {
     let n = generation.prompt_len;
     let Some(at) = (n..generation.tokens.len()).find(|i| golden.get(*i) != generation.tokens.get(*i)) else {
@@ -43,7 +44,7 @@ fn greedy_text_equals_the_golden_one() {
         let mut equal = 0;
         for ((item, ids), generation) in items.iter().zip(&ids).zip(&generations) {
             let text = engine.tokenizer().decode(&generation.tokens[generation.prompt_len..]).unwrap();
-            // a golden response that was cut at its own limit is a prefix of ours
+            // a golden response truncated at its own limit is a prefix of ours
             if text.trim_start().starts_with(item["generated"].as_str().unwrap().trim()) {
                 equal += 1;
             } else {

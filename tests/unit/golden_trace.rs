@@ -1,5 +1,5 @@
 //! Real models on the golden responses: log-probabilities, entropies, selected heads, the rows of α* and similarities
-//! against the authors' processing in float64.
+//! compared with the authors' processing in float64.
 
 use serde_json::Value;
 use test_support::{golden, model, numbers, read_lines, token_ids};
@@ -77,7 +77,8 @@ fn traces_equal_the_golden_ones() {
             check_item(&mut engine, &item, &mut errors);
         }
         eprintln!("{name}: {errors:?}");
-        // the golden file rounds log-probabilities and entropies to 1e-7; f32 arithmetic over the layers is the rest
+        // the golden file rounds log-probabilities and entropies to 1e-7; the rest comes from f32 arithmetic over the
+        // layers
         assert!(errors.logprob < 2e-3 && errors.entropy < 2e-3, "{name}: {errors:?}");
         assert!(
             errors.head_entropy < 1e-4 * 10.0 && errors.weight < 1e-3 && errors.similarity < 1e-4,

@@ -1,5 +1,5 @@
-//! The whole method, profile `reference`, on real models against the authors' own classes: answer, chain, similarity
-//! filter, ensemble and scores of every golden item.
+//! The whole method, profile `reference`, on real models compared with the authors' own classes: answer, chain,
+//! similarity filter, ensemble and scores of every golden item.
 
 use serde_json::Value;
 use test_support::{golden, model, read_lines, token_ids};
@@ -12,7 +12,7 @@ fn rows(value: &Value) -> Vec<i64> {
     value.as_array().unwrap().iter().map(|r| r.as_i64().unwrap()).collect()
 }
 
-/// Our key beside the golden file's name for it.
+/// Our keys with the corresponding names in the golden file.
 const NAMES: [(&str, &str); 13] = [
     ("answer_prob", "ans_probs_prod"),
     ("answer_mean", "ans_probs_mean"),
@@ -50,7 +50,7 @@ fn check(id: &Value, item: &Value, prompt_len: usize, outcome: &Outcome) {
         assert_eq!((found.position, found.token), key, "{id}: ensemble member");
         for (found, expected) in [(found.log_answer, &expected["log_ans"]), (found.log_chain, &expected["log_seq"])] {
             let expected = expected.as_f64().unwrap();
-            // each of at most a dozen tokens' log-probabilities within 2e-3
+            // a dozen tokens at most, with log-probabilities within 2e-3 each
             assert!((found - expected).abs() < 2e-3 * 12.0, "{id}: {key:?}: {found} not {expected}");
         }
     }

@@ -1,4 +1,4 @@
-//! Grading on hand-judged responses, on arbitrary text, and against the authors' own labels.
+//! Grading of hand-judged responses, of arbitrary text, and compared with the authors' own labels.
 
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use uqac::eval::tasks::Grader::{self, Choice, Exact, Math, Number};
 use uqac::eval::tasks::{Question, TaskOptions, load};
 use uqac::uq::answer::{AnswerRule, find_answer};
 
-/// A response judged by hand: what its answer is, and whether it is right.
+/// A response judged by hand: its answer, and whether that is correct.
 #[derive(Debug, Deserialize)]
 struct Case {
     response: String,
@@ -64,17 +64,18 @@ fn equality_has_two_sides() {
     }
 }
 
-/// Answers as they are given to the grader; extraction may have left out of a number what is here.
+/// Answers as passed to the grader; extraction may have dropped parts of a number that are present
+/// here.
 #[test]
 fn numbers_are_no_more_than_they_say() {
     for (answer, target, equal) in [
         ("5 million", "5", false),       // five million is not five
         ("5 million", "5000000", true),  // five million
-        ("1-5\\mathrm{i}", "-4", false), // the imaginary unit is no unit of measure
+        ("1-5\\mathrm{i}", "-4", false), // the imaginary unit is not a unit of measure
         ("x != 5", "5", false),          // unequal is not equal
-        ("0.\\bar{3}", "0", false),      // a repeating decimal is not nought
-        ("7=11a+c", "11", false),        // letters that are no units
-        ("5 and a half", "5", false),    // a half more
+        ("0.\\bar{3}", "0", false),      // a repeating decimal is not zero
+        ("7=11a+c", "11", false),        // letters that are not units
+        ("5 and a half", "5", false),    // half more
         ("1 000 000", "1000000", true),  // thousands with spaces
     ] {
         assert_eq!(correct(answer, target, Number), equal, "{answer} and {target}");
@@ -142,7 +143,7 @@ fn the_authors_labels_are_theirs() {
     assert_eq!(compared, 33);
 }
 
-/// Every published answer equals itself, and no number the next one.
+/// Every published answer equals itself, and no number equals the next one.
 #[test]
 fn published_answers_are_read() {
     let Some(data) = test_support::benchmarks() else { return };
@@ -166,34 +167,34 @@ fn published_answers_are_read() {
     assert_eq!(counted, 660 + 800);
 }
 
-/// By hand from the authors' rules: the response, the target, the label.
+/// Derived by hand from the authors' rules: the response, the target, the label.
 const REFERENCE: &[(&str, &str, &str, Option<bool>)] = &[
-    ("gsm8k", "so 2160", "2160", Some(false)), // digits are cut into threes: the last number is 0
+    ("gsm8k", "so 2160", "2160", Some(false)), // digits are split into threes: the last number is 0
     ("gsm8k", "so 2,160", "2160", Some(true)),
     ("gsm8k", "\\boxed{2160}", "2160", Some(false)),
     ("gsm8k", "so -5", "5", Some(true)), // no sign
     ("gsm8k", "so 50%", "0.5", Some(true)),
     ("gsm8k", "so 50%", "50", Some(false)),
     ("gsm8k", "$18.00\n", "18", Some(true)),
-    ("gsm8k", "\\boxed{18}\nDone.", "18", Some(true)), // the last line has no number: the box
+    ("gsm8k", "\\boxed{18}\nDone.", "18", Some(true)), // the last line has no number: the box counts
     ("gsm8k", "\\boxed{2160}\nDone.", "2160", Some(true)),
     ("gsm8k", "\\boxed{x}\nDone.", "18", Some(false)),
     ("gsm8k", "18\nDone.", "18", None),
     ("gsm8k", "", "18", None),
     ("bbh:navigate", "\\boxed{(b)}", "(B)", Some(true)),
     ("bbh:navigate", "\\boxed{B}", "(B)", Some(true)),
-    ("bbh:navigate", "\\boxed{ B }", "(B)", Some(false)), // spaces count
+    ("bbh:navigate", "\\boxed{ B }", "(B)", Some(false)), // spaces matter
     ("bbh:navigate", "\\boxed{\\text{yes}}", "yes", Some(false)),
     ("bbh:navigate", "So the answer is yes.", "yes", None),
     ("bbh:object_counting", "\\boxed{7} of 8", "7", Some(true)),
     ("math", "\\boxed{\\dfrac{1}{2}}", "\\frac12", Some(true)),
     ("math", "\\boxed{\\frac12}", "0.5", Some(true)),
-    ("math", "\\boxed{0.25}", "\\frac14", Some(false)), // of decimals, a half only
+    ("math", "\\boxed{0.25}", "\\frac14", Some(false)), // of decimals, only a half
     ("math", "\\boxed{1/3}", "so \\boxed{\\frac{1}{3}}", Some(true)),
     ("math", "\\boxed{x/3}", "\\frac{x}{3}", Some(false)),
     ("math", "\\boxed{5\\text{ cm}}", "5", Some(true)),
     ("math", "\\boxed{5\\text{cm}}", "5", Some(false)),
-    ("math", "\\boxed{5 \\text{ a} \\text{ b}}", "5", Some(false)), // their rule fails: compared as written
+    ("math", "\\boxed{5 \\text{ a} \\text{ b}}", "5", Some(false)), // their rule fails: compared verbatim
     ("math", "\\boxed{k = 5}", "5", Some(true)),
     ("math", "\\boxed{abc=5}", "5", Some(false)),
     ("math", "\\boxed{90^\\circ}", "90", Some(true)),
@@ -211,13 +212,13 @@ fn the_authors_rules_are_kept() {
         let found = label_reference(response, target, task, Exact);
         assert_eq!(found, *expected, "{task}: {response:?} against {target:?}");
     }
-    // A file's items go by their grader.
+    // Items from a file are graded by their grader.
     for (grader, expected) in [(Number, Some(true)), (Math, Some(false)), (Choice, Some(false)), (Exact, Some(false))] {
         assert_eq!(label_reference("\\boxed{7.0}", "7", "quiz", grader), expected, "{grader:?}");
     }
 }
 
-/// Strings of the pieces that answers are made of, with anything in between.
+/// Strings built from typical parts of answers, with arbitrary text in between.
 fn answers() -> impl Strategy<Value = String> {
     let pieces = vec![
         "\\frac",

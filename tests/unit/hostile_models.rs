@@ -1,4 +1,4 @@
-//! Tokenizer files and chat templates that were made to do harm: each ends soon, in an error that says why.
+//! Tokenizer files and chat templates crafted to do harm: each ends quickly, with an error that gives the reason.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use uqac::model::chat::{ChatError, ChatTemplate, Message};
 use uqac::model::tokenizer::{Tokenizer, TokenizerError};
 
-/// Far more than each takes, and far less than without the limits.
+/// Far longer than each takes, and far shorter than without the limits.
 const SOON: Duration = Duration::from_secs(10);
 
 fn render(source: &str) -> Result<String, ChatError> {
@@ -23,8 +23,8 @@ fn repeated(start: &str, part: &str, n: usize, end: &str) -> String {
     format!("{start}{}{end}", part.repeat(n))
 }
 
-/// Work, memory and depth while a template runs. What is not stopped is listed in `model::chat::jinja`, and counted by
-/// `template_bombs`.
+/// Work, memory and depth while a template runs. Templates that are not stopped are listed in `model::chat::jinja`,
+/// and counted by `template_bombs`.
 #[test]
 fn costly_templates_are_stopped() {
     let doubling = |step: &str| {
@@ -88,7 +88,7 @@ fn costly_templates_are_stopped() {
         ]
         .map(doubling),
     );
-    // small in memory, since the parts are shared, and endless to walk through
+    // small in memory, since the parts are shared, but endless to traverse
     sources.extend(["n.b | tojson", "n.b", "n.b | string | length"].map(|end| {
         let grown = "{% set n = namespace(b=[1, 2]) %}{% for i in range(90) %}{% set n.b = [n.b, n.b] %}{% endfor %}";
         format!("{grown}{{{{ {end} }}}}")
@@ -99,7 +99,7 @@ fn costly_templates_are_stopped() {
     }
 }
 
-/// Depth and length of the source.
+/// Depth and length of the source text.
 #[test]
 fn deep_templates_are_refused() {
     for (start, part, n, end) in [
@@ -121,7 +121,7 @@ fn deep_templates_are_refused() {
     }
 }
 
-/// A chain of operators that cannot be folded takes quadratic time to compile; at the limit that is still short.
+/// A chain of operators that cannot be folded takes quadratic time to compile; at the limit this is still quick.
 #[test]
 fn long_chains_of_operators_are_refused() {
     for (start, part) in [("{{ m", "+1"), ("{{ m", " and 1"), ("{{ '}}' ~ {'a': {}} ~ m", "~''"), ("{{ 1", "+1")] {
@@ -136,7 +136,7 @@ fn long_chains_of_operators_are_refused() {
     }
 }
 
-/// What is long but not deep is rendered.
+/// Long but shallow templates are rendered.
 #[test]
 fn long_rows_are_no_depth() {
     for (start, part, end, text) in [
@@ -149,7 +149,7 @@ fn long_rows_are_no_depth() {
         ("{% if 0 %}", "{% elif 0 %}", "{% else %}b{% endif %}", "b"),
         ("{{ [", "1,", "] | length }}", "2000"),
     ] {
-        // as long as the fuel of a template without messages lasts
+        // as long as the fuel of a template without messages allows
         assert_eq!(render(&repeated(start, part, 2_000, end)).unwrap(), text, "{start}{part}");
     }
     for (start, part, end, text) in
@@ -157,7 +157,7 @@ fn long_rows_are_no_depth() {
     {
         assert_eq!(render(&repeated(start, part, 1_000, end)).unwrap(), text, "{start}{part}");
     }
-    // the largest i128, and equality of a list whose parts are shared
+    // the maximum i128, and equality of a list whose parts are shared
     let sum = render("{{ 170141183460469231731687303715884105727 + 1 }}").unwrap();
     assert_eq!(sum, "170141183460469231731687303715884105728");
     let grown = "{% set n = namespace(b=[1, 2]) %}{% for i in range(90) %}{% set n.b = [n.b, n.b] %}{% endfor %}";
@@ -186,7 +186,7 @@ fn a_template_that_needs_tools_says_so() {
     assert!(matches!(render("{{ raise_exception('no') }}").unwrap_err(), ChatError::Template { .. }));
 }
 
-/// A tokenizer of four words, changed.
+/// A tokenizer with four words, after a change.
 fn open(change: impl FnOnce(&mut Value)) -> Result<Tokenizer, TokenizerError> {
     let folder = tempfile::tempdir().unwrap();
     let mut tokenizer = json!({
@@ -206,7 +206,7 @@ fn open_folder(folder: &Path) -> Result<Tokenizer, TokenizerError> {
     result
 }
 
-/// Where the library panics, its own words are in the error.
+/// If the library panics, the error contains its message.
 #[test]
 fn panics_of_the_library_are_errors() {
     let charsmap = |base64: &str| json!({"type": "Precompiled", "precompiled_charsmap": base64});
@@ -220,12 +220,12 @@ fn panics_of_the_library_are_errors() {
     assert_eq!(tokenizer.encode("a b", false).unwrap(), [1, 2]);
 }
 
-/// What would fill the memory or never end is refused before the library gets it.
+/// Input that would fill the memory or never end is rejected before it reaches the library.
 #[test]
 fn oversized_tokenizers_are_refused() {
     type Change = fn(&mut Value);
     let changes: [(Change, &str); 12] = [
-        // says that a trie of 4 GiB follows
+        // claims that a trie of 4 GiB follows
         (|t| t["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="}), "trie"),
         (
             |t| {
@@ -296,7 +296,7 @@ fn added(id: usize, content: &str) -> Value {
            "special": true})
 }
 
-/// All at once: one by one, each would build the table of all.
+/// In one pass: one at a time, each would rebuild the table of all.
 #[test]
 fn many_tokens_of_the_configuration_are_added_in_one_go() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,14 +315,14 @@ fn many_tokens_of_the_configuration_are_added_in_one_go() {
     let tokenizer = open_folder(folder.path()).unwrap();
     assert_eq!(tokenizer.vocab_size(), 20_002);
     assert_eq!(tokenizer.encode("<extra_2><extra_20001>", false).unwrap(), [2, 20_001]);
-    // one id is skipped, so all after it would be others
+    // one id is skipped, which would shift all ids after it
     tokens.remove("700");
     write(&tokens);
     let error = open_folder(folder.path()).err().unwrap();
     assert!(matches!(error, TokenizerError::AddedTokenId { expected: 701, found: 700, .. }), "{error:?}");
 }
 
-/// Files that are no files are refused, not waited for.
+/// Special files are rejected instead of waited for.
 #[cfg(unix)]
 #[test]
 fn a_pipe_is_no_tokenizer() {

@@ -1,4 +1,4 @@
-//! Models whose layers differ in sizes, share keys and values, or have inputs of their own (Gemma 4).
+//! Models whose layers differ in sizes, share keys and values, or have their own inputs (Gemma 4).
 
 use super::families::trace;
 use super::random_models::{RandomModel, open};
@@ -8,7 +8,7 @@ use uqac::backend::forward::{enter, forward};
 use uqac::backend::{Backend, BackendError, DType, Pass, Row, WeightFormat};
 use uqac::model::ModelSpec;
 
-/// Three layers of seven have keys and values of their own where four are shared.
+/// With four sharing layers, three of the seven have their own keys and values.
 fn config(shared: usize) -> Value {
     let [sliding, full] = ["sliding_attention", "full_attention"];
     json!({
@@ -38,7 +38,8 @@ fn rows(backend: &mut dyn Backend, tokens: &[u32]) -> Vec<Row> {
 
 #[test]
 fn layers_that_share_keys_and_values_take_no_cache() {
-    // per position two heads of 8 in a sliding layer, one of 12 in a full one; the CPU's values are whole vectors of 16
+    // per position two heads of 8 in a sliding layer, one of 12 in a full one; the CPU pads values to whole vectors of
+    // 16
     for (shared, sliding, full) in [(0, 4, 3), (2, 3, 2), (4, 2, 1)] {
         let tokens = model(shared).tokens(128, 1).into_iter().map(|token| token % 80).collect::<Vec<_>>();
         let mut backend = cpu(shared, WeightFormat::File, 2);
@@ -51,8 +52,8 @@ fn layers_that_share_keys_and_values_take_no_cache() {
     }
 }
 
-/// Rows that are neither wanted nor traced end with the last keys and values, before the layers that share them: all of a pass, or
-/// most.
+/// Rows that are neither requested nor traced stop after the last keys and values, before the layers that share them:
+/// all rows of a pass, or most.
 #[test]
 fn rows_that_are_not_wanted_change_nothing() {
     for weights in [WeightFormat::File, WeightFormat::Q8] {
@@ -84,7 +85,7 @@ fn tokens_without_an_input_of_the_layers_are_refused() {
     assert!(matches!(refused, Err(BackendError::TokenRange { token: 80, vocab_size: 80 })), "{refused:?}");
 }
 
-/// As transformers writes it of ten layers and more.
+/// As transformers writes it for ten or more layers.
 #[test]
 fn layers_of_per_layer_config_may_be_padded() {
     let mut config = config(0);

@@ -1,4 +1,5 @@
-//! Metrics against scikit-learn's, the authors' code's and pandas' (golden/metrics.json), and their properties.
+//! Metrics compared with those of scikit-learn, the authors' code and pandas (golden/metrics.json), and their
+//! properties.
 
 use serde_json::Value;
 use test_support::{golden, numbers, read_json};
@@ -64,7 +65,7 @@ fn balanced_subsamples_are_those_that_pandas_draws() {
     }
 }
 
-/// The definitions read literally, over pairs and over bins.
+/// The definitions implemented literally, over pairs and over bins.
 #[test]
 fn equal_to_the_definitions_on_the_golden_sets() {
     let Some(sets) = sets() else { return };
@@ -96,7 +97,7 @@ fn equal_to_the_definitions_on_the_golden_sets() {
     }
 }
 
-/// Metrics of a resampling by counts are those of the items written out.
+/// Metrics of a resampling by counts equal those of the explicitly repeated items.
 #[test]
 fn resampling_by_counts_is_resampling_of_items() {
     let Some(sets) = sets() else { return };
@@ -122,7 +123,7 @@ fn logarithms_rank_what_underflows() {
     let found: Vec<(f64, u32)> = levels.iter().map(|level| (level.score, level.correct)).collect();
     assert_eq!(found, [((-0.5f64).exp(), 1), (0.0, 1), (0.0, 0), (0.0, 0)]);
     assert_eq!(auroc(&levels), Some(1.0));
-    // what only reads scores reads probabilities
+    // metrics that read only scores can read probabilities
     let by_score = Ranking::new(items.map(|(i, confidence, correct)| (i, confidence.score, correct))).levels();
     assert_eq!(by_score.len(), 2);
     assert_eq!(brier(&levels), brier(&by_score));

@@ -1,5 +1,5 @@
-//! The forms that published checkpoints come in: shards, f32 and f16 beside bf16, an untied head. The same numbers give
-//! the same bits whatever file they come from.
+//! The forms of published checkpoints: shards, f32 and f16 in addition to bf16, an untied head. The same values produce
+//! the same bits from any file.
 
 use half::{bf16, f16};
 use safetensors::SafeTensors;
@@ -106,7 +106,7 @@ fn an_untied_head_is_used_where_the_config_says_so() {
     assert_ne!(steps(folder.path()), tied);
 }
 
-/// Where the file has a head that is not the embedding, it counts, whatever `tie_word_embeddings` says.
+/// If the file contains a head that differs from the embedding, it is used, regardless of `tie_word_embeddings`.
 #[test]
 fn a_head_beside_a_tied_config_is_used_with_a_warning() {
     let folder = folder();
@@ -139,7 +139,7 @@ fn a_single_file_beside_a_stale_index_is_read() {
     assert_eq!(steps(folder.path()), expected);
 }
 
-/// Ends and beginnings of a sequence are found in whichever file has them.
+/// Sequence start and end tokens are found in whichever file defines them.
 #[test]
 fn special_tokens_are_found_in_every_file() {
     let folder = folder();
@@ -163,7 +163,7 @@ fn special_tokens_are_found_in_every_file() {
     assert_eq!(ends().0, [7], "the tokenizer's is for where nothing else says");
 }
 
-/// What a folder is instead of a model's.
+/// Folders that are something other than a supported model.
 #[test]
 fn quantized_checkpoints_are_named() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! The pictures: well-formed, escaped, the same each time, and drawn for every input that can come.
+//! The pictures: well-formed, escaped, reproducible, and drawn for every possible input.
 
 use roxmltree::{Document, Node};
 use uqac::eval::analysis::Estimate;
@@ -8,10 +8,10 @@ use uqac::report::svg::{
 };
 use uqac::uq::gamma::GammaFit;
 
-/// Text that breaks out of markup that does not escape it.
+/// Text that breaks out of markup that fails to escape it.
 const HOSTILE: &str = "</text></svg><script>alert(1)</script>&\"'\u{0}\u{202e}\u{1b}[31m";
 
-/// Numbers that look random, in [0, 1).
+/// Pseudo-random numbers in [0, 1).
 fn numbers(seed: u64, count: usize) -> Vec<f64> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let step = |_| {
@@ -66,7 +66,7 @@ fn row(method: &str, role: Role, value: f64, width: f64, probability: bool) -> R
     Row { method: method.to_owned(), role, auroc: Some(estimate(value)), ece }
 }
 
-/// Every kind of picture over ordinary numbers.
+/// Every kind of picture with ordinary data.
 fn ordinary() -> Vec<Picture> {
     let of = "Qwen2.5-Coder-0.5B-Instruct · gsm8k";
     let counts = [0, 2, 3, 5, 4, 0, 6, 5, 8, 9, 7, 6, 12, 10, 8, 13, 9, 17, 24, 41];
@@ -110,7 +110,7 @@ fn ordinary() -> Vec<Picture> {
     ]
 }
 
-/// Every kind of picture where there is nothing, one thing, too much, or no number.
+/// Every kind of picture with no data, one value, too much data, or non-finite values.
 fn extreme() -> Vec<Picture> {
     let nan = f64::NAN;
     let many: Vec<Curve> = (0..30).map(|i| curve(&format!("method number {i} {HOSTILE}"), i, 50)).collect();
@@ -160,7 +160,7 @@ fn text(node: Node) -> String {
     node.descendants().filter_map(|n| n.text().filter(|_| n.is_text())).collect()
 }
 
-/// Leaves the pictures in `target/tmp/pictures`, to be looked at.
+/// Leaves the pictures in `target/tmp/pictures` for inspection.
 #[test]
 fn every_picture_is_a_file() {
     let folder = test_support::repository().join("target/tmp/pictures");
@@ -197,7 +197,7 @@ fn nothing_lies_outside_the_picture_or_is_no_number() {
         let size = |name| number(document.root_element().attribute(name).unwrap());
         let (width, height) = (size("width"), size("height"));
         for node in document.root_element().children() {
-            // a path's absolute points: `M x y`, `L x y`; a shape goes on from its own
+            // a path's absolute points: `M x y`, `L x y`; a shape continues relative to its own
             let points = node.attribute("d").into_iter().flat_map(|d| d.split(['M', 'L']).skip(1));
             let points = points.map(|point| point.split('m').next().unwrap().split_once(' ').unwrap());
             let corner = node.attribute("x").zip(node.attribute("y"));
@@ -256,7 +256,8 @@ fn what_is_drawn_is_what_was_measured() {
             .collect::<Vec<_>>()
     };
     let height = |node: &Node| node.attribute("height").unwrap().parse::<f64>().unwrap();
-    // Two bins of accuracy 0.5 (and the legend's sign), 10 and 30 items: bars of one height, of one to three.
+    // Two bins of accuracy 0.5 (and the legend's symbol), with 10 and 30 items: bars of equal height, and of
+    // one to three.
     let accuracy: Vec<f64> = classed("f-s0 l-paper").iter().map(height).collect();
     assert_eq!(accuracy, [110.0, 110.0]);
     let items: Vec<f64> = classed("f-s5 l-paper").iter().map(height).collect();

@@ -1,5 +1,5 @@
-//! Small models of every family with random shapes and weights, made on the spot: what backends are compared on where
-//! there is no oracle.
+//! Small models of every family with random shapes and weights, generated on the fly, for comparing backends without
+//! an oracle.
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use test_support::tiny;
 use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
-/// What [`RandomModel::new`] knows.
+/// The families supported by [`RandomModel::new`].
 pub const RANDOM_FAMILIES: [&str; 18] = [
     "llama",
     "llama3",
@@ -32,26 +32,26 @@ pub const RANDOM_FAMILIES: [&str; 18] = [
     "gemma4",
 ];
 
-/// A model's description; its weights follow from it.
+/// A model's description, which determines its weights.
 #[derive(Clone, Debug)]
 pub struct RandomModel {
     pub config: Value,
-    /// Of the weights.
+    /// The weights' type.
     pub dtype: DType,
     pub seed: u64,
 }
 
-/// Which shapes are drawn.
+/// The set of shapes to draw from.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Shapes {
     /// Odd sizes, any even head_dim.
     Any,
-    /// Those that there are CUDA kernels for.
+    /// Shapes supported by the CUDA kernels.
     Cuda,
 }
 
 impl RandomModel {
-    /// Sizes, ratios, windows, biases, a tied or untied head and the weights' type follow from `seed`.
+    /// Sizes, ratios, windows, biases, a tied or untied head and the weights' type are determined by `seed`.
     pub fn new(family: &str, seed: u64, shapes: Shapes) -> RandomModel {
         let mut noise = tiny::noise(seed + 1);
         let mut pick = |from: usize, to: usize| from + ((noise() + 1.0) / 2.0 * (to + 1 - from) as f32) as usize;
@@ -103,7 +103,7 @@ impl RandomModel {
             }
             "qwen3_5" | "qwen3_5moe" => {
                 let key_heads = pick(1, 3);
-                // one layer of attention, anywhere, and others
+                // one layer of attention at any position, and possibly more
                 let attention = pick(0, layers - 1);
                 let kind = |delta: bool| if delta { "linear_attention" } else { "full_attention" };
                 let types: Vec<&str> = (0..layers).map(|layer| kind(layer != attention && pick(0, 3) > 0)).collect();
@@ -141,7 +141,7 @@ impl RandomModel {
                 json!({}),
             ),
             "phi3" => {
-                // even parts of a head
+                // an even share of a head
                 let turning = 2 * pick(1, head_dim / 2);
                 let short = vec![1.5; turning / 2];
                 let scaling = json!({"type": "longrope", "short_factor": short, "long_factor": short});
@@ -170,7 +170,7 @@ impl RandomModel {
             ),
             "gemma4" => {
                 let global_kv = [1, kv_heads, kv_heads * group][pick(0, 2)];
-                // of every type one layer that is not shared
+                // one unshared layer of each type
                 let types: Vec<&str> =
                     (1..=layers + 2).map(|i| ["full_attention", "sliding_attention"][i % 2]).collect();
                 let (global_dim, input, moe_inner) = match shapes {
@@ -207,7 +207,7 @@ impl RandomModel {
         self.write_as(dtype, |_, _| ())
     }
 
-    /// The same model, but each weight changed by up to `relative` of its size, which takes f32 to hold.
+    /// The same model with each weight changed by up to `relative` of its magnitude, which requires f32 weights.
     pub fn write_perturbed(&self, relative: f64) -> TempDir {
         let mut noise = tiny::noise(self.seed + 1000);
         self.write_as(Dtype::F32, |_, values| {

@@ -1,4 +1,4 @@
-//! Output records and the file they go to: the format, interruptions at any byte, and files that are not ours.
+//! Output records and their file: the format, interruptions at any byte, and files that are not ours.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn write(path: &Path, existing: Existing, records: &[Record]) -> Done {
     done
 }
 
-/// The records in a file, which must be whole lines.
+/// The records in a file, which must consist of complete lines.
 fn read(path: &Path) -> Vec<Value> {
     let mut bytes = fs::read(path).unwrap();
     if path.extension().unwrap() == "gz" {
@@ -93,7 +93,7 @@ fn the_format_of_a_scored_item() {
     assert_eq!(value["ensemble"][1], json!({"position": 12, "token": 7, "log_answer": -0.1, "log_chain": -2.5}));
     assert_eq!(keys(&value["chain"][0]), ["row", "score", "similarity", "from"]);
     assert_eq!(keys(&value["answer"]), ["text", "tokens"]);
-    // others may be added
+    // more may be added
     let published = "answer_prob answer_mean response_prob response_mean p_attn attn_mean p_sim sim_mean p \
                      predictive_entropy ln_predictive_entropy answer_entropy ln_answer_entropy trace_length \
                      min_token_prob lowest_window";
@@ -175,7 +175,7 @@ fn ids_are_counted_and_keep_their_type() {
     assert!(!done.take(&json!(1)) && !done.take(&json!("1")) && !done.take(&json!(1.0)));
 }
 
-/// What a run of all of `ids` writes when an earlier run was stopped after `cut` bytes.
+/// Tests that a run over all of `ids` completes the output of an earlier run stopped after `cut` bytes.
 fn interrupted(path: &Path, ids: &[u64], cut: usize) {
     let full: Vec<Record> = ids.iter().map(|&id| record(id)).collect();
     write(path, Existing::Overwrite, &full);
@@ -240,7 +240,7 @@ fn files_that_are_not_ours_are_left_alone() {
     };
     let middle = damaged.len() / 4;
     damaged[middle] ^= 0x55;
-    // one member with many lines, cut: dropping it would drop finished lines
+    // a truncated member with many lines: dropping it would drop finished lines
     let packed = {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
         for id in 0..3 {

@@ -1,12 +1,12 @@
-//! Every backend against the reference on small random models of all families, which needs no data from outside; and the
-//! reference itself against Hugging Face in float64, where that oracle's data is.
+//! Every backend compared with the reference on small random models of all families, which needs no external data; and
+//! the reference itself compared with Hugging Face in float64, if that oracle's data is available.
 //!
-//! How far a backend may be off is derived, not tuned. A sum of n terms in f32 equals the exact sum of terms that are each
-//! changed by at most n · 2^-24 of their size (its backward error), and a product of operands that were rounded to 2^-p of
-//! their size changes them by as much. So the reference is run a second time on the same model with every weight changed at
-//! random by up to that size, n being the longest sum of the model, and no result may be further from the reference than
-//! twice the largest such change of its kind: once for the backend's errors, once for the reference's own activations,
-//! which are f32 too.
+//! The tolerance of a backend is derived, not tuned. A sum of n terms in f32 equals the exact sum of terms each changed
+//! by at most n · 2^-24 of their magnitude (its backward error), and rounding a product's operands to 2^-p of their
+//! magnitude changes them by as much. So the reference runs a second time on the same model with every weight changed
+//! at random by up to that amount, where n is the longest sum in the model, and no result may differ from the reference
+//! by more than twice the largest such change of its kind: once for the backend's errors, once for the reference's own
+//! activations, which are f32 too.
 
 use super::families::{Family, check, families};
 use super::random_models::{RANDOM_FAMILIES, RandomModel, Shapes, open};
@@ -46,7 +46,7 @@ fn cuda(folder: &Path, (k, v): CacheTypes, weights: WeightFormat, gamma: Gamma) 
     CudaBackend::new(spec, all, &options, &mut |_, _| ()).unwrap()
 }
 
-/// The reference, or for weights in 8 bits, which it has not, the CPU backend.
+/// The reference or, for 8-bit weights, which it does not support, the CPU backend.
 fn oracle(folder: &Path, cache: CacheTypes, weights: WeightFormat, gamma: Gamma) -> Box<dyn Backend> {
     match weights {
         WeightFormat::File => Box::new(reference(folder, cache, gamma)),
@@ -64,7 +64,7 @@ fn the_reference_equals_hugging_face() {
     }
 }
 
-/// A sequence, the widths of the passes it is prefilled in (the last one again and again), and the trace's rule and γ.
+/// A sequence, the widths of its prefill passes (the last one repeated), and the trace's rule and γ.
 struct Run {
     tokens: Vec<u32>,
     widths: Vec<usize>,
@@ -72,26 +72,26 @@ struct Run {
     gamma: Gamma,
 }
 
-/// All numbers that a backend gives for a run, by kind.
+/// All values that a backend produces for a run, by kind.
 #[derive(Default)]
 struct Numbers {
     logprobs: Vec<f64>,
     token_entropies: Vec<f64>,
-    /// KL from the uniform distribution, log affinity to it, mean ln p of the top 20, of every row.
+    /// KL from the uniform distribution, log affinity to it, and mean ln p of the top 20, for every row.
     distributions: Vec<f64>,
-    /// Weights on the places of a wide trace, of every head of every row.
+    /// Attention weights at the positions of a wide trace, for every head of every row.
     places: Vec<f64>,
     hidden: Vec<f64>,
-    /// Of every head of every row, in the order of l·H + h.
+    /// For every head of every row, ordered by l·H + h.
     head_entropies: Vec<f64>,
-    /// α' of every head of some rows.
+    /// α' for every head of some rows.
     head_rows: Vec<f64>,
-    /// α of some rows, the mean of all heads.
+    /// α of some rows, averaged over all heads.
     mean_attention: Vec<f64>,
     /// α* of every row.
     attention_rows: Vec<f64>,
     traced_hidden: Vec<f64>,
-    /// Of every layer.
+    /// For every layer.
     layer_means: Vec<f64>,
 }
 
@@ -112,7 +112,7 @@ impl Numbers {
         ]
     }
 
-    /// Largest distance of each kind.
+    /// Maximum distance of each kind.
     fn distances(&self, other: &Numbers) -> [f64; 11] {
         let distance = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() }; // ∞ where a row has no attention
         let mut of_kind = [0.0; 11];
@@ -128,7 +128,8 @@ fn wide(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
     x.iter().map(|x| f64::from(*x))
 }
 
-/// Runs a sequence with `heads` heads a row; `after` sees the backend after every pass, with the positions it covered.
+/// Runs a sequence with `heads` heads per row; `after` is called after every pass with the backend and the positions
+/// covered.
 fn prefill(
     backend: &mut dyn Backend,
     run: &Run,
@@ -151,7 +152,7 @@ fn prefill(
     id
 }
 
-/// Everything that `backend` says of a run when all heads are selected.
+/// Everything that `backend` reports about a run with all heads selected.
 fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     let (total, vocab, len) = (backend.spec().total_heads(), backend.spec().vocab_size as u32, run.tokens.len());
     let mut found = Numbers::default();
@@ -159,7 +160,7 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     let id = prefill(backend, run, total, |backend, positions| {
         for (row, position) in positions.enumerate() {
             let given = |token| Prediction { row, next: Next::Given(token), detail: true };
-            // of a few rows every token's, of the others the next one's
+            // every token's for a few rows, the next token's for the rest
             let mut requests = vec![given(run.tokens.get(position + 1).copied())];
             requests.extend((0..vocab).filter(|_| few.contains(&position)).map(|token| given(Some(token))));
             let steps = backend.predict(&requests).unwrap();
@@ -204,7 +205,7 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     found
 }
 
-/// The heads selected in every row, and α* of each.
+/// The heads selected in every row, and the row's α*.
 fn selection(backend: &mut dyn Backend, run: &Run, heads: usize) -> Vec<(HeadRecord, Vec<f32>)> {
     let id = prefill(backend, run, heads, |_, _| ());
     let rows: Vec<usize> = (0..run.tokens.len()).collect();
@@ -213,7 +214,7 @@ fn selection(backend: &mut dyn Backend, run: &Run, heads: usize) -> Vec<(HeadRec
     rows.into_iter().map(record).zip(attention).collect()
 }
 
-/// A model, a run of it, what the oracle says of it, and by how much of each kind a backend may differ.
+/// A model, a run of it, the oracle's results, and the bound for each kind of difference.
 struct Case {
     name: String,
     folder: tempfile::TempDir,
@@ -227,7 +228,7 @@ struct Case {
 }
 
 impl Case {
-    /// `operands`: to which part of their size the backend rounds the operands of its products.
+    /// `operands`: relative size to which the backend rounds the operands of its products.
     fn new(model: &RandomModel, cache: CacheTypes, weights: WeightFormat, run: Run, operands: f64) -> Case {
         let folder = model.write();
         let mut backend = oracle(folder.path(), cache, weights, run.gamma);
@@ -247,7 +248,7 @@ impl Case {
         let heads = (spec.total_heads() / 3).max(1);
         let expected = numbers(&mut *backend, &run);
         let perturbed = model.write_perturbed(change);
-        // the CPU rounds, too, and it has the perturbed weights in the same steps of 8 bits
+        // the CPU rounds as well, and its perturbed weights use the same 8-bit steps
         let (exact, times) =
             if weights.is_file() { (None, 2.0) } else { (Some(reference(folder.path(), cache, run.gamma)), 4.0) };
         let exact = exact.map(|mut exact| numbers(&mut exact, &run));
@@ -262,20 +263,20 @@ impl Case {
         let mut found = numbers(backend, &self.run);
         let expected = &self.expected;
         if found.head_rows.is_empty() {
-            found.head_rows.clone_from(&expected.head_rows); // the device does not have them
+            found.head_rows.clone_from(&expected.head_rows); // the device does not return them
         }
         let kinds = self.expected.kinds();
         let mut bounds = self.bounds;
-        // on a device traced hidden states are f16: 2^-11 of each element of both vectors
+        // on a device traced hidden states are f16: 2^-11 for each element of both vectors
         bounds[6] += if device.starts_with("cuda") { 2.0 / 2048.0 } else { 0.0 };
         for ((kind, _), (found, bound)) in kinds.iter().zip(found.distances(&self.expected).into_iter().zip(bounds)) {
             assert!(found <= bound, "{device}: {kind} differ by {found:e}, bound {bound:e}: {name}");
         }
-        // single heads are compared in a few rows, all heads together in every row
+        // single heads are compared in a few rows, all heads in total in every row
         let (near, attention) = (self.bounds[3] as f32, self.bounds[4].max(self.bounds[5]) as f32);
         let rows = selection(backend, &self.run, self.heads);
         for (row, ((found, alpha), (expected, expected_alpha))) in rows.iter().zip(&self.selected).enumerate() {
-            // whether no head could be in the place of another
+            // whether no head could take another's position
             let clear = |record: &HeadRecord| {
                 record.gap > 2.0 * near && record.entropies.windows(2).all(|pair| pair[1] - pair[0] > 2.0 * near)
             };
@@ -289,14 +290,14 @@ impl Case {
         self.check_decode(backend);
     }
 
-    /// A copy of a prefix that goes on with other tokens gives what a sequence of its own gives, bit for bit, and leaves the
-    /// first one as it was.
+    /// A forked prefix that continues with other tokens produces exactly what a separate sequence does, bit for bit,
+    /// and leaves the first one unchanged.
     fn check_fork(&self, backend: &mut dyn Backend) {
         let shared = self.run.tokens.len() / 2;
         let others: Vec<u32> = self.run.tokens.iter().rev().take(7).copied().collect();
         let options = Some(TraceOptions::new(shared, self.heads, self.run.rule));
         let tail = |backend: &mut dyn Backend, id: SequenceId| {
-            // what is between the last position that can be gone back to and the prefix's end enters again
+            // the positions between the last resumable one and the prefix's end are entered again
             let start = backend.resumes_at(id, shared);
             enter(backend, id, start, &self.run.tokens[start..shared]).unwrap();
             let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };
@@ -311,14 +312,14 @@ impl Case {
         let fork = backend.fork(first, start, options).unwrap();
         let forked = tail(backend, fork);
         assert_eq!(backend.attention_rows(first, &[self.run.tokens.len() - 1]).unwrap(), before, "{}", self.name);
-        // the same rows in place of the first sequence's own
+        // the same rows, replacing the first sequence's own
         let in_place = tail(backend, first);
         assert_eq!(forked, in_place, "{}: {}", backend.device(), self.name);
         backend.close(fork);
         backend.close(first);
     }
 
-    /// Greedy decoding chooses, at every step, a token that the reference finds as probable as its own choice.
+    /// At every step, greedy decoding selects a token that the reference considers as probable as its own choice.
     fn check_decode(&self, backend: &mut dyn Backend) {
         let prompt = &self.run.tokens[..self.run.tokens.len() / 3 + 1];
         let Run { rule, gamma, .. } = self.run;
@@ -354,7 +355,7 @@ impl Case {
     }
 }
 
-/// A number of [0, n) that depends on the test's parameters alone.
+/// A value in [0, n) that depends only on the test's parameters.
 fn pick(n: usize, family: usize, seed: u64, of: u64) -> usize {
     let mut noise = test_support::tiny::noise(1 + of + 17 * (seed + 31 * family as u64));
     ((0..9).map(|_| noise()).last().unwrap() / 2.0 * n as f32 + n as f32 / 2.0) as usize
@@ -362,7 +363,7 @@ fn pick(n: usize, family: usize, seed: u64, of: u64) -> usize {
 
 const RULES: [EntropyRule; 2] = [EntropyRule::Exact, EntropyRule::Regularized];
 
-/// The published γ, or one of another length that hides a position.
+/// The published γ, or one of a different length that hides a position.
 fn gamma(number: usize) -> Gamma {
     let other = [0.1, 0.0, 0.7, 0.2, 0.9, 0.3, 0.8, 0.4, 0.6, 0.5, 0.35, 0.95];
     [Gamma::PUBLISHED, Gamma::new(&other).unwrap()][number]
@@ -373,7 +374,7 @@ fn the_cpu_backend_equals_the_reference_on_random_models_of_every_family() {
     for (i, family) in RANDOM_FAMILIES.into_iter().enumerate() {
         for seed in 0..3 {
             let model = RandomModel::new(family, seed, Shapes::Any);
-            // the first of each family crosses the borders of the cache's chunks of 128 positions
+            // each family's first model crosses the boundaries of the cache's chunks of 128 positions
             let len = if seed == 0 { 265 } else { 9 + pick(140, i, seed, 0) };
             let widths = [vec![256, 3, 1], vec![1], vec![17, 64, 1, 1, 30], vec![130, 1]][pick(4, i, seed, 1)].clone();
             let cache = [(F32, F32), (F32, F16), (F16, F16), (Bf16, F32)][pick(4, i, seed, 2)];
@@ -398,7 +399,8 @@ fn the_cuda_backend_equals_the_reference_on_random_models_of_every_family() {
         let widths = [vec![40, 1], vec![5], vec![17, 16, 1]][pick(3, i, seed, 1)].clone();
         let (rule, gamma) = (RULES[i % 2], gamma(i / 2 % 2));
         let run = Run { tokens: model.tokens(24 + pick(24, i, seed, 0), seed), widths, rule, gamma };
-        // passes of more than 16 rows round the inputs of products with 16-bit weights to f16: 2^-11 of their size at most
+        // passes of more than 16 rows round the inputs of products with 16-bit weights to f16: at most 2^-11 of their
+        // magnitude
         let rounds = model.dtype != F32 && run.widths.iter().any(|width| *width > 16);
         let operands = if rounds { 1.0 / f64::from(1 << 11) } else { 0.0 };
         let cache = [(F32, F32), (F32, F16)][i % 2];
@@ -423,9 +425,9 @@ fn weights_in_8_bits_are_the_same_on_cuda_and_on_the_cpu() {
             gamma: Gamma::PUBLISHED,
         };
         if open(model.write().path()).0.experts.is_some() {
-            continue; // on the CPU only
+            continue; // CPU only
         }
-        // products of what 8 bits do not fit (rows that are no multiple of 16) round their inputs to f16 in wide passes
+        // products unsuited to 8 bits (rows that are not a multiple of 16) round their inputs to f16 in wide passes
         let rounds = model.dtype != F32 && run.widths.iter().any(|width| *width > 16);
         let operands = if rounds { 1.0 / f64::from(1 << 11) } else { 0.0 };
         let case = Case::new(&model, cache, WeightFormat::Q8, run, operands);

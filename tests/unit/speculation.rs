@@ -1,5 +1,5 @@
-//! Guessed tokens change no bit: tokens, log-probabilities, trace, memory and what is asked of it are those of one token a
-//! pass, over families, batches, samplings and limits.
+//! Speculation changes no bit: tokens, log-probabilities, trace, memory and query results equal those of one token per
+//! pass, over families, batches, sampling settings and limits.
 
 use super::random_models::{RANDOM_FAMILIES, RandomModel, Shapes};
 use std::ops::ControlFlow;
@@ -14,13 +14,13 @@ use uqac::engine::{
 const ALL: HeadSelection = HeadSelection { wide: true, head_attention: true, ..HeadSelection::PUBLISHED };
 
 fn load(folder: &Path, device: DeviceChoice, speculate: Speculate) -> Engine {
-    // on every device the types that CUDA has
+    // the types that CUDA supports, on every device
     let (k_cache, v_cache) = (Some(DType::F32), Some(ValueType::F32));
     let options = EngineOptions { device, threads: 2, k_cache, v_cache, speculate, ..EngineOptions::default() };
     Engine::load(folder, options).unwrap()
 }
 
-/// What is asked of a traced response.
+/// Results queried from a traced response.
 #[derive(Debug, PartialEq)]
 struct Traced {
     finish: FinishReason,
@@ -74,11 +74,11 @@ fn everything(
     (found, traced, engine.speculation())
 }
 
-/// Compares guesses of these lengths with none; the guesses that were right and wrong.
+/// Compares speculation of these lengths with none; returns the numbers of correct and incorrect guesses.
 fn check(model: &RandomModel, device: DeviceChoice, lengths: &[Speculate], max_tokens: usize) -> (u64, u64) {
     let folder = model.write();
     tiny::write_tokenizer(folder.path());
-    // text that repeats itself, and text that does not
+    // repetitive text, and text without repetition
     let (phrase, other) = (model.tokens(9, model.seed), model.tokens(23, model.seed + 1));
     let prompts = [phrase.repeat(3), other, phrase.repeat(2)];
     let (expected, expected_trace, none) =

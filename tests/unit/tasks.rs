@@ -1,4 +1,4 @@
-//! Benchmarks read as their publishers wrote them: the shared data, and small files of every layout.
+//! Benchmarks read in their publishers' formats: the shared data, and small files of every layout.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -28,7 +28,7 @@ fn one(spec: &str, options: &TaskOptions) -> Task {
     tasks.remove(0)
 }
 
-/// The message of a task that cannot be read.
+/// The error message for a task that cannot be read.
 fn message(spec: &str, data: &Path) -> String {
     load(spec, &options(data)).unwrap_err().to_string()
 }
@@ -155,7 +155,7 @@ fn an_instruction_that_is_asked_for_is_gsm8ks_too() {
         prompt(&one("gsm8k", &options), 0).to_owned()
     };
     assert_eq!(asked(BoxedInstruction::None), " Two and two? ");
-    // Gemma's default, as published: only MATH's
+    // Gemma's default, as published: only for MATH
     assert_eq!(asked(BoxedInstruction::Math), " Two and two? ");
     assert_eq!(asked(BoxedInstruction::All), "Two and two?\n\nPut your final answer in `\\boxed{ }`.");
     for (instruction, written) in [
@@ -169,7 +169,8 @@ fn an_instruction_that_is_asked_for_is_gsm8ks_too() {
     assert!(serde_json::from_value::<BoxedInstruction>(json!("math")).is_err());
 }
 
-/// The limits of the authors' scripts: 1,024 tokens, for BBH 1,536, for a model that thinks at length 1,536 for MATH, too.
+/// The limits of the authors' scripts: 1,024 tokens, 1,536 for BBH, and 1,536 for MATH too with a model that thinks at
+/// length.
 #[test]
 fn responses_end_where_they_did_when_published() {
     let gsm8k = json!({"question": "q", "answer": "#### 1"}).to_string();
@@ -320,7 +321,8 @@ fn missing_data_come_with_a_command() {
     }
 }
 
-/// The first questions are examples, worked where the publisher has a solution; a template is around each.
+/// The first questions serve as examples, with worked solutions if the publisher has them; each is wrapped in a
+/// template.
 #[test]
 fn examples_come_before_the_other_questions() {
     let lines = [

@@ -1,5 +1,5 @@
-//! Randomly initialised models of every family against Hugging Face in float64: logits, hidden states, entropies,
-//! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
+//! Randomly initialised models of every family compared with Hugging Face in float64: logits, hidden states,
+//! entropies, selected heads and α*, prefilled in one pass, token by token, and in every cache type.
 
 use super::families::{Family, check, families};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The tokenizer: ids, text, and which token wrote what.
+//! The tokenizer: ids, text, and the mapping of tokens to text.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ fn open(tokens: &[String], decoder: Value, config: Option<Value>) -> Result<Toke
     Tokenizer::from_folder(folder(tokens, decoder, config).path())
 }
 
-/// Ids 0..256 are the bytes, then pieces that end or begin within a character, words, and an added token.
+/// Ids 0..256 are the bytes, followed by pieces that end or begin within a character, words, and an added token.
 fn byte_level() -> Tokenizer {
     let alphabet = alphabet();
     let piece = |bytes: &[u8]| bytes.iter().map(|&b| alphabet[b as usize]).collect::<String>();
@@ -55,7 +55,7 @@ fn byte_level() -> Tokenizer {
     open(&tokens, decoder, None).unwrap()
 }
 
-/// As Llama 2: ids 0..256 are `<0xNN>`, then words with ▁, and an added token.
+/// Like Llama 2: ids 0..256 are `<0xNN>`, followed by words with ▁, and an added token.
 fn byte_fallback(strip: bool) -> Tokenizer {
     let mut tokens: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     tokens.extend(["▁a", "b", "▁", "▁▁", "漢", "</s>"].map(String::from));
@@ -75,8 +75,8 @@ fn words(decoder: Value) -> Tokenizer {
     open(&tokens, decoder, None).unwrap()
 }
 
-/// Everything the documentation promises about ranges and streams, for these ids. `streams_exactly` is false for
-/// byte-fallback tokenizers, where a broken run of bytes streams differently.
+/// Checks everything that the documentation promises about ranges and streams, for these ids. `streams_exactly` is
+/// false for byte-fallback tokenizers, where a broken run of bytes streams differently.
 fn check(tokenizer: &Tokenizer, ids: &[u32], streams_exactly: bool) {
     let (text, ranges) = tokenizer.decode_with_offsets(ids).unwrap();
     assert_eq!(text, tokenizer.decode(ids).unwrap(), "{ids:?}");
@@ -254,7 +254,7 @@ fn bad_files_are_named_and_explained() {
     assert!(matches!(open(Value::Null, Some(json!([]))), TokenizerError::Parse { .. }));
 }
 
-/// Folders of published models that are here, with the names of their golden files.
+/// Folders of locally available published models, with the names of their golden files.
 fn published() -> Vec<(PathBuf, &'static str)> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let models = std::env::var_os("UQAC_MODELS").map_or(Path::new(&home).join(".cache/uqac-models"), PathBuf::from);
@@ -291,7 +291,7 @@ fn golden_responses_decode_to_their_text() {
     }
 }
 
-/// Any ids at all, byte pieces and added tokens among them, and any text, through the published tokenizers.
+/// Arbitrary ids, including byte pieces and added tokens, and arbitrary text, through the published tokenizers.
 #[test]
 fn published_tokenizers_add_up_on_random_ids() {
     for (folder, name) in published() {
@@ -302,7 +302,7 @@ fn published_tokenizers_add_up_on_random_ids() {
         for _ in 0..300 {
             let mut draw = || {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                // Half of them from the first ids, where the bytes and the special tokens are.
+                // Half of them from the lowest ids, where the bytes and the special tokens are.
                 let limit = if state >> 63 == 0 { n } else { 600 };
                 ((state >> 20) % limit) as u32
             };

@@ -1,5 +1,6 @@
-//! Profile `reference` against the outputs of the authors' own classes, without a model: their α* rows (the eight largest
-//! entries), cosines, log-probabilities and ensemble values go in, their chain, filter and scores must come out.
+//! Profile `reference` compared with the outputs of the authors' own classes, without a model: given their α* rows (the
+//! eight largest entries), cosines, log-probabilities and ensemble values, it must produce their chain, filter and
+//! scores.
 
 use flate2::read::GzDecoder;
 use serde::Deserialize;
@@ -70,16 +71,16 @@ impl Item {
         first..first + self.ans_src.len()
     }
 
-    /// The probability behind their wrapped row -1, which nothing else in the file gives: what their mean over the
-    /// chain leaves for it.
+    /// The probability behind their wrapped row -1, found nowhere else in the file: the remainder of their mean over
+    /// the chain.
     fn wrapped_logprob(&self) -> f64 {
         let others = self.chain_src.iter().filter(|row| **row != -1);
         let known: f64 = others.map(|row| self.token_logprob[(row + 1) as usize].exp()).sum();
         (self.scores.attn_probs_mean * self.chain_src.len() as f64 - known).ln()
     }
 
-    /// Steps with what the file knows. The text was decoded greedily, so each token before the template's end is its
-    /// row's most probable; the ensemble's replacements follow it, with probabilities that fall in their order.
+    /// Steps from what the file contains. The text was decoded greedily, so each token before the template's end is its
+    /// row's most probable; the ensemble's replacements follow it, with probabilities decreasing in their order.
     fn steps(&self) -> Vec<Step> {
         let response = &self.input_ids[self.prompt_len..];
         let of_token = |(&token, &logprob): (&u32, &f64)| Step {
@@ -101,10 +102,10 @@ impl Item {
     }
 }
 
-/// The engine's side, from the file.
+/// The engine's side, replayed from the file.
 struct Replay<'a> {
     item: &'a Item,
-    /// Whether positions that the file does not give get the largest weight they may have had, instead of none.
+    /// Whether positions missing from the file get the maximum weight they may have had, instead of none.
     rest_at_most: bool,
 }
 
@@ -134,7 +135,7 @@ impl Traced for Replay<'_> {
         Ok(positions.iter().flat_map(|&position| vec![similarity(position); answer.len()]).collect())
     }
 
-    /// Their sums, spread evenly over the tokens that they are sums of.
+    /// Their sums, spread evenly over the tokens summed.
     fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, Infallible> {
         let answer = self.item.answer();
         let score = |variant: &Variant| {
@@ -154,7 +155,7 @@ fn shared() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared")
 }
 
-/// The tokenizer of a model folder: from `$UQAC_MODELS`, the user's cache, or the packed one beside the golden files.
+/// The tokenizer of a model folder: from `$UQAC_MODELS`, the user's cache, or the packed one next to the golden files.
 fn tokenizer(folder: &str) -> Option<Tokenizer> {
     let cache = std::env::var_os("UQAC_MODELS")
         .map(PathBuf::from)
@@ -168,7 +169,7 @@ fn tokenizer(folder: &str) -> Option<Tokenizer> {
     Some(Tokenizer::from_bytes(&json).unwrap())
 }
 
-/// Every golden item with the text of its response tokens; says what is skipped and why.
+/// Every golden item with the text of its response tokens; reports what is skipped and why.
 fn golden_items() -> Vec<(Item, Vec<String>)> {
     let folder = shared().join("golden");
     if !folder.exists() {
@@ -205,8 +206,8 @@ fn assert_close(found: f64, expected: f64, relative: f64, what: &str) {
     assert!((found - expected).abs() <= relative * expected.abs(), "{what}: {found} instead of {expected}");
 }
 
-/// The eight largest weights of a row suffice where filling all others with the least or the most they may be makes no
-/// difference; the authors' code itself looks at five unless it has found nothing.
+/// The eight largest weights of a row suffice if filling in all others with the minimum or the maximum they may have
+/// makes no difference; the authors' code itself considers five unless it has found nothing.
 #[test]
 fn chains_are_the_authors() {
     let (mut tested, mut deeper) = (0, Vec::new());
@@ -219,7 +220,7 @@ fn chains_are_the_authors() {
         let rows: Vec<i64> = outcome.chain.iter().map(|link| link.row).collect();
         assert_eq!(rows, item.chain_src, "{}", item.id);
         for (link, &score) in outcome.chain.iter().zip(&item.chain_scores) {
-            // α* comes as f32
+            // α* is stored as f32
             assert_close(link.score, score, 1e-6, &format!("{}: φ of row {}", item.id, link.row));
             let from_answer = item.ans_src.contains(&link.row);
             assert_eq!(link.from.is_none(), from_answer, "{}: row {}", item.id, link.row);
@@ -251,13 +252,13 @@ fn probabilities_are_the_authors() {
         let close = |found, expected, what| assert_close(found, expected, 2e-6, &format!("{}: {what}", item.id));
         close(scores["answer_prob"], golden.ans_probs_prod, "∏ p(answer)");
         close(scores["answer_mean"], golden.ans_probs_mean, "mean p(answer)");
-        // A small probability is not well known from a mean.
+        // A small probability cannot be recovered precisely from a mean.
         let of_chain = if item.chain_src.contains(&-1) { 1e-4 } else { 2e-6 };
         assert_close(scores["p_attn"], golden.attn_probs_prod, of_chain, &format!("{}: P_attn", item.id));
         close(scores["p_sim"], golden.sims_probs_prod, "P_sim");
         close(scores["sim_mean"], golden.sims_probs_mean, "mean over the filtered chain");
-        // The other models' template ends with tokens that were not theirs to choose: only the authors' top 5 know whose
-        // probability those got.
+        // The other models' templates end with tokens that the models did not choose: only the authors' top 5 record
+        // whose probability those got.
         if item.model.starts_with("qwen") {
             close(scores["response_prob"], golden.pred_probs_prod, "∏ p(response)");
             close(scores["response_mean"], golden.pred_probs_mean, "mean p(response)");
@@ -278,7 +279,7 @@ fn ensembles_are_the_authors() {
         assert_close(ensemble::marginal(&golden), item.scores.ens_marginal, 1e-9, &item.id);
 
         let outcome = replay(&item, &texts, false);
-        // Their ensemble ran in float32, the pass that gave `token_logprob` in float64.
+        // Their ensemble ran in float32, the pass that produced `token_logprob` in float64.
         assert_close(outcome.scores["p"], item.scores.ens_marginal, 5e-5, &item.id);
         assert_eq!(outcome.ensemble.len(), golden.len(), "{}", item.id);
         for (found, expected) in outcome.ensemble.iter().zip(&golden) {

@@ -1,5 +1,5 @@
-//! What the three profiles make of small hand-built responses: one test for each difference between them, which the rule
-//! behind it makes alone, too.
+//! The three profiles on small handmade responses: one test for each difference between them, which the corresponding
+//! rule alone also produces.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use uqac::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, Response,
 
 use Profile::{Corrected, Paper, Reference};
 
-/// A response, and an engine that says what the test wrote down.
+/// A response, and an engine that returns what the test specifies.
 struct Case {
     tokens: Vec<u32>,
     prompt_len: usize,
@@ -19,16 +19,16 @@ struct Case {
     layer_means: Vec<Vec<f64>>,
     answer: Range<usize>,
     parameters: Parameters,
-    /// α* by position of the token whose row it is: (position, weight); other weights are 0.
+    /// α* by position of the row's token: (position, weight); other weights are 0.
     attention: BTreeMap<usize, Vec<(usize, f32)>>,
-    /// Cosine to the answer by position; 1 where it is not given.
+    /// Cosine to the answer by position; 1 if not given.
     similarity: BTreeMap<usize, f32>,
     rows_asked: Vec<Vec<usize>>,
     scored: Vec<(Vec<Variant>, Vec<usize>)>,
 }
 
-/// Ten instruction tokens, then one token for each word; token ids are positions. Every token has p = 0.9, is its row's
-/// most probable and has no alternative; every entropy is 0.25.
+/// Ten instruction tokens, then one token per word; token ids are positions. Every token has p = 0.9, is the most
+/// probable in its row and has no alternative; every entropy is 0.25.
 fn case(words: &[&str], answer: Range<usize>) -> Case {
     let prompt_len = 10;
     let tokens: Vec<u32> = (0..(prompt_len + words.len()) as u32).collect();
@@ -90,7 +90,7 @@ impl Case {
         outcome
     }
 
-    /// Positions of the chain's tokens, the answer's left out.
+    /// Positions of the chain's tokens, excluding the answer's.
     fn chain(&mut self, reading: impl Into<Reading>) -> Vec<i64> {
         let (n, answer) = (self.prompt_len as i64, self.answer.clone());
         let positions = self.assess(reading).chain.into_iter().map(|link| link.row + 1 + n);
@@ -132,7 +132,7 @@ impl Traced for Case {
     }
 }
 
-/// The corrected profile with one rule set alone.
+/// The corrected profile with a single rule changed.
 fn only(rule: &str) -> Reading {
     Reading::new(Corrected, rule.split_once('=')).unwrap()
 }
@@ -273,7 +273,7 @@ fn the_most_similar_are_kept_and_the_answer_is_not_up_for_choice() {
 
 // ── the ensemble ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/// Two kept tokens, at 20 and 21, whose rows know several alternatives each.
+/// Two kept tokens, at 20 and 21, whose rows list several alternatives each.
 fn two_kept() -> Case {
     case(&WORDS, 29..30)
         .attends(29, &[(20, 0.9), (21, 0.8)])
@@ -289,7 +289,7 @@ fn every_alternative_joins_by_position_but_in_reference_the_likeliest_pairs_of_a
     assert_eq!(case.alternatives(Paper), all);
     assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101), (20, 102), (20, 103), (20, 104)]);
     assert_eq!(case.alternatives(only("candidates=most-probable")), case.alternatives(Reference));
-    // of the 2 + 2 likeliest pairs, originals included, two are originals
+    // of the 2 + 2 most probable pairs, originals included, two are originals
     case.parameters.max_alternatives = 2;
     assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101)]);
     assert_eq!(case.alternatives(Corrected), all);
@@ -355,7 +355,7 @@ fn reference_entropies_are_of_the_top_five_over_every_row() {
     assert_close(corrected["predictive_entropy"], -0.25 * 18.0);
     assert_close(corrected["answer_entropy"], -0.25);
     assert_close(case.assess(only("entropies=top5")).scores["predictive_entropy"], -18.0 * h(0.9));
-    case.steps[0].entropy = 1.0; // of the row before the response
+    case.steps[0].entropy = 1.0; // the row before the response
     assert_close(case.assess(Corrected).scores["predictive_entropy"], -0.25 * 17.0 - 1.0);
     assert_close(case.assess(only("entropy-rows=own")).scores["predictive_entropy"], -0.25 * 18.0);
 }
@@ -378,7 +378,7 @@ fn the_response_ends_at_the_answer_except_in_reference_where_it_starts_late() {
     assert_close(whole["response_prob"], 0.9f64.powi(19) * 0.01);
 }
 
-/// The ablation without attention: the authors' ends with the answer's last token, whatever follows.
+/// The ablation without attention: the authors' version ends with the answer's last token, whatever follows.
 #[test]
 fn without_a_chain_every_token_up_to_the_answers_last_is_in_it() {
     let mut case = case(&WORDS, 27..28).predicted(29, 0.01, &[(29, 0.01)]);
@@ -390,7 +390,7 @@ fn without_a_chain_every_token_up_to_the_answers_last_is_in_it() {
     assert!(case.rows_asked.is_empty());
 }
 
-/// Controls are as long as the chain that backtracking finds, of tokens before the answer, and a draw is repeatable.
+/// Controls have the length of the backtracked chain, with tokens from before the answer, and draws are reproducible.
 #[test]
 fn controls_choose_as_many_tokens_without_attention() {
     let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9), (21, 0.8), (22, 0.7)]);
@@ -419,7 +419,7 @@ fn controls_choose_as_many_tokens_without_attention() {
     }
     assert_eq!(seen.into_iter().collect::<Vec<i64>>(), (10..29).collect::<Vec<i64>>(), "each may be drawn");
     assert_eq!(draw(ChainRule::Similarity, 0), [13, 17, 28]);
-    // one of the chain's tokens gets a digit: it is exchanged for any of the three, the others stay
+    // one of the chain's tokens gets a digit: it is swapped for any of the three, and the others stay
     case.texts[11] = " 9".to_owned();
     let mut exchanged = std::collections::BTreeSet::new();
     for number in 0..200 {
@@ -429,7 +429,7 @@ fn controls_choose_as_many_tokens_without_attention() {
         exchanged.insert(chain.into_iter().find(|at| ![20, 22].contains(at)).unwrap());
     }
     assert_eq!(exchanged.into_iter().collect::<Vec<i64>>(), [12, 15, 21]);
-    // the answer's own tokens are in every chain
+    // the answer's own tokens belong to every chain
     case.parameters.chain = ChainRule::Random;
     let outcome = case.assess(Corrected);
     assert!(outcome.chain.iter().any(|link| link.row == 18 && link.from.is_none()));
@@ -503,7 +503,7 @@ fn content_is_what_is_no_stop_word() {
     assert_close(scores["content_entropy"], -0.25);
 }
 
-/// Token j's distribution has j in each of its fields, but for the dominant tokens.
+/// Token j's distribution has j in each field, except for the dominant tokens.
 fn distribution(j: usize) -> Distribution {
     let x = j as f64;
     let (dominant, dominant_logprob) = if j.is_multiple_of(2) { (0.95, 0.8f64.ln()) } else { (0.0, f64::INFINITY) };
@@ -517,7 +517,7 @@ fn what_needs_a_wide_trace_is_there_with_one_alone() {
     assert_eq!((before.get("deepconf"), before.get("renyi_answer"), before.get("boosted_prob")), (None, None, None));
     case.steps.iter_mut().enumerate().for_each(|(j, step)| step.distribution = Some(distribution(j)));
     let scores = case.assess(Corrected).scores;
-    // tokens 0 to 19, of which the answer is 18 and 19
+    // tokens 0 to 19, with 18 and 19 as the answer
     for key in ["deepconf", "deepconf_tail", "deepconf_bottom_64", "deepconf_lowest"] {
         assert_close(scores[key], 9.5);
     }
@@ -527,7 +527,7 @@ fn what_needs_a_wide_trace_is_there_with_one_alone() {
     assert_close(scores["renyi"], 19.0);
     let fisher_rao = |x: f64| (-x).exp().acos() * std::f64::consts::FRAC_2_PI;
     assert_close(scores["fisher_rao_answer"], (fisher_rao(18.0) + fisher_rao(19.0)) / 2.0);
-    // p = 0.9 is dominant in every other step
+    // p = 0.9 is dominant in every second step
     assert_close(scores["boosted_prob"], (0.95 + 0.9) / 2.0);
     assert_eq!(before.iter().count() + 16, scores.iter().count());
     assert!(before.iter().all(|(score, value)| scores.get(score.key) == Some(value)));
@@ -537,7 +537,7 @@ fn what_needs_a_wide_trace_is_there_with_one_alone() {
 fn scores_of_where_heads_attend_follow_their_formulas() {
     let mut case = case(&["zebra", "cello", "42"], 12..13);
     assert_eq!(case.assess(Corrected).scores.get("rauq"), None);
-    // own weights by layer and head; the first row's do not count
+    // own weights by layer and head; the first row's are ignored
     let own = [[0.9, 0.9], [0.5, 0.2], [0.0, 0.1]];
     for (j, step) in case.steps.iter_mut().enumerate() {
         let head =
@@ -556,20 +556,20 @@ fn scores_of_where_heads_attend_follow_their_formulas() {
 fn chains_of_embeddings_follow_their_formulas() {
     let mut case = case(&WORDS, 28..30);
     assert_eq!(case.assess(Corrected).scores.get("coe_r"), None);
-    // moves of 1, 1, 1 on a way of √5; turns of 45°, 45°, 45° of 135°
+    // moves of 1, 1, 1 along a path of √5; turns of 45°, 45°, 45° out of 135°
     case.layer_means = vec![vec![1.0, 0.0], vec![1.0, 1.0], vec![0.0, 1.0], vec![-1.0, 1.0]];
     let scores = case.assess(Corrected).scores;
     let (way, turn) = (1.0 / 5.0f64.sqrt(), 1.0 / 3.0);
     assert_close(scores["coe_r"], way - turn);
     assert_close(scores["coe_c"], way);
-    // and of different length
+    // and with different lengths
     case.layer_means = vec![vec![1.0, 0.0], vec![3.0, 0.0], vec![0.0, 3.0]];
     let scores = case.assess(Corrected).scores;
     let (moves, turns) = ([2.0 / 10.0f64.sqrt(), 3.0 * 2.0f64.sqrt() / 10.0f64.sqrt()], [0.0f64, 1.0]);
     assert_close(scores["coe_r"], (moves[0] + moves[1]) / 2.0 - 0.5);
     let (x, y) = (moves[0] + moves[1] * turns[1].cos(), moves[1] * turns[1].sin());
     assert_close(scores["coe_c"], x.hypot(y) / 2.0);
-    // a response that does not turn has no chain
+    // a response without turns has no chain of embeddings
     case.layer_means = vec![vec![1.0, 0.0], vec![2.0, 0.0]];
     assert_eq!(case.assess(Corrected).scores.get("coe_c"), None);
 }

@@ -1,4 +1,4 @@
-//! Laws that hold for every response, over random small language models whose exact probabilities are known: the next
+//! Laws that hold for every response, checked on random small language models with known exact probabilities: the next
 //! token depends on the two before it, so copies of a response are re-scored exactly.
 
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use uqac::uq::{Outcome, Parameters, Profile, Reading, Response, Step, TokenLogpr
 /// Texts of the vocabulary; two of them are stop words.
 const VOCABULARY: [&str; 7] = [" zebra", " the", " cello", " 42", ".", " maple", " tundra"];
 
-/// A number in [0, 1) that looks random and depends on `seed` and `key` alone.
+/// A pseudo-random value in [0, 1) that depends only on `seed` and `key`.
 fn hashed(seed: u64, key: [usize; 3]) -> f64 {
     let mut x = seed ^ 0x9E37_79B9_7F4A_7C15;
     for part in key {
@@ -29,11 +29,11 @@ fn hashed(seed: u64, key: [usize; 3]) -> f64 {
     (x >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A random language model, the response it is asked about, and random attention and hidden states for it.
+/// A random language model, the response under test, and random attention and hidden states for it.
 #[derive(Clone, Debug)]
 struct World {
     seed: u64,
-    /// How far from uniform the model's predictions are.
+    /// How far the model's predictions are from uniform.
     sharpness: f64,
     tokens: Vec<u32>,
     prompt_len: usize,
@@ -50,7 +50,7 @@ impl World {
         scores.iter().map(|score| score - z).collect()
     }
 
-    /// ln p(token at `position` | the tokens before it) in any sequence.
+    /// ln p(token at `position` | the tokens before it), in any sequence.
     fn logprob(&self, tokens: &[u32], position: usize) -> f64 {
         self.predict(&tokens[..position])[tokens[position] as usize]
     }
@@ -179,7 +179,8 @@ proptest! {
             let outcome = world.assess(profile);
             check_chain(&world, &outcome, profile);
             let scores = &outcome.scores;
-            // e to sums of up to 20 log-probabilities, added up in different orders: |ln p| < 400, so 22 · 2^-53 · 400 of p at most
+            // rounding in sums of up to 20 log-probabilities, added in different orders: |ln p| < 400, so at most 22 ·
+            // 2^-53 · 400 of p
             let at_most = |a: &str, b: &str| scores[a] <= scores[b] * (1.0 + 1e-12);
             prop_assert!(at_most("p_sim", "p") && scores["p"] <= 1.0, "{} ≤ {} ≤ 1", scores["p_sim"], scores["p"]);
             prop_assert!(at_most("p_attn", "p_sim") && at_most("p_sim", "answer_prob"), "{scores:?}");
@@ -219,9 +220,9 @@ proptest! {
 
 // ── another γ ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/// α'_t ∝ w_t α_t: with the weights taken out again, every γ (and every C) gives the same attention, on both backends that
-/// take one. They are f32 numbers from scores that the backends round differently: relative errors of some 1e-6, and here
-/// as many as 36 of them may add up.
+/// α'_t ∝ w_t α_t: with the weights divided out, every γ (and every C) yields the same attention, on both backends that
+/// accept one. The f32 values come from scores that the backends round differently: relative errors of some 1e-6, of
+/// which up to 36 may accumulate here.
 #[test]
 fn gamma_only_reweights() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,7 +239,7 @@ fn gamma_only_reweights() {
             traced.head_record(row).unwrap().unwrap().heads.into_iter().zip(traced.head_rows(row).unwrap()).collect();
         by_head.sort_by_key(|(head, _)| *head);
         let share = |alpha: &[f32]| {
-            // 0.0 at distance 2 of our own: what it hides is left out of both
+            // our γ has 0.0 at distance 2: the hidden position is left out of both
             let kept = |t: usize| gamma.weight(row, t) > 0.0 && t != row - 2;
             let bare = |t: usize| f64::from(alpha[t]) / f64::from(gamma.weight(row, t));
             let total: f64 = (0..row).filter(|t| kept(*t)).map(bare).sum();

@@ -1,4 +1,5 @@
-//! One answer with its chain drawn on the response, for a notebook or as a page of its own: `answer.html`, without a script.
+//! One answer with its chain drawn on the response, for a notebook or as a standalone page: `answer.html`, without a
+//! script.
 
 use super::page::filled;
 use crate::io::record::Record;
@@ -10,7 +11,7 @@ use crate::uq::scores::{RANKING, as_shown};
 use minijinja::{Value, context};
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without
-/// `page`, the part of a page that a notebook shows.
+/// `page`, only the fragment that a notebook embeds.
 pub fn answer(report: &AskReport, page: bool) -> String {
     let Record { answer, scores, confidence: calibrated, .. } = &report.record;
     let (label, shown, mut notes) = match calibrated {
@@ -41,7 +42,7 @@ pub fn answer(report: &AskReport, page: bool) -> String {
     filled(include_str!("answer.html"), data)
 }
 
-/// A piece of the response: its text, and of a token what it is to the answer and what is known of it.
+/// A piece of the response: its text and, for a token, its role in the answer and its values.
 fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece) -> Value {
     let title = token.map(|j| {
         let link = report.record.chain.iter().find(|link| token_of(link.row) == Some(j));

@@ -1,7 +1,7 @@
-// Arrows over a response: from each token of the chain to where it was reached from.
+// Arrows over a response: from each token of the chain to the token it was reached from.
 
-/// Draws the arrows of a token (to where it was reached from, and from those that were reached from it), of all tokens if
-/// that is chosen, or none.
+/// Draws one token's arrows (to the token it was reached from, and from those reached from it), every token's if so
+/// selected, or none.
 function drawArcs(view, token) {
   view.response.querySelector("svg")?.remove();
   const all = byId("v-arcs").checked;
@@ -21,7 +21,7 @@ function drawArcs(view, token) {
 function arrow(view, svg, reached, link, part) {
   const [start, end] = [place(view, reached), place(view, link.from)];
   if (!start || !end) return;
-  // Upwards out of the one token and down onto the other; on one line the arc is the higher the further it goes.
+  // Up out of one token and down onto the other; on the same line, the longer the arc the higher it rises.
   const lift = Math.min(46, 12 + Math.hypot(end.x - start.x, end.y - start.y) / 6);
   const peak = { x: (start.x + end.x) / 2, y: Math.min(start.y, end.y) - lift };
   const angle = Math.atan2(end.y - peak.y, end.x - peak.x);

@@ -8,7 +8,7 @@ use crate::uq::Link;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The items of a model on a task, made ready one by one, so that no more than the page's text is kept of them.
+/// One model's items on one task, serialized one by one so that only the page's text of each is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Items {
     pub(super) model: String,
@@ -27,7 +27,7 @@ impl Items {
         Items { model: model.to_owned(), task: task.to_owned(), limit, ..Items::default() }
     }
 
-    /// Adds an item, with its scores of these methods; one that is there already is replaced. Once the limit is reached,
+    /// Adds an item with its scores from `methods`, replacing an earlier version of it. Once the limit is reached,
     /// items are only counted.
     pub fn add(&mut self, sample: &Sample, methods: &[Method]) {
         let key = (sample.task.clone(), sample.doc_id);
@@ -41,18 +41,18 @@ impl Items {
         self.items.insert(key, json);
     }
 
-    /// A JSON array, a line an item.
+    /// A JSON array, one item per line.
     pub fn json(&self) -> String {
         format!("[{}]", self.items.values().map(String::as_str).collect::<Vec<_>>().join(",\n"))
     }
 }
 
-/// An item as the script reads it, without what is null. Tokens are indices into `tokens`: row r of the chain is the token
-/// r + 1 that it predicts. All text is made harmless to show.
+/// An item as the script reads it, with nulls omitted. Tokens are indices into `tokens`: row r of the chain is the
+/// token r + 1 that it predicts. All text is sanitized for display.
 fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let uq = &sample.uq;
     let response = sample.resps.first().and_then(|resps| resps.first()).map_or("", String::as_str);
-    // text of no token stands before the token of its index
+    // text that belongs to no token is recorded as a gap before the token at its index
     let (mut tokens, mut gaps) = (Vec::new(), Vec::new());
     for piece in pieces(response, uq.tokens.offsets.iter().copied()) {
         match piece.token {
@@ -70,13 +70,14 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let token = |row: i64| row.saturating_add(1);
     let in_response = |position: usize| position.saturating_sub(uq.prompt_len);
     let link = |link: &Link| json!([token(link.row), short(link.score), short(link.similarity), link.from.map(token)]);
-    // the replaced token (none: the response itself), the text in its place, the share of P: ∏ p(kept tokens) ∏ p(answer's)
+    // the replaced token (none: the response itself), its replacement text, the share of P: ∏ p(kept tokens) ∏
+    // p(answer's)
     let member = |EnsembleMember { member, text }: &EnsembleMember| {
         let share = short((member.log_answer + member.log_chain).exp());
         json!([member.position.map(in_response), visible(text.as_deref().unwrap_or_default()), share])
     };
     let mut item = json!({
-        // where it is not the run's, but a subtask
+        // only for a subtask of the run's task
         "task": (sample.task != task).then(|| visible(&sample.task)),
         "id": sample.doc_id,
         "outcome": outcome,
@@ -91,7 +92,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         "p": uq.tokens.logprobs.iter().map(|logprob| logprob.map(|logprob| short(logprob.exp()))).collect::<Value>(),
         "chain": uq.chain.iter().map(link).collect::<Value>(),
         "kept": uq.kept.iter().map(|row| token(*row)).collect::<Value>(),
-        // first token of the answer, and the one after its last
+        // first token of the answer, and one past its last
         "span": uq.answer.as_ref().map(|answer| [answer.tokens.start, answer.tokens.end].map(in_response)),
         "ensemble": uq.ensemble.iter().map(member).collect::<Value>(),
     });
@@ -101,7 +102,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     script_safe(&item.to_string())
 }
 
-/// The question: the publisher's field if it has a usual name, else the rendered prompt.
+/// The question: the dataset's field if it has a common name, else the rendered prompt.
 fn question(sample: &Sample) -> &str {
     const NAMES: [&str; 4] = ["question", "problem", "input", "prompt"];
     let named = NAMES.iter().find_map(|name| sample.doc.get(name).and_then(Value::as_str));
@@ -109,12 +110,12 @@ fn question(sample: &Sample) -> &str {
     named.or_else(prompt).unwrap_or_default()
 }
 
-/// Five significant digits; `null` in JSON if it is not finite.
+/// Rounded to five significant digits; non-finite values become `null` in JSON.
 fn short(x: f64) -> f64 {
     format!("{x:.4e}").parse().unwrap_or(x)
 }
 
-/// JSON that can stand inside a `<script>` element: without a `<` there is neither `</script>` nor `<!--`.
+/// Makes JSON safe inside a `<script>` element: without a `<` there is neither `</script>` nor `<!--`.
 pub(super) fn script_safe(json: &str) -> String {
     json.replace('<', "\\u003c")
 }

@@ -1,4 +1,4 @@
-// What every part of a page is made with.
+// Helpers shared by all parts of a page.
 
 const byId = (id) => document.getElementById(id);
 const HEAD = JSON.parse(byId("head").textContent);
@@ -14,7 +14,7 @@ function make(tag, className, ...children) {
 /// The number in a field, or null.
 const numberIn = (id) => (byId(id).value.trim() === "" ? null : Number(byId(id).value));
 
-/// A number for a person.
+/// A number formatted for display.
 function number(x) {
   if (x === null || x === undefined) return "–";
   const size = Math.abs(x);

@@ -1,4 +1,4 @@
-// The items: which are shown, and in what order. Their JSON is described in data.rs.
+// The items: filtering and order. Their JSON is described in data.rs.
 
 const ITEMS = JSON.parse(byId("items-data").textContent).flatMap((items, run) => items.map((item) => Object.assign(item, { run })));
 const PAGE = 100; // summaries added at a time
@@ -6,7 +6,7 @@ const OUTCOMES = { correct: "correct", incorrect: "incorrect", no_answer: "no an
 
 const chosenMethod = () => Number(byId("f-method").value);
 
-/// What is searched, made when it is first needed.
+/// Text to search, built on first use.
 function haystack(item) {
   item.haystack ??= [item.question, item.tokens.join(""), item.target, item.answer ?? ""].join("\n").toLowerCase();
   return item.haystack;
@@ -63,7 +63,7 @@ function more() {
   byId("more").textContent = `Show more (${shown.length - drawn} left)`;
 }
 
-/// The line of an item; its body is drawn when it is opened.
+/// The summary line of an item; its body is drawn when the item is opened.
 function summary(item) {
   const { model, task } = HEAD.runs[item.run];
   const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model.split("/").pop() + " " : ""}${item.task ?? task}`;

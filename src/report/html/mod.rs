@@ -1,4 +1,4 @@
-//! `report.html`: tables, pictures and every item of one or several runs in one file that loads nothing.
+//! `report.html`: tables, pictures and every item of one or more runs in a single self-contained file.
 //!
 //! ```text
 //! finding, tables, pictures ─────────────┐
@@ -6,9 +6,9 @@
 //! page.css, {dom,view,arcs,tex,items}.js ┘
 //! ```
 //!
-//! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes
-//! from outside is text: escaped here, and set as text there; a content security policy forbids the page to load
-//! anything.
+//! Items are drawn by the script when they are opened, so that a run of a thousand stays light. All external content
+//! is treated as text: escaped here, and inserted as text by the script; a content security policy forbids the page
+//! to load anything.
 
 mod answer;
 mod data;
@@ -24,13 +24,13 @@ use super::tables::build::tables;
 use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, for_each_line, sample_files};
 use crate::eval::sample::Sample;
 
-/// Bytes of items that a page holds at most: what a browser still opens at once.
+/// Maximum size of a page's items in bytes; browsers still open such a page without delay.
 const ITEMS_LIMIT: usize = 30 << 20;
 
-/// The report of an analysis as a page; reads the runs' samples once more.
+/// The report of an analysis as a page; reads the runs' samples again.
 ///
 /// # Errors
-/// A samples file that cannot be read any more.
+/// A samples file can no longer be read.
 pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
     let limit = ITEMS_LIMIT / benchmarks.max(1);
@@ -46,7 +46,7 @@ pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     Ok(Page { title, findings, runs, tables, galleries, methods }.render())
 }
 
-/// The items of a run's benchmarks.
+/// The items of each benchmark in a run.
 fn items_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<Items>, AnalysisError> {
     let mut all: Vec<Items> = run.benchmarks().map(|task| Items::new(&run.name, &task.task, limit)).collect();
     let of_one_benchmark = |a: &str, b: &str| a.split(':').next() == b.split(':').next();

@@ -13,19 +13,19 @@ use minijinja::{AutoEscape, Environment, Value, context, escape_formatter};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// Tables that are open from the start.
+/// Number of tables open initially.
 const OPEN_TABLES: usize = 2;
 
-/// Parts of a page, within the frame of all pages.
+/// Contents of a page, within the frame shared by all pages.
 pub struct Document<'a> {
     pub title: &'a str,
-    /// A template; `heat` and `legend` are fields and text for what [`RESPONSE_SCRIPTS`] draw.
+    /// A template; `heat` and `legend` are the fields and text for what [`RESPONSE_SCRIPTS`] draw.
     pub body: &'a str,
     pub style: &'a str,
     pub script: &'a str,
-    /// Whether the script may ask its own server.
+    /// Whether the script may connect to its own server.
     pub connects: bool,
-    /// Data of the script in the element `head`.
+    /// The script's data, in the element `head`.
     pub head: serde_json::Value,
 }
 
@@ -33,8 +33,8 @@ pub struct Document<'a> {
 const RESPONSE_SCRIPTS: &str = concat!(include_str!("dom.js"), include_str!("view.js"), include_str!("arcs.js"));
 
 impl Document<'_> {
-    /// The whole file, and its content security policy: the page loads nothing, and of what stands in it only its own style
-    /// and script count, each known by its hash.
+    /// The whole file and its content security policy: the page loads nothing, and only its own style and script are
+    /// allowed, each by its hash.
     pub fn render(&self, data: Value) -> (String, String) {
         let style = format!("\n{}{}", include_str!("page.css"), self.style);
         let script = format!("\n\"use strict\";\n{RESPONSE_SCRIPTS}{}", self.script);
@@ -63,18 +63,18 @@ impl Document<'_> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     pub title: String,
-    /// The lead.
+    /// The opening summary.
     pub findings: Vec<Finding>,
-    /// Of every model and task.
+    /// One per model and task.
     pub runs: Vec<Items>,
     pub tables: Vec<Table>,
     pub galleries: Vec<Gallery>,
-    /// The scores that items can be filtered and sorted by; the first is the one to start with.
+    /// The scores by which items can be filtered and sorted; the first is preselected.
     pub methods: Vec<Method>,
 }
 
 impl Page {
-    /// The whole file. The same input gives the same bytes.
+    /// The whole file; the same input produces the same bytes.
     pub fn render(&self) -> String {
         let items: Vec<String> = self.runs.iter().map(Items::json).collect();
         let run = |run: &Items| json!({"model": visible(&run.model), "task": visible(&run.task)});
@@ -107,24 +107,24 @@ fn gallery(gallery: &Gallery) -> Value {
     context! { heading => gallery.heading.as_str(), folded => gallery.folded, pictures }
 }
 
-/// Text that the template writes as it is.
+/// Markup that the template writes unescaped.
 fn markup(text: impl Into<String>) -> Value {
     Value::from_safe_string(text.into())
 }
 
-/// A table's text, with minus signs where there are hyphens before digits.
+/// A table's text, with hyphens before digits replaced by minus signs.
 fn with_minus(text: &str) -> String {
     pattern!(r"(^|[ \[(])-([0-9])").replace_all(text, "$1−$2").into_owned()
 }
 
-/// Meaning of a column's head, for a tooltip, and whether more of it is better.
+/// Meaning of a column's header, for a tooltip, and an arrow in the direction of better values.
 fn head(name: &str) -> Value {
     let (arrow, meaning) = meaning(name).unwrap_or_default();
     context! { arrow, meaning }
 }
 
-/// A template of this program, filled in. Every text that is no [`markup`] is escaped, and what a terminal or a page would act
-/// upon made visible.
+/// Fills one of this program's templates. Text other than [`markup`] is escaped, and characters that a terminal or page
+/// would interpret are made visible.
 pub(super) fn filled(template: &str, data: Value) -> String {
     let mut environment = Environment::new();
     environment.add_filter("with_minus", with_minus);

@@ -1,5 +1,5 @@
-// LaTeX as MathML, which browsers draw by themselves. A command that is not known is shown as it is written, and a
-// formula that cannot be read stays text.
+// LaTeX as MathML, which browsers render natively. An unknown command is shown as written, and a formula that
+// cannot be parsed stays text.
 
 const MATHML = byId("math").namespaceURI;
 const TEX_SYMBOLS = {
@@ -32,7 +32,7 @@ function drawTex(source) {
   let depth = 0;
   const skipSpace = () => { while (tokens[at]?.trim() === "") at++; };
 
-  /// Everything up to one of the closing tokens, which is taken too.
+  /// Everything up to one of the closing tokens, which is consumed as well.
   function row(...closing) {
     if (++depth > 50) throw new RangeError("nested too deeply");
     const parts = [];
@@ -66,7 +66,7 @@ function drawTex(source) {
     return atom();
   }
 
-  /// What stands between braces, as it is written.
+  /// The text between braces, verbatim.
   function words() {
     skipSpace();
     if (tokens[at] !== "{") return tokens[at++] ?? "";
@@ -143,7 +143,8 @@ function drawTex(source) {
   }
 }
 
-/// A text with its formulas drawn; an answer without delimiters that has commands, powers or indices is one.
+/// Text with its formulas drawn; one without delimiters but with commands, powers or indices is treated as a
+/// formula.
 function withFormulas(text) {
   if (!/[$]|\\[([]/.test(text)) return /\\[a-zA-Z]|[\^_]/.test(text) && text.length < 300 ? [drawTex(text) ?? text] : [text];
   const parts = [];

@@ -16,12 +16,12 @@ function fact(name, ...value) {
   return make("div", "", make("dt", "", name), make("dd", "", ...value));
 }
 
-/// A token's text on one line, so that its spaces can be seen.
+/// A token's text on one line, quoted to make its spaces visible.
 function quoted(text) {
   return text === "" ? "(no text)" : JSON.stringify(text);
 }
 
-/// The response with its chain marked, and a line for the numbers of a token.
+/// The response with its chain marked, and a line for the values of a token.
 function drawResponse(item) {
   const links = new Map(item.chain.map(([token, score, similarity, from]) => [token, { score, similarity, from }]));
   const kept = new Set(item.kept);
@@ -58,7 +58,7 @@ function drawResponse(item) {
   return [response, detail];
 }
 
-/// Tokens of the chain that are nothing but space get a sign; a newline stays one.
+/// Whitespace-only tokens of the chain get a symbol; a newline also stays one.
 function visibleText(text, marked) {
   if (!marked || text.trim() !== "") return [text];
   const sign = make("span", "space", text === "" ? "▯" : text.includes("\n") ? "⏎" : "␣");
@@ -66,7 +66,7 @@ function visibleText(text, marked) {
   return text.includes("\n") ? [sign, text] : [sign];
 }
 
-/// The heat map of the chosen quantity, relative to the response's largest.
+/// The heat map of the selected quantity, relative to the response's maximum.
 function colour({ item, links, spans }) {
   const quantity = byId("v-heat").value;
   const isP = quantity === "p";
@@ -108,7 +108,7 @@ function key(view, token, event) {
   event.preventDefault();
 }
 
-/// Holds on to a token; to the same again: lets go.
+/// Pins a token; selecting the same one again releases it.
 function hold(view, token) {
   view.held = view.held === token ? null : token;
   for (const [other, span] of view.spans) {
@@ -118,7 +118,7 @@ function hold(view, token) {
   show(view, view.held);
 }
 
-/// Numbers of a token under the response, and its arrows.
+/// Shows a token's values under the response, and its arrows.
 function show(view, token) {
   drawArcs(view, token);
   if (token === null) return;
@@ -142,7 +142,7 @@ function shareOfP(item, share) {
   return p > 0 ? `${((100 * share) / p).toFixed(1)} %` : "–";
 }
 
-/// A table in a box that scrolls by itself; the columns `numbers` hold numbers.
+/// A table in a box with its own scrolling; `numbers` lists the numeric columns.
 function table(item, label, heads, rows, numbers) {
   const cell = (tag) => (text, i) => make(tag, numbers.includes(i) ? "number" : "", text);
   const line = (cells, tag) => make("tr", "", ...cells.map(cell(tag)));

@@ -1,4 +1,4 @@
-//! Axes: from data to units of the picture, and where the ticks stand.
+//! Axes: mapping from data to picture units, and tick positions.
 
 use super::text::{self, SMALL};
 
@@ -12,7 +12,7 @@ pub struct Axis {
     pub ticks: Vec<(f64, String)>,
 }
 
-/// About how many ticks an axis has.
+/// Approximate number of ticks on an axis.
 const TICKS: f64 = 5.0;
 
 impl Axis {
@@ -34,15 +34,15 @@ impl Axis {
         Axis::between(label, 0.0, if max.is_finite() && max > 0.0 { max } else { 1.0 })
     }
 
-    /// From the smallest to the largest of the finite numbers.
+    /// Spans the finite values.
     pub fn around(label: &str, numbers: impl IntoIterator<Item = f64>) -> Axis {
-        const FURTHEST: f64 = 1e300; // so that a difference is finite
+        const FURTHEST: f64 = 1e300; // keeps differences finite
         let finite = numbers.into_iter().filter(|x| x.is_finite()).map(|x| x.clamp(-FURTHEST, FURTHEST));
         let (mut low, mut high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(x), h.max(x)));
         if low > high {
             (low, high) = (0.0, 1.0);
         }
-        // All but one number: some room around it.
+        // (Nearly) a single value: add some room around it.
         if high - low <= low.abs().max(high.abs()) * 1e-9 {
             let room = (low.abs() * 0.1).max(0.5);
             (low, high) = (low - room, high + room);
@@ -57,7 +57,7 @@ impl Axis {
         Axis { label: label.to_owned(), domain: (first, last), ticks: ticks(first, last, step) }
     }
 
-    /// Of an axis of numbers ≥ 0: continued downwards without signs.
+    /// For an axis of values ≥ 0: extends it below zero, with tick labels without signs.
     pub fn mirrored(self) -> Axis {
         let half: Vec<_> = self.ticks.iter().step_by(self.ticks.len().div_ceil(4)).cloned().collect();
         let below = half.iter().skip(1).rev().map(|(at, text)| (-at, text.clone()));
@@ -65,12 +65,13 @@ impl Axis {
         Axis { domain: (-self.domain.1, self.domain.1), ticks, ..self }
     }
 
-    /// Units that the widest tick's text takes.
+    /// Width of the widest tick label, in units.
     pub fn widest(&self) -> f64 {
         self.ticks.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max)
     }
 
-    /// Place of a number between the ends: 0 ... 1. Numbers outside are put at an end; NaN at 0.
+    /// Relative position of a value on the axis, in `[0, 1]`. Values outside are clamped to an end;
+    /// NaN maps to 0.
     pub fn share(&self, x: f64) -> f64 {
         let (low, high) = self.domain;
         let share = (x - low) / (high - low);
@@ -78,7 +79,7 @@ impl Axis {
     }
 }
 
-/// The step of 1, 2 or 5 times a power of ten that makes about [`TICKS`] ticks.
+/// The step (1, 2 or 5 times a power of ten) that yields about [`TICKS`] ticks.
 fn step(range: f64) -> f64 {
     let rough = range / TICKS;
     let power = 10f64.powf(rough.log10().floor());

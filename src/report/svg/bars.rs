@@ -1,4 +1,4 @@
-//! Pictures of areas: the reliability diagram, distributions over right and wrong answers, and what the methods cost.
+//! Area charts: the reliability diagram, distributions over correct and incorrect answers, and the cost of the methods.
 
 use super::Picture;
 use super::axis::Axis;
@@ -6,20 +6,20 @@ use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
 use crate::report::term::number;
 
-/// The items whose score lies in one interval.
+/// The items whose score falls into one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bin {
-    /// The interval's ends.
+    /// The interval's bounds.
     pub interval: (f64, f64),
     pub items: usize,
-    /// Means over the items; without items they are not looked at.
+    /// Means over the items; ignored without items.
     pub confidence: f64,
     pub accuracy: f64,
-    /// Standard deviation of the accuracy over subsamples; not finite: not drawn.
+    /// Standard deviation of the accuracy over subsamples; not drawn if not finite.
     pub sd: f64,
 }
 
-/// How well a score, read as a probability, predicts the share of right answers.
+/// How well a score, read as a probability, predicts accuracy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reliability {
     /// Ascending.
@@ -31,13 +31,14 @@ pub struct Reliability {
     pub confidence: f64,
 }
 
-/// A score, read as a probability, against accuracy, the gaps between them, and how many items have which score.
+/// A score, read as a probability, against accuracy, with the gaps between them and the distribution of the items over
+/// the score.
 pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Picture {
     const ACCURACY: Look = Look::Area("s0");
     const PERFECT: Look = Look::Line("axis", 1.5, "5 4");
     const MEAN_ACCURACY: Look = Look::Line("ink", 2.0, "");
     const MEAN_CONFIDENCE: Look = Look::Line("s1", 2.0, "6 3");
-    /// A bin with fewer items is drawn thinner.
+    /// A bin with fewer items is drawn narrower.
     const ENOUGH: f64 = 10.0;
     let items: usize = data.bins.iter().map(|bin| bin.items).sum();
     let [ece, accuracy, confidence] = [data.ece, data.accuracy, data.confidence].map(number);
@@ -82,12 +83,12 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
     drawing.finish(description)
 }
 
-/// Numbers of items, by whether their answers are right. What is not finite is counted and left out.
+/// Values per item, split by whether its answer is correct. Non-finite values are counted but not drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantity {
-    /// The numbers' name with its unit, and the axis': `tokens`.
+    /// Name of the values with its unit, also the axis label: `tokens`.
     pub label: String,
-    /// The numbers lie in `[0, 1]`.
+    /// Whether the values lie in `[0, 1]`.
     pub unit_interval: bool,
     pub correct: Vec<f64>,
     pub incorrect: Vec<f64>,
@@ -95,8 +96,8 @@ pub struct Quantity {
 
 const BINS: usize = 24;
 
-/// A panel a quantity: the right answers' histogram upwards, the wrong ones' downwards, each as shares of its own
-/// group, so that their forms can be compared however many there are; lines at the medians.
+/// One panel per quantity: the histogram of correct answers upwards, that of incorrect ones downwards, each as shares
+/// of its own group, so that their shapes can be compared whatever the group sizes; lines at the medians.
 pub fn by_correctness(name: &str, title: &str, of: &str, quantities: &[Quantity]) -> Picture {
     const CORRECT: Look = Look::Area("s0");
     const INCORRECT: Look = Look::Hatched;
@@ -142,7 +143,7 @@ pub fn by_correctness(name: &str, title: &str, of: &str, quantities: &[Quantity]
     drawing.finish(description)
 }
 
-/// The share of the finite numbers in each of [`BINS`] equal parts of the axis.
+/// The share of the finite values in each of [`BINS`] equal parts of the axis.
 fn shares(numbers: &[f64], axis: &Axis) -> [f64; BINS] {
     let mut counts = [0usize; BINS];
     for x in numbers.iter().filter(|x| x.is_finite()) {
@@ -152,7 +153,7 @@ fn shares(numbers: &[f64], axis: &Axis) -> [f64; BINS] {
     counts.map(|count| count as f64 / all as f64)
 }
 
-/// Of the finite numbers; NaN where there are none.
+/// Median of the finite values; NaN if there are none.
 fn median(numbers: &[f64]) -> f64 {
     let mut finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();
     finite.sort_by(f64::total_cmp);
@@ -160,7 +161,8 @@ fn median(numbers: &[f64]) -> f64 {
     half(finite.len() / 2) + half(finite.len().saturating_sub(1) / 2)
 }
 
-/// A bar a method (name, time): the time of an item, generation included, relative to plain generation, which is the line at 1.
+/// One bar per method (name, time): the time per item, generation included, relative to plain generation, which is the
+/// line at 1.
 pub fn overhead(name: &str, of: &str, bars: &[(&str, f64)]) -> Picture {
     const ROW: f64 = 20.0;
     let mut drawing = Drawing::new(name, "Time per item by method", &format!("{of} · plain generation = 1"));

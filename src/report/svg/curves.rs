@@ -12,16 +12,16 @@ use crate::uq::gamma::GammaFit;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     pub method: String,
-    /// (coverage, risk): the share of items answered, most confident first, and the share of wrong ones.
-    /// Coverage ascends; points with a number that is not finite are left out.
+    /// (coverage, risk): the share of items answered, most confident first, and the share of incorrect ones among them.
+    /// Sorted by coverage; points with a non-finite coordinate are left out.
     pub points: Vec<(f64, f64)>,
-    /// The area under it.
+    /// The area under the curve.
     pub aurc: f64,
 }
 
-/// Risk against coverage, a line a method, the best (smallest area) first in the legend.
+/// Risk against coverage, one line per method, best (smallest area) first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
-    // Colours go to the methods as they come, not by rank, so that UQAC's is the same in all pictures.
+    // Colours are assigned in input order, not by rank, so that UQAC has the same colour in all pictures.
     let looks = (0..).map(theme::series).map(|(colour, dashes)| Look::Line(colour, 2.0, dashes));
     let mut order: Vec<(Look, &Curve)> = looks.zip(curves).collect();
     order.sort_by(|(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
@@ -29,7 +29,7 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);
     let (x, y) = (Axis::percent("coverage (answered)", 1.0), Axis::percent("risk (wrong among the answered)", max));
     let mut panel = drawing.panel(240.0, x, y);
-    // The best are drawn last, over the others.
+    // The best are drawn last, on top of the others.
     for (look, curve) in order.iter().rev() {
         panel.draw(*look, &curve.points);
     }
@@ -49,16 +49,16 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
 /// One model on one task, or under one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The meaning of the colour.
+    /// Mapped to colour.
     pub model: String,
-    /// The meaning of the shape.
+    /// Mapped to shape.
     pub task: String,
     pub accuracy: f64,
     pub auroc: f64,
     pub ece: f64,
 }
 
-/// A point a model and task: the model is the colour, the task the shape.
+/// One point per model and task: colour is the model, shape the task.
 pub fn ece_accuracy(name: &str, method: &str, points: &[Point]) -> Picture {
     let (title, axis) = ("Calibration error against accuracy", Axis::percent("accuracy", 1.0));
     scatter(name, title, method, points, axis, |point| point.accuracy)
@@ -70,7 +70,7 @@ pub fn ece_auroc(name: &str, method: &str, points: &[Point]) -> Picture {
     scatter(name, title, method, points, axis, |point| point.auroc)
 }
 
-/// ECE against what the axis has of each point.
+/// ECE against the value `x` of each point.
 fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, x: fn(&Point) -> f64) -> Picture {
     let what = axis.label.clone();
     let shown: Vec<&Point> = points.iter().filter(|p| x(p).is_finite() && p.ece.is_finite()).collect();
@@ -99,7 +99,7 @@ fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, 
     drawing.finish(format!("Expected calibration error of {method} against {what}{correlation}.{sentences}"))
 }
 
-/// In the order of their first appearance.
+/// Distinct names in order of first appearance.
 fn distinct(points: &[Point], name: fn(&Point) -> &String) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in points.iter().map(name) {
@@ -110,8 +110,8 @@ fn distinct(points: &[Point], name: fn(&Point) -> &String) -> Vec<&str> {
     names
 }
 
-/// The mean attention at each distance with the line that the nearest are measured against; below, γ by distance beside the
-/// published one.
+/// The mean attention at each distance, with the line that the nearest distances are measured against; below, γ by
+/// distance next to the published curve.
 pub fn gamma(name: &str, of: &str, fit: &GammaFit) -> Picture {
     const ATTENTION: Look = Look::Area("s0");
     const LINE: Look = Look::Line("s1", 2.0, "6 3");
@@ -145,7 +145,7 @@ pub fn gamma(name: &str, of: &str, fit: &GammaFit) -> Picture {
     ))
 }
 
-/// Pearson's r of pairs of finite numbers; `None` of fewer than three, or where one of the two does not vary.
+/// Pearson's r of pairs of finite values; `None` for fewer than three pairs, or if either variable is constant.
 fn pearson(pairs: &[(f64, f64)]) -> Option<f64> {
     let n = pairs.len() as f64;
     let mean = |value: fn(&(f64, f64)) -> f64| pairs.iter().map(value).sum::<f64>() / n;
@@ -164,7 +164,7 @@ mod tests {
         let rising = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)];
         assert!((pearson(&rising).unwrap() - 1.0).abs() < 1e-15);
         assert!((pearson(&rising.map(|(x, y)| (x, -y))).unwrap() + 1.0).abs() < 1e-15);
-        // deviations (-1, 0, 1) and (-1, 2, -1): no common part
+        // deviations (-1, 0, 1) and (-1, 2, -1): uncorrelated
         assert!(pearson(&[(0.0, 0.0), (1.0, 3.0), (2.0, 0.0)]).unwrap().abs() < 1e-15);
         // deviations (-1, 0, 1) and (-4/3, -1/3, 5/3): 3 / √(2 · 42/9)
         assert!((pearson(&[(0.0, 0.0), (1.0, 1.0), (2.0, 3.0)]).unwrap() - 3.0 / (84.0f64 / 9.0).sqrt()).abs() < 1e-15);

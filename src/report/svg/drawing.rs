@@ -1,4 +1,4 @@
-//! A picture under construction: title, panels with axes, legend, one below the other.
+//! A picture under construction: title, panels with axes and legend, stacked vertically.
 
 use super::Picture;
 use super::axis::Axis;
@@ -6,24 +6,24 @@ use super::text::{self, SMALL, escape};
 
 pub const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;
-/// Room for tick labels and the axis title on the left, if no label is wider; the same for panels below each other.
+/// Room for tick labels and the axis title on the left, unless a label is wider; the same for all stacked panels.
 const LEFT: f64 = 66.0;
-/// Size of text and of titles.
+/// Font size of text and of titles.
 const SIZE: f64 = 12.0;
 const TITLE: f64 = 14.0;
-/// Relative width of bold text.
+/// Width of bold text relative to regular.
 const BOLD: f64 = 1.1;
 
-/// Style of a series, in a panel and before its name in the legend. Colours are roles of [`theme`](super::theme).
+/// Style of a series, in a panel and in the legend. Colours are roles of [`theme`](super::theme).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Look {
     /// Filled with a colour.
     Area(&'static str),
-    /// Hatched, with an edge.
+    /// Hatched, with an outline.
     Hatched,
-    /// A colour, a width and dashes.
+    /// Colour, width and dashes.
     Line(&'static str, f64, &'static str),
-    /// A shape's number and a colour.
+    /// Shape index and colour.
     Mark(usize, &'static str),
 }
 
@@ -32,11 +32,11 @@ pub struct Drawing {
     name: String,
     title: String,
     body: String,
-    /// Top of the next part.
+    /// Top of the next element.
     y: f64,
 }
 
-/// Area of the data: the inside of a pair of axes.
+/// Plot area: the inside of a pair of axes.
 pub struct Panel<'d> {
     drawing: &'d mut Drawing,
     x: Axis,
@@ -48,13 +48,14 @@ pub struct Panel<'d> {
 }
 
 impl Panel<'_> {
-    /// The place of a point, in units of the picture.
+    /// Position of a point, in picture units.
     fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (self.left + self.x.share(x) * self.width, self.top + (1.0 - self.y.share(y)) * self.height)
     }
 
-    /// Draws an area between two corners, a line through points, or a mark at each point, all in data. Points with a number
-    /// that is not finite are left out, and of a line those that share a unit of the picture's width with a later one.
+    /// Draws an area between two corners, a line through points, or a mark at each point, all in data coordinates.
+    /// Points with a non-finite coordinate are left out, as are points of a line in the same unit of the picture's
+    /// width as a later one.
     pub fn draw(&mut self, look: Look, points: &[(f64, f64)]) {
         let mut places: Vec<(f64, f64)> = Vec::new();
         for point in points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()) {
@@ -75,7 +76,7 @@ impl Panel<'_> {
         self.drawing.write(x + 4.0, y + 4.0, "start", &format!("t-small f-{role}"), text);
     }
 
-    /// A note in the middle of a panel that has nothing to show.
+    /// A note in the middle of an empty panel.
     pub fn note(&mut self, note: &str) {
         let (x, y) = (self.left + self.width / 2.0, self.top + self.height / 2.0);
         self.drawing.write(x, y, "middle", "f-dim", note);
@@ -96,7 +97,7 @@ impl Panel<'_> {
             self.draw(GRID, &[(at, y0), (at, y1)]);
             if i.is_multiple_of(every) {
                 let (x, bottom) = self.place((at, y0));
-                // The last one must not leave the picture.
+                // The last one must stay inside the picture.
                 let x = x.min(WIDTH - 2.0 - text::width(&text, SMALL) / 2.0);
                 self.drawing.write(x, bottom + 16.0, "middle", "t-small f-dim", &text);
             }
@@ -106,8 +107,7 @@ impl Panel<'_> {
 }
 
 impl Drawing {
-    /// `name`: letters, digits, `.`, `-` and `_`. `subtitle`: model, task, items, the number that sums it
-    /// up.
+    /// `name`: letters, digits, `.`, `-` and `_`. `subtitle`: model, task, items, the summary value.
     pub fn new(name: &str, title: &str, subtitle: &str) -> Drawing {
         let mut drawing = Drawing { name: name.to_owned(), title: title.to_owned(), body: String::new(), y: EDGE };
         drawing.body += &format!(
@@ -131,7 +131,7 @@ impl Drawing {
         self.body += &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
     }
 
-    /// As [`Panel::draw`], in units of the picture; a line of one point is a dot.
+    /// Like [`Panel::draw`], in picture units; a line of one point is a dot.
     fn draw(&mut self, look: Look, points: &[(f64, f64)]) {
         let attributes = match look {
             Look::Area(role) => format!("class=\"f-{role} l-paper\" stroke-width=\"0.5\""),
@@ -164,13 +164,13 @@ impl Drawing {
         }
     }
 
-    /// Axes with their grid, titles and ticks; the space below the last part is taken.
+    /// Axes with their grid, titles and ticks, in the space below the last element.
     pub fn panel(&mut self, height: f64, x: Axis, y: Axis) -> Panel<'_> {
         let left = (32.0 + y.widest()).clamp(LEFT, WIDTH / 3.0);
         self.panel_between(left, WIDTH - EDGE - 6.0, height, x, y)
     }
 
-    /// Two panels over the same rows: names by their places, drawn by `draw` with which of the two it is.
+    /// Two panels over the same rows: `names` labels the rows by position; `draw` receives the panel's index.
     pub fn rows(&mut self, height: f64, names: Axis, x: [Axis; 2], draw: impl Fn(usize, &mut Panel)) {
         const GAP: f64 = 26.0;
         let (y, left) = (self.y, EDGE + names.widest() + 8.0);
@@ -222,7 +222,7 @@ impl Drawing {
         self.y += rows as f64 * ROW + 6.0;
     }
 
-    /// `description`: the picture in words.
+    /// `description`: the picture's text alternative.
     pub fn finish(self, description: String) -> Picture {
         let height = (self.y + EDGE).ceil() as u32;
         let paper = format!("<rect width=\"{WIDTH}\" height=\"{height}\" class=\"f-paper\"/>");
@@ -242,7 +242,7 @@ const SHAPES: [&str; 8] = [
     "m6 0-10-5.5v11z",
 ];
 
-/// A length with at most two decimals. One that is not finite has no place in a picture; it becomes 0.
+/// A length with at most two decimals. A non-finite one becomes 0.
 fn units(value: f64) -> String {
     let rounded = (value * 100.0).round() / 100.0;
     if rounded.is_finite() && rounded != 0.0 { rounded.to_string() } else { "0".to_owned() } // no "-0"

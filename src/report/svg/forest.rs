@@ -1,4 +1,4 @@
-//! The forest plot: AUROC and calibration error of every method with their intervals, a row a method.
+//! The forest plot: AUROC and calibration error of every method with their intervals, one row per method.
 
 use super::Picture;
 use super::axis::Axis;
@@ -12,7 +12,7 @@ use crate::report::term::number;
 pub enum Role {
     /// The method that the others are compared with.
     Main,
-    /// The score of the response's length alone.
+    /// The score based on response length alone.
     Control,
     Other,
 }
@@ -23,11 +23,11 @@ pub struct Row {
     pub method: String,
     pub role: Role,
     pub auroc: Option<Estimate>,
-    /// Of probabilities only.
+    /// Only for probabilities.
     pub ece: Option<Estimate>,
 }
 
-/// Rows from top to bottom as they are given: a band from end to end of an interval, and a line at the value.
+/// Rows from top to bottom in the given order: a band spanning the interval, and a line at the value.
 pub fn forest(name: &str, of: &str, rows: &[Row]) -> Picture {
     const HEIGHT: f64 = 16.0;
     let look = |role| match role {

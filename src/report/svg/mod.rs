@@ -1,12 +1,12 @@
-//! Pictures as SVG: no display, no fonts, no network. By hand: no plotting crate has light and dark by the viewer's
-//! setting, hatching, and a title and description for screen readers.
+//! Pictures as SVG, without a display, fonts or network. Hand-written: no plotting crate offers light and dark
+//! themes by the viewer's setting, hatching, and a title and description for screen readers.
 //!
 //! ```text
 //! numbers ─ chart (bars, curves, forest) ─ drawing (title, panels, legend; by axis, text, theme) ─ Picture
 //! ```
 //!
-//! A [`Picture`] is 420 units wide, so that its text can be read on a telephone; it names every colour by a class of
-//! [`theme`], so that it is light or dark with its viewer. The same numbers give the same bytes.
+//! A [`Picture`] is 420 units wide, so that its text is legible on a phone; it names every colour by a class of
+//! [`theme`], so that it follows the viewer's light or dark theme. The same data produces the same bytes.
 
 mod axis;
 mod bars;
@@ -24,24 +24,24 @@ pub(crate) use text::escape;
 /// A finished picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Its file's name without the ending; the ids inside start with it.
+    /// File name without the extension; also the prefix of the ids inside.
     pub name: String,
-    /// One line.
+    /// A single line.
     pub title: String,
-    /// The picture in words.
+    /// Text alternative.
     pub description: String,
     height: u32,
     body: String,
 }
 
 impl Picture {
-    /// A file of its own, with the style table in it.
+    /// A standalone file with an embedded style sheet.
     pub fn standalone(&self) -> String {
         let style = format!("<style>{}</style>", escape(&theme::style_sheet()));
         format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", self.svg(&style))
     }
 
-    /// For a page that has [`theme::style_sheet`] already.
+    /// For a page that already contains [`theme::style_sheet`].
     pub fn inline(&self) -> String {
         self.svg("")
     }

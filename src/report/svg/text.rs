@@ -1,10 +1,10 @@
-//! Text in a picture: escaped, cut and wrapped. How wide it is going to be is an estimate without fonts, on the wide side,
-//! for common sans-serif fonts.
+//! Text in a picture: escaped, cut and wrapped. Widths are estimated without fonts, erring on the wide side, for common
+//! sans-serif fonts.
 
 use crate::report::term::sanitize;
 use minijinja::HtmlEscape;
 
-/// Size of ticks and legends.
+/// Font size of ticks and legends.
 pub const SMALL: f64 = 11.0;
 
 /// Width in units of a text drawn at `size`.
@@ -22,7 +22,7 @@ fn em(c: char) -> f64 {
     }
 }
 
-/// The text cut to `max` units, with an ellipsis where something is missing.
+/// The text cut to `max` units, with an ellipsis if truncated.
 pub fn cut(text: &str, size: f64, max: f64) -> String {
     sanitize::cut_to(text, max / size, em)
 }
@@ -41,7 +41,7 @@ pub fn wrap(text: &str, size: f64, max: f64, lines: usize) -> Vec<String> {
     wrapped.iter().map(|line| cut(line, size, max)).collect()
 }
 
-/// Text for an element or an attribute, made harmless to show.
+/// Escapes and sanitizes text for an element or an attribute.
 pub fn escape(text: &str) -> String {
     const NO_CHARACTERS: [char; 2] = ['\u{fffe}', '\u{ffff}']; // in XML
     HtmlEscape(&sanitize::visible(text).replace(NO_CHARACTERS, "\u{fffd}")).to_string()

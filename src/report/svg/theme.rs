@@ -1,13 +1,13 @@
 //! Colours by role, light and dark.
 //!
-//! The series' colours are those of Okabe and Ito, which people of every colour vision can tell apart, darkened or
-//! lightened to a contrast of at least 3 : 1 with the background. Nothing is said by colour alone: lines differ in
-//! their dashes, points in their shapes, areas in hatching or place.
+//! The series' colours are those of Okabe and Ito, distinguishable with any form of colour vision, darkened or
+//! lightened to a contrast of at least 3 : 1 with the background. Nothing is conveyed by colour alone: lines
+//! differ in their dashes, points in their shapes, areas in hatching or position.
 
-/// Colours in a row of series.
+/// Number of series colours.
 pub const SERIES: usize = 8;
 
-/// (name, light, dark); the first are surfaces and text, the rest `s0` ... `s7`.
+/// (name, light, dark); surfaces and text first, then `s0` ... `s7`.
 const ROLES: [(&str, &str, &str); 5 + SERIES] = [
     ("paper", "#ffffff", "#15181c"),
     ("ink", "#1c1f23", "#e8eaed"),
@@ -26,7 +26,7 @@ const ROLES: [(&str, &str, &str); 5 + SERIES] = [
 
 /// The classes of the pictures: `f-ROLE` fills, `l-ROLE` draws a line, `t`, `t-title`, `t-dim` are text.
 ///
-/// Plain declarations, so that viewers without CSS variables show it; printed, it is light.
+/// Plain declarations, so that viewers without CSS variables support it; always light in print.
 pub fn style_sheet() -> String {
     let rules = |dark_mode: bool| -> String {
         let rule = |(name, light, dark): &(&str, &str, &str)| {
@@ -46,12 +46,12 @@ pub fn style_sheet() -> String {
     )
 }
 
-/// The colour's name of the i-th of many series.
+/// Name of the i-th series' colour.
 pub fn colour(i: usize) -> &'static str {
     ROLES[ROLES.len() - SERIES + i % SERIES].0
 }
 
-/// A colour's name and dashes of the i-th of many series, no two alike for 32 series.
+/// Colour name and dashes of the i-th series, unique for 32 series.
 pub fn series(i: usize) -> (&'static str, &'static str) {
     const DASHES: [&str; 4] = ["", "7 3", "2 3", "8 3 2 3"];
     (colour(i), DASHES[i / SERIES % DASHES.len()])

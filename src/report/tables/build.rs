@@ -14,7 +14,7 @@ use crate::eval::analysis::{Analysis, Method, RunAnalysis, Stage, SweepSetting, 
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::eval::sample::Similarity;
 
-/// Every table of a report, in its order; of those of one benchmark or over several, the ones that have rows.
+/// Every table of a report, in order; tables for one benchmark or across several only if they have rows.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
     let mut tables = Vec::new();
     for run in &analysis.runs {
@@ -40,10 +40,10 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     tables
 }
 
-/// Keys of the scores that a run's end shows.
+/// Keys of the scores in the summary at the end of a run.
 const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_length"];
 
-/// Summary at the end of a run: accuracy, and the AUROC of the main scores, a line a benchmark.
+/// Summary at the end of a run: accuracy, and the AUROC of the main scores, one row per benchmark.
 pub fn brief(analysis: &Analysis) -> Table {
     type Of<'a> = &'a TaskAnalysis;
     let mut columns = vec![
@@ -61,7 +61,7 @@ pub fn brief(analysis: &Analysis) -> Table {
     table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
 }
 
-/// Scores of the run's options that no item of the task has.
+/// Scores requested by the run's options that no item of the task has.
 fn silent<'a>(run: &'a RunAnalysis, task: &'a TaskAnalysis) -> impl Iterator<Item = &'static str> + use<'a> {
     methods::of_run(&run.manifest).into_iter().filter(|key| task.method(key).is_none())
 }
@@ -71,7 +71,7 @@ struct Scope<'a> {
     analysis: &'a Analysis,
     run: &'a RunAnalysis,
     task: &'a TaskAnalysis,
-    /// Key of the calibration error that the run's profile means.
+    /// Key of the calibration error that the run's profile uses.
     ece: &'static str,
     facts: Facts<'a>,
     rows: Vec<(&'a Method, Vec<&'a Method>)>,
@@ -82,14 +82,14 @@ impl<'a> Scope<'a> {
         format!("{} on {}: {what}", self.run.name, self.task.task)
     }
 
-    /// Methods that have facts of a view.
+    /// Methods that have facts in a view.
     fn methods_of(&self, view: &str) -> impl Iterator<Item = &'a Method> {
         let has =
             move |method: &&Method| self.facts.0.iter().any(|fact| fact.method == method.key && fact.view == view);
         self.rows.iter().map(|(method, _)| *method).filter(has)
     }
 
-    /// A column of a view's metric by method.
+    /// A column with one metric of a view, by method.
     fn of(&self, head: &'static str, format: Format, view: &'static str, metric: &'static str) -> MethodColumn<'_, 'a> {
         Column::new(head, format, move |method: &&Method| self.facts.find(view, "", &method.key, metric))
     }
@@ -145,7 +145,7 @@ impl<'a> Scope<'a> {
         notes.into_iter().flatten().chain(silent).chain(shared).collect()
     }
 
-    /// Methods on the same items as one of them, and the differences to it.
+    /// All methods on the same items as the reference method, and their differences to it.
     fn compared(&self) -> Option<Table> {
         let common = self.task.common.as_ref()?;
         let against = self.analysis.name_of(&common.against);
@@ -169,7 +169,7 @@ impl<'a> Scope<'a> {
         Some(table)
     }
 
-    /// The run's chain beside control chains.
+    /// The run's chain next to control chains.
     fn controls(&self) -> Option<Table> {
         const NOTE: &str = "The same scores of the same responses over equally many tokens that attention did not choose \
             (random: any; random-digits: with a digit, all where there are fewer; digits-matched: the chain with its digits \
@@ -265,7 +265,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The run's parameters among those of a sweep.
+/// Label of the run's own parameters within a sweep.
 const OWN: &str = "the run's own";
 
 /// Items, accuracy and failures, by run and task.
@@ -312,12 +312,12 @@ fn summary(analysis: &Analysis) -> Table {
     table("Runs".to_owned(), "Task", &columns, sections.collect(), notes)
 }
 
-/// Balanced subsamples' items of each class.
+/// Items per class in the balanced subsamples.
 fn per_class(task: &TaskAnalysis) -> Option<usize> {
     task.methods.iter().filter_map(|method| method.balanced.as_ref()).map(|balanced| balanced.per_class).max()
 }
 
-/// A task's name, and the runs that have it.
+/// A task's name, and the runs that include it.
 type Shared<'a> = (&'a str, Vec<(&'a RunAnalysis, &'a TaskAnalysis)>);
 
 /// The paper's main table: every method on every task, on the balanced subsamples.
@@ -329,7 +329,8 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     (tasks.len() > 1).then(|| spreads(analysis, format!("{}: methods over tasks", run.name), &tasks, note))
 }
 
-/// The paper's table of means over models: every method on every task that several runs have, all runs with the same weight.
+/// The paper's table of means over models: every method on every task shared by several runs, all runs weighted
+/// equally.
 fn over_models(analysis: &Analysis) -> Option<Table> {
     let mut tasks: Vec<Shared> = Vec::new();
     for (run, task) in analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))) {
@@ -347,8 +348,8 @@ fn over_models(analysis: &Analysis) -> Option<Table> {
     (!tasks.is_empty()).then(|| spreads(analysis, "Means over models".to_owned(), &tasks, note))
 }
 
-/// AUROC and ECE of every method on every task: of one run with their spread over balanced subsamples, of several the spread
-/// of their means.
+/// AUROC and ECE of every method on every task: with one run, the spread over balanced subsamples; with several, the
+/// spread of their means.
 fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -> Table {
     let mut columns = Vec::new();
     for metric in [Metric::Auroc, Metric::Ece] {
@@ -371,7 +372,7 @@ fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -
     method_table(title, analysis.rows(), &columns, vec![note])
 }
 
-/// Similarity of hidden states to the answer's: of the chain, and of the whole response before the answer.
+/// Similarity of hidden states to the answer's: for the chain, and for the whole response before the answer.
 fn similarity(analysis: &Analysis) -> Option<Table> {
     const NOTE: &str = "Mean cosine of final hidden states with the answer's tokens: of the chain's tokens, and of all response \
         tokens before the answer; means over items.";

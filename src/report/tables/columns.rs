@@ -1,4 +1,4 @@
-//! Tables as columns over things: a format and a number for each, and the meanings of the columns' heads.
+//! Tables as columns over row subjects: a format and a number for each, and the meanings of the column headers.
 
 use super::facts::Number;
 use super::format::Format;
@@ -27,7 +27,7 @@ impl<'a, T> Column<'a, T> {
 /// Rows with their names.
 type NamedRows<T> = Vec<(String, T)>;
 
-/// A table of sections of named things.
+/// A table with one section per group of named rows.
 pub(super) fn table<T>(
     title: String,
     first: &'static str,
@@ -47,7 +47,7 @@ pub(super) fn table<T>(
     Table { title, columns, sections, notes }
 }
 
-/// A table with a row per method, by groups, the best of each column marked.
+/// A table with one row per method, in groups, with the best of each column marked.
 pub(super) fn method_table<'a>(
     title: String,
     methods: impl IntoIterator<Item = &'a Method>,
@@ -77,8 +77,8 @@ pub(super) fn method_table<'a>(
     table
 }
 
-/// (what a head is, after a task and before a comma or an interval; an arrow to what is better; its meaning). The
-/// first that fits counts.
+/// (the header, without a task prefix and up to a comma or interval; an arrow in the direction of better values;
+/// its meaning). The first match counts.
 const HEADS: &[(&str, &str, &str)] = &[
     ("Task", "", "what was asked"),
     ("Method", "", "where the score comes from"),
@@ -119,7 +119,8 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("Of generation", "↓", "over the seconds that the responses took"),
 ];
 
-/// An arrow towards what is better, and the meaning, of a column's head: `AUROC [95 %]`, `gsm8k: AUROC`.
+/// The arrow in the direction of better values, and the meaning, of a column header: `AUROC [95 %]`, `gsm8k:
+/// AUROC`.
 pub fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
     let fits =

@@ -15,7 +15,7 @@ pub struct Number {
     pub high: Option<f64>,
     /// Standard deviation over balanced subsamples or runs.
     pub sd: Option<f64>,
-    /// Items behind the number.
+    /// Number of items the value is computed over.
     pub items: Option<usize>,
 }
 
@@ -44,14 +44,14 @@ impl From<Option<MeanSd>> for Number {
     }
 }
 
-/// A number and what it is of.
+/// A number and its keys.
 #[derive(Clone, Debug)]
 pub struct Fact<'a> {
     /// Items or procedure: `answered`, `all`, `balanced`, `common`, `difference`, `mean`, `control`, `sweep`, ...
     pub view: &'static str,
-    /// Changes of a sweep or a control.
+    /// Parameter changes of a sweep or a control.
     pub setting: String,
-    /// Key of a method; of `overhead` the stage.
+    /// Key of a method; in the view `overhead`, the stage.
     pub method: &'a str,
     pub metric: &'static str,
     pub number: Number,
@@ -159,15 +159,15 @@ fn metrics<T: Copy>(metrics: &BTreeMap<Metric, Option<T>>) -> impl Iterator<Item
 const HEADER: [&str; 12] =
     ["run", "profile", "task", "view", "setting", "method", "metric", "value", "low", "high", "sd", "items"];
 
-/// A name from a file, harmless to a terminal and to a spreadsheet, which would run text that begins with one of these signs
-/// as a formula. The apostrophe is the spreadsheets' own mark of text.
+/// Neutralizes a name from a file for terminals and for spreadsheets, which would evaluate text that begins with one of
+/// these signs as a formula. The apostrophe is the spreadsheets' own marker for text.
 fn name(text: &str) -> String {
     let text = one_line(text);
     let formula = text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     if formula { format!("'{text}") } else { text }
 }
 
-/// The whole analysis, every number in full precision on a row of its own.
+/// The whole analysis, one row per number, in full precision.
 pub fn csv(analysis: &Analysis) -> Result<String, csv::Error> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(HEADER)?;

@@ -1,20 +1,20 @@
-//! Tables in GitHub's Markdown, and for LaTeX with booktabs.
+//! Tables in GitHub Markdown, and in LaTeX with booktabs.
 
 use super::{Cell, Table};
 use crate::report::term::one_line;
 
-/// How a language writes plain text, and the best of a column.
+/// How a language writes plain text, and marks the best of a column.
 struct Markup {
-    /// Characters that are plain after a backslash.
+    /// Characters escaped by a backslash.
     special: &'static str,
-    /// Other characters, and what stands for them.
+    /// Other characters, and their replacements.
     named: &'static [(char, &'static str)],
     best: [&'static str; 2],
 }
 
 const MARKDOWN: Markup = Markup { special: "|*_`<[]\\#~", named: &[], best: ["**", "**"] };
 
-/// A `[` at the start of a row would be an argument of the line break before it.
+/// A `[` at the start of a row would be parsed as an argument of the preceding line break.
 const LATEX: Markup = Markup {
     special: "&%$#_{}",
     named: &[
@@ -32,7 +32,7 @@ const LATEX: Markup = Markup {
 };
 
 impl Markup {
-    /// Text without commands that stays in its cell.
+    /// Escapes text so that it contains no commands and stays in its cell.
     fn escape(&self, text: &str) -> String {
         let plain = |c| match self.named.iter().find(|(named, _)| *named == c) {
             Some((_, name)) => (*name).to_owned(),
@@ -48,7 +48,7 @@ impl Markup {
     }
 }
 
-/// Every table in Markdown, under a heading.
+/// Every table in Markdown, each under a heading.
 pub fn markdown(tables: &[Table]) -> String {
     tables.iter().map(markdown_table).collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! An evaluation's numbers as tables.
+//! An evaluation's results as tables.
 //!
 //! ```text
 //! Analysis ─ facts: every number with its keys ─┬─ CSV: one row per number
@@ -16,7 +16,7 @@ pub use columns::meaning;
 
 use serde::Serialize;
 
-/// A table in any output format. The first column names its rows, the others hold numbers.
+/// A table in any output format. The first column names its rows, the others hold values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     pub title: String,
@@ -36,6 +36,6 @@ pub struct Section {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cell {
     pub text: String,
-    /// The best of its column.
+    /// Whether this is the best of its column.
     pub best: bool,
 }

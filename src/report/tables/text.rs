@@ -3,8 +3,8 @@
 use super::{Cell, Table};
 use crate::report::term::{Style, TermStyle, TextTable, cells, one_line, visible, wrap};
 
-/// Every table. Columns that do not fit side by side follow in further blocks, each after the first column. The best of a
-/// column has a star and is bold.
+/// All tables. Columns that do not fit side by side continue in further blocks, each starting with the first column.
+/// The best of a column is starred and bold.
 pub fn text(tables: &[Table], style: TermStyle) -> String {
     tables.iter().map(|table| one(table, style)).collect::<Vec<_>>().join("\n")
 }
@@ -13,7 +13,7 @@ fn one(table: &Table, style: TermStyle) -> String {
     let mut lines = TextTable::new(&format!("l{}", "r".repeat(table.columns.len())), &table.columns);
     let all = || table.sections.iter().flat_map(|section| &section.rows);
     let starred: Vec<bool> = (0..table.columns.len()).map(|column| all().any(|row| row[column].best)).collect();
-    // In a column with a star, the other cells leave room for one.
+    // In a column with a star, the other cells reserve room for one.
     let shown = |(cell, starred): (&Cell, &bool)| match (cell.best, starred) {
         (true, _) => (one_line(&cell.text) + "*", Style::BOLD),
         (false, true) => (one_line(&cell.text) + " ", Style::PLAIN),

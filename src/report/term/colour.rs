@@ -1,11 +1,11 @@
-//! Colours, and how wide the output may be. Styles are by hand: a [`Style`] is copied into every character's cell and
-//! written as one escape sequence, where console's is neither.
+//! Colours and output width. Styles are hand-written: a [`Style`] is copied into every character's cell and written as
+//! one escape sequence; console's supports neither.
 
 use console::Term;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Style of a piece of text.
+/// Text style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Codes of an escape sequence: 1 bold, 2 dim, 4 underlined, 7 inverse.
@@ -20,7 +20,8 @@ impl Style {
     pub const DIM: Style = Style { codes: "2", colour: None };
 }
 
-/// From red over orange and ochre to green, for a probability; each with a contrast of 3 or more on black and on white.
+/// From red through orange and ochre to green, for a probability; each with a contrast of 3 or more on black and on
+/// white.
 pub fn ramp(p: f64) -> u8 {
     match p {
         p if p >= 0.95 => 28,
@@ -30,7 +31,7 @@ pub fn ramp(p: f64) -> u8 {
     }
 }
 
-/// Set by [`TermStyle::choose_colour`]: 0 nothing, 1 never, 2 always.
+/// Set by [`TermStyle::choose_colour`]: 0 unset, 1 never, 2 always.
 static CHOICE: AtomicU8 = AtomicU8::new(0);
 
 /// Capabilities of the output.
@@ -42,13 +43,14 @@ pub struct TermStyle {
 }
 
 impl TermStyle {
-    /// Colours in standard output always or never from now on, whatever it is.
+    /// Forces colours on standard output on or off from now on, whether or not it is a terminal.
     pub fn choose_colour(always: bool) {
         CHOICE.store(1 + u8::from(always), Relaxed);
     }
 
-    /// For standard output: no colour unless it is a terminal, nor with `NO_COLOR` or `TERM=dumb`, if no choice was made; as
-    /// wide as `COLUMNS` or the terminal says, but no wider than reads well, which is the width where neither says any.
+    /// For standard output. Unless a choice was made, colour requires a terminal and neither `NO_COLOR` nor
+    /// `TERM=dumb`. The width is that of `COLUMNS` or the terminal, capped at a readable width, which is also the
+    /// default.
     pub fn of_stdout() -> TermStyle {
         const MAX_WIDTH: usize = 120;
         const MIN_WIDTH: usize = 40;
@@ -67,7 +69,7 @@ impl TermStyle {
         }
     }
 
-    /// The text in this style if there are colours, and the terminal as it was before after it.
+    /// The text in this style if colours are enabled, followed by a reset.
     pub fn paint(self, style: Style, text: &str) -> String {
         if !self.colour || style == Style::PLAIN || text.is_empty() {
             return text.to_owned();

@@ -1,26 +1,26 @@
-//! A response's text cut up along its tokens, some of them marked: in colours, or with brackets without colours.
+//! A response's text split at its tokens, some of them marked: with colours, or with brackets where there are none.
 
 use super::colour::{Style, TermStyle, ramp};
 use super::layout::{Cell, cells};
 use super::sanitize::visible;
 
-/// A piece of a text.
+/// A piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The token's index; `None`: text of no token.
+    /// The token's index; `None` for text that belongs to no token.
     pub token: Option<usize>,
     pub text: String,
 }
 
-/// Cuts `text` at the tokens' bytes `[start, end)`; the pieces put together are the text, made harmless to show. Each token
-/// has a piece, empty where it has no text of its own. Offsets that go back, leave the text or split a character are moved to
-/// the nearest place further on where the text can be cut: no text is lost or shown twice.
+/// Splits `text` at the tokens' byte ranges `[start, end)`; concatenated, the pieces are the sanitized text. Each token
+/// has a piece, empty if it has no text of its own. Offsets that go backwards, exceed the text or split a character are
+/// moved forward to the next valid boundary: no text is lost or shown twice.
 pub fn pieces(text: &str, offsets: impl IntoIterator<Item = [usize; 2]>) -> Vec<Piece> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     let mut push = |token, text: &str| pieces.push(Piece { token, text: visible(text).into_owned() });
     for (i, [start, end]) in offsets.into_iter().enumerate() {
         let (start, end) = (cut_at(text, at.max(start)), cut_at(text, end));
-        // A token without text leaves what lies before it to the next one.
+        // A token without text leaves any text before it to the next token.
         let (start, end) = if end > start { (start, end) } else { (at, at) };
         if start > at {
             push(None, &text[at..start]);
@@ -34,12 +34,12 @@ pub fn pieces(text: &str, offsets: impl IntoIterator<Item = [usize; 2]>) -> Vec<
     pieces
 }
 
-/// The first place from `at` on where the text can be cut.
+/// The first character boundary at or after `at`.
 fn cut_at(text: &str, at: usize) -> usize {
     (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
 }
 
-/// Role of a token for the answer, the strongest last.
+/// Role of a token for the answer, strongest last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
     Chain,
@@ -56,8 +56,8 @@ impl Mark {
         }
     }
 
-    /// The style, and what stands before and after. With colours the chain is underlined in its probability's colour, kept
-    /// ones are bold, and the answer is inverse; without them there are brackets.
+    /// The style, and the text before and after. With colours the chain is underlined in its probability's colour, kept
+    /// tokens are bold, and the answer is inverse; without them there are brackets.
     fn look(self, p: f64, colour: bool) -> (Style, [&'static str; 2]) {
         let by_probability = Some(ramp(p));
         match (self, colour) {
@@ -87,10 +87,10 @@ pub fn legend(style: TermStyle) -> String {
     legend
 }
 
-/// The pieces of a text, each with its mark, as cells; `p(j)` is the probability of token j.
+/// The pieces of a text as cells, each with its mark; `p(j)` is the probability of token j.
 pub fn marked_cells(pieces: &[(Option<Mark>, Piece)], p: impl Fn(Option<usize>) -> f64, colour: bool) -> Vec<Cell> {
     let pieces: Vec<_> = pieces.iter().filter(|(_, piece)| !piece.text.is_empty()).collect();
-    // Neighbours share brackets; in colours, each chain token has a colour of its own.
+    // Neighbours share brackets; with colours, each chain token has its own colour.
     let separate = |mark: Option<Mark>| colour && matches!(mark, Some(Mark::Chain | Mark::Kept));
     let mut row = Vec::new();
     for run in pieces.chunk_by(|(a, _), (b, _)| a == b && !separate(*a)) {
@@ -100,7 +100,7 @@ pub fn marked_cells(pieces: &[(Option<Mark>, Piece)], p: impl Fn(Option<usize>) 
             row.extend(cells(&text, Style::PLAIN));
             continue;
         };
-        // The space around a marked run stays bare, a run of space alone is made visible.
+        // The whitespace around a marked run stays unstyled; a run of whitespace alone is made visible.
         let core = text.trim();
         let (before, rest) = text.split_at(text.len() - text.trim_start().len());
         let (before, shown, after) = if core.is_empty() {

@@ -3,20 +3,20 @@
 use super::colour::{Style, TermStyle};
 use super::sanitize::{one_line, text_width, width};
 
-/// A character and how it looks.
+/// A character and its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     pub c: char,
     pub style: Style,
 }
 
-/// A text's cells; a tab takes four.
+/// A text's cells; a tab expands to four.
 pub fn cells(text: &str, style: Style) -> Vec<Cell> {
     text.replace('\t', "    ").chars().map(|c| Cell { c, style }).collect()
 }
 
-/// Breaks text into lines that are indented by two spaces and as wide as the style: at its newlines, else after a space, else
-/// (a long word) anywhere.
+/// Wraps text into lines indented by two spaces, up to the style's width: at newlines, else after a space, else (in a
+/// long word) anywhere.
 pub fn wrap(text: &[Cell], style: TermStyle) -> String {
     let columns = style.width.saturating_sub(2).max(2);
     let lines = text.split(|cell| cell.c == '\n').flat_map(|paragraph| wrap_paragraph(paragraph, columns));
@@ -58,10 +58,10 @@ fn paint(line: &[Cell], style: TermStyle) -> String {
     runs.map(|run| style.paint(run[0].style, &run.iter().map(|cell| cell.c).collect::<String>())).collect()
 }
 
-/// Rows under a dim header, two spaces between columns, each column as wide as its widest cell. Whatever a cell holds, it
-/// stays on its line and is nothing that a terminal acts upon.
+/// Rows under a dim header, two spaces between columns, each column as wide as its widest cell. Cell contents stay on
+/// their line and are sanitized for the terminal.
 pub struct TextTable {
-    /// Each name, and whether its column keeps to the right.
+    /// Each name, and whether its column is right-aligned.
     header: Vec<(String, bool)>,
     rows: Vec<Vec<(String, Style)>>,
 }
@@ -83,8 +83,8 @@ impl TextTable {
         self.block(&(0..self.header.len()).collect::<Vec<_>>(), style)
     }
 
-    /// As [`render`](TextTable::render); columns that do not fit side by side follow in further blocks, each after the first
-    /// column.
+    /// Like [`render`](TextTable::render), but columns that do not fit side by side continue in further blocks, each
+    /// starting with the first column.
     pub fn render_within(&self, style: TermStyle) -> String {
         let (mut text, mut block) = (String::new(), vec![0]);
         for column in 1..self.header.len() {
@@ -103,14 +103,14 @@ impl TextTable {
         cells.map(|(text, _)| text_width(text)).fold(text_width(&self.header[column].0), usize::max)
     }
 
-    /// Some of the columns.
+    /// A block with the given columns.
     fn block(&self, columns: &[usize], style: TermStyle) -> String {
         let header: Vec<_> = self.header.iter().map(|(name, _)| (name.clone(), Style::DIM)).collect();
         let header = Some(&header).filter(|header| header.iter().any(|(name, _)| !name.is_empty()));
         let widths: Vec<usize> = columns.iter().map(|column| self.width(*column)).collect();
         let mut lines = String::new();
         for row in header.into_iter().chain(&self.rows) {
-            let mut gap = 2; // spaces that are due before the next text, so that a line does not end with any
+            let mut gap = 2; // spaces due before the next text; deferred so that no line ends with any
             for (&column, &width) in columns.iter().zip(&widths) {
                 let Some((text, cell_style)) = row.get(column).filter(|(text, _)| !text.is_empty()) else {
                     gap += width + 2;

@@ -1,4 +1,4 @@
-//! Output of `ask` under the answer: the confidence, the chain drawn on the response, and the numbers.
+//! Output of `ask` under the answer: the confidence, the chain drawn on the response, and the scores.
 
 mod colour;
 mod draw;
@@ -21,38 +21,38 @@ use draw::marked_cells;
 use sanitize::cut;
 use std::ops::Range;
 
-/// A response and what the method made of it.
+/// A response and its assessment by the method.
 #[derive(Clone, Debug, Default)]
 pub struct AskReport {
     /// The response as text.
     pub text: String,
-    /// Bytes of `text` that each response token covers. A token without a range (an end token that is not shown) is
-    /// not drawn.
+    /// Byte range of `text` that each response token covers. A token without a range (an end token that is not shown)
+    /// is not drawn.
     pub ranges: Vec<Range<usize>>,
-    /// Each response token on its own.
+    /// The text of each response token.
     pub token_texts: Vec<String>,
     /// ln p of each response token.
     pub logprobs: Vec<f64>,
     pub record: Record,
 }
 
-/// Links up to which the chain's table is shown as a whole; beyond it only what was kept.
+/// Number of links up to which the chain's table is shown in full; beyond it, only kept tokens.
 const MAX_LINKS: usize = 30;
 
-/// Columns of a token in the table.
+/// Width of a token in the table, in columns.
 const TOKEN_COLUMNS: usize = 18;
 
-/// Columns of the confidence's bar, and of the labels beside it.
+/// Widths in columns: the confidence bar, and the labels next to it.
 const BAR: usize = 30;
 const HEADLINE: usize = 10;
 
-/// Meaning of P and [`RANKING`] without a calibration, and the command that makes one.
+/// Meaning of P and [`RANKING`] without a calibration, and the command that creates one.
 pub const UNCALIBRATED: &str = "ranking scores, not probabilities; grade 50 answers and run `uqac calibrate`";
 
-/// Of an answer whose score the calibration has not seen the like of.
+/// For an answer whose score lies outside the calibration's range.
 pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has such a score; it may not hold here";
 
-/// Of an answer that is withheld.
+/// For a withheld answer.
 pub const ABSTAINED: &str = "abstained: not an answer that the certified threshold covers";
 
 /// Basis of a calibrated confidence.
@@ -62,7 +62,7 @@ pub(super) fn origin(calibrated: &Calibrated) -> String {
 }
 
 impl AskReport {
-    /// Of a response that was assessed.
+    /// Builds the report of an assessed response.
     ///
     /// # Errors
     /// A token that the tokenizer cannot decode.
@@ -75,7 +75,7 @@ impl AskReport {
         Ok(AskReport { text, ranges, token_texts, logprobs, record })
     }
 
-    /// The whole report, ended with a newline; `all_scores`: with the chain's table and every score.
+    /// The whole report, ended with a newline; `all_scores` adds the chain's table and every score.
     pub fn render(&self, all_scores: bool, style: TermStyle) -> String {
         let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
             let abstained = if self.abstained() { format!("{ABSTAINED}\n") } else { String::new() };
@@ -92,7 +92,8 @@ impl AskReport {
         parts.join("\n")
     }
 
-    /// The confidence with what it rests on, or P with what it is not; a bar only of a confidence that is known to hold here.
+    /// The confidence with its basis, or P with what it is not; a bar only for a confidence within the calibration's
+    /// range.
     fn headline(&self, scores: &Scores, style: TermStyle) -> String {
         let row = |label: &str, value: &str| {
             format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
@@ -122,7 +123,7 @@ impl AskReport {
         row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out
     }
 
-    /// The answer as it stands in the text.
+    /// The answer as it appears in the text.
     pub(super) fn answer_text(&self) -> String {
         let answer = self.pieces().into_iter().filter(|(mark, _)| *mark == Some(Mark::Answer));
         answer.map(|(_, piece)| piece.text).collect()
@@ -133,12 +134,12 @@ impl AskReport {
         self.record.abstained == Some(true)
     }
 
-    /// Probability of a response token; NaN where there is none.
+    /// Probability of a response token; NaN if unknown.
     pub(super) fn p(&self, token: Option<usize>) -> f64 {
         token.and_then(|j| self.logprobs.get(j)).map_or(f64::NAN, |logprob| logprob.exp())
     }
 
-    /// The response cut up along its tokens, with what each is to the answer. Tokens that share a character show it once,
+    /// The response split at its tokens, each with its role for the answer. Tokens that share a character show it once,
     /// with the strongest of their marks.
     pub(super) fn pieces(&self) -> Vec<(Option<Mark>, Piece)> {
         let shares = |j: usize, k: usize| self.ranges.get(k).is_some_and(|range| range.start < self.ranges[j].end);
@@ -198,7 +199,7 @@ impl AskReport {
         table.render(style) + &style.paint(Style::DIM, &more)
     }
 
-    /// The token that a row stands for, in quotes.
+    /// The token that a row represents, in quotes.
     fn token(&self, row: i64) -> String {
         let text = token_of(row).and_then(|j| self.token_texts.get(j));
         text.map_or("?".to_owned(), |text| cut(&quoted(text), TOKEN_COLUMNS))
@@ -210,7 +211,7 @@ pub(super) fn token_of(row: i64) -> Option<usize> {
     usize::try_from(row.checked_add(1)?).ok()
 }
 
-/// A number in a table: three decimals, or an exponent where these would show nothing.
+/// A number in a table: three decimals, or an exponent if these would show nothing.
 pub(super) fn number(x: f64) -> String {
     match x.abs() {
         _ if !x.is_finite() => "–".to_owned(),
@@ -221,7 +222,7 @@ pub(super) fn number(x: f64) -> String {
     }
 }
 
-/// The confidence: two decimals, none of which claim certainty.
+/// The confidence: two decimals, never rounded to certainty.
 pub(super) fn confidence(p: f64) -> String {
     match p {
         p if !p.is_finite() => "–".to_owned(),
@@ -232,7 +233,7 @@ pub(super) fn confidence(p: f64) -> String {
     }
 }
 
-/// Scores that are shown in any case.
+/// Scores that are always shown.
 const MAIN_SCORES: [&str; 4] = ["p", RANKING, "response_logprob", "min_token_prob"];
 
 /// The main scores or all of them, each with its meaning.
@@ -351,7 +352,7 @@ confidence  0.42  █████████████░░░░░░░�
 ";
         let rendered = shown(calibrated(0.42, false), Some(false));
         assert!(rendered.starts_with(expected), "{rendered}");
-        // no bar of a number that may not hold
+        // no bar for a value that may not hold
         let expected =
             format!("answer      48\nconfidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
         let rendered = shown(calibrated(0.94, true), Some(true));
@@ -367,9 +368,9 @@ confidence  0.42  █████████████░░░░░░░�
         let record = Record { confidence: Some(calibrated(0.87, false)), ..sample.record.clone() };
         let rendered = AskReport { record, ..sample.clone() }.render(true, COLOUR);
         assert!(rendered.contains("\x1b[1;38;5;136m0.87\x1b[0m"), "{rendered:?}");
-        // of what is no probability no colour that praises it
+        // no colour that suggests confidence for a value that is no probability
         assert!(sample.render(true, COLOUR).contains("\n\x1b[1mUQAC P    \x1b[0m  0.870\n"));
-        // the chain by its probability, kept tokens bold, the answer inverse; the spaces before them bare
+        // the chain coloured by its probability, kept tokens bold, the answer inverse; the spaces before them unstyled
         let line = "  \x1b[4;38;5;160mCarl\x1b[0m has 4 \x1b[1;4;38;5;28mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
         assert!(rendered.contains(line), "{rendered:?}");
         assert!(!rendered.contains('‹') && !rendered.contains('«'));
@@ -417,7 +418,7 @@ confidence  0.42  █████████████░░░░░░░�
     #[test]
     fn a_character_of_several_tokens_has_the_mark_of_any() {
         let mut sample = sample(&["a", "b", "😀", "", "7"], 0.5);
-        sample.ranges[3] = sample.ranges[2].clone(); // the token that is kept
+        sample.ranges[3] = sample.ranges[2].clone(); // the kept token
         let rendered = sample.render(true, PLAIN);
         assert!(rendered.contains("\n  ‹a›b«😀»⟦7⟧\n"), "{rendered}");
     }

@@ -1,10 +1,10 @@
-//! Text from a model or a file, made harmless for a terminal: it stays readable, but cannot move the
-//! cursor, change colours or titles, or turn the reading direction of what follows.
+//! Text from a model or a file, sanitized for a terminal: it stays readable, but cannot move the cursor, change
+//! colours or titles, or reverse the direction of the text that follows.
 
 use std::borrow::Cow;
 use unicode_width::UnicodeWidthChar;
 
-/// Replaces every character that a terminal would act upon; newlines and tabs stay.
+/// Replaces every character that a terminal would interpret; newlines and tabs stay.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| stand_in(c).is_none()) {
         return Cow::Borrowed(text);
@@ -12,13 +12,13 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| stand_in(c).unwrap_or(c)).collect())
 }
 
-/// [`visible`] on one line: in a table or a progress line a newline would begin a row that nobody wrote.
+/// [`visible`] on one line: in a table or a progress line, a newline could forge a row.
 pub fn one_line(text: &str) -> String {
     visible(text).replace(['\n', '\t'], " ")
 }
 
-/// JSON in which no character is left that a terminal or an editor acts upon: each is written as its escape, so that
-/// what a reader of the JSON gets is the same.
+/// JSON without characters that a terminal or an editor interprets: each is written as its escape, so that the
+/// parsed content is the same.
 pub fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
@@ -30,7 +30,7 @@ pub fn escaped_json(json: &str) -> String {
     escaped
 }
 
-/// Replacement of a character that must not reach the terminal; `None` if it may.
+/// Replacement for a character that must not reach the terminal; `None` if it may.
 pub fn stand_in(c: char) -> Option<char> {
     match c {
         '\n' | '\t' => None,
@@ -44,28 +44,28 @@ pub fn stand_in(c: char) -> Option<char> {
     }
 }
 
-/// A token's text on one line, in quotes, so that its spaces can be seen: `" a\n"`.
+/// A token's text on one line, quoted to make its spaces visible: `" a\n"`.
 pub fn quoted(token: &str) -> String {
     let shown: String = token.chars().map(|c| if c == '\r' { c } else { stand_in(c).unwrap_or(c) }).collect();
     serde_json::Value::from(shown).to_string()
 }
 
-/// Columns that a character takes in a terminal: 0 for combining marks, 2 for East Asian wide ones and emoji.
+/// Width of a character in terminal columns: 0 for combining marks, 2 for East Asian wide ones and emoji.
 pub fn width(c: char) -> usize {
     c.width().unwrap_or(1)
 }
 
-/// Columns of a text without newlines.
+/// Width in columns of a text without newlines.
 pub fn text_width(text: &str) -> usize {
     text.chars().map(width).sum()
 }
 
-/// The text cut to `columns` columns, with an ellipsis where something is missing.
+/// The text cut to `columns` columns, with an ellipsis if truncated.
 pub fn cut(text: &str, columns: usize) -> String {
     cut_to(text, columns as f64, |c| width(c) as f64)
 }
 
-/// The text cut to `max`, by `width` of each character, with an ellipsis where something is missing.
+/// The text cut to `max`, by `width` of each character, with an ellipsis if truncated.
 pub fn cut_to(text: &str, max: f64, width: impl Fn(char) -> f64) -> String {
     if text.chars().map(&width).sum::<f64>() <= max {
         return text.to_owned();

@@ -1,4 +1,4 @@
-// Start-up, the one device, its context, errors' names.
+// Start-up, the single device, its context, error names.
 #include <pthread.h>
 
 #include "driver.h"
@@ -12,7 +12,8 @@ Result fault = SUCCESS;
 int context_references = 0;
 char context;  // its address is the handle
 
-// Not thread_local: the shim spoils this library's thread-local memory, where kernels' __shared__ variables live.
+// Not thread_local: the shim overwrites this library's thread-local memory, where the kernels' __shared__
+// variables live.
 pthread_key_t current_key() {
   static const pthread_key_t key = [] {
     pthread_key_t made;
@@ -57,7 +58,7 @@ void set_fault(Result f) {
 
 using namespace driver;
 
-// How often a call was made, for tests (of the number of synchronizations, say).
+// Number of times a call was made, for tests (e.g. of the number of synchronizations).
 extern "C" __attribute__((visibility("default"))) uint64_t ch_driver_calls(const char* name) {
   std::lock_guard<std::recursive_mutex> hold(driver::mutex);
   return counts[name];
@@ -73,7 +74,7 @@ CUDA_CALL cuDriverGetVersion(int* version) {
   *version = 13000;
   return SUCCESS;
 }
-// What NVRTC keeps its own cache with. There is none here; without the call it crashes.
+// NVRTC's lookup of its own cache. There is none here; without the call it crashes.
 CUDA_CALL cuGetExportTable(const void** table, const void*) {
   *table = nullptr;
   return NOT_FOUND;
@@ -94,7 +95,7 @@ CUDA_CALL cuDeviceTotalMem_v2(size_t* bytes, int) {
   return call(__func__, [&] { return *bytes = number_from_environment("UQAC_HOST_CUDA_MEMORY", 8ull << 30), SUCCESS; });
 }
 
-// The numbers are those of CUdevice_attribute; sizes as on an H200, the clocks and the bus too.
+// The attribute numbers are those of CUdevice_attribute; sizes, clocks and bus as on an H200.
 static int device_attribute(int attribute) {
   const char* capability = getenv("UQAC_HOST_CUDA_CAPABILITY");
   if (!capability || !strchr(capability, '.')) capability = "9.0";
@@ -121,7 +122,7 @@ static int device_attribute(int attribute) {
     case 97: return int(shared_with_opt_in());  // of a block
     case 102: return int(number_from_environment("UQAC_HOST_CUDA_MAPPING", 1));  // mapped memory
     case 106: return 32;                  // blocks of a multiprocessor
-    case 111: return 1 << 10;             // shared memory that the system keeps per block
+    case 111: return 1 << 10;             // shared memory per block reserved by the system
     case 115: return 1;                   // memory pools
     default: return 0;
   }

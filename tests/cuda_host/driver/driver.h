@@ -1,10 +1,11 @@
-// A libcuda.so.1 that runs kernels on the CPU: what its parts share. Only the calls in use exist; a program that asks
-// for another gets its loader's error with the name.
+// A libcuda.so.1 that runs kernels on the CPU: declarations shared by its parts. Only the calls in use exist; a program that
+// requests another one gets its loader's error with the name.
 //
-// Work on a stream runs as late as the API allows: when something waits for it. A result that is read without a wait
-// is therefore the old one (all ones, if nothing was there), and a buffer changed too early spoils the copy. So does what a
-// captured graph has beside its main stream; with an odd seed it runs as early as it may instead. But a kernel that may start
-// early does: its first and last block run before up to EARLY kernels that it comes after, to where they wait for these.
+// Work on a stream runs as late as the API allows: when something waits for it. A result read without a wait is therefore the
+// old one (all ones, if nothing was there), and a buffer changed too early spoils the copy. The same goes for work that a
+// captured graph has outside its main stream; with an odd seed it runs as early as possible instead. However, a kernel that
+// may start early does: its first and last blocks run ahead of up to EARLY preceding kernels, up to where they wait for
+// these.
 //
 // Environment: UQAC_HOST_CUDA_MEMORY   the device's memory in bytes, or with K, M, G (default 8G)
 //              UQAC_HOST_CUDA_EAGER=1  run all work at once instead
@@ -64,12 +65,12 @@ enum : Result {  // CUresult
 constexpr size_t EARLY = 3;
 using Address = uint64_t;  // CUdeviceptr: an address in this process
 
-// A piece of work. A kernel that was launched to start before the one before it has ended (programmatic serialization) has
-// `begin`, which runs its first blocks up to their wait; `run` gets what it returns, or null.
+// A piece of work. A kernel launched to start before the preceding one has ended (programmatic serialization) has `begin`,
+// which runs its first blocks up to their wait; `run` receives what `begin` returned, or null.
 struct Work {
   std::function<Result(ch_early*)> run;
   std::function<ch_early*()> begin;
-  bool lets_next_begin = false;  // a kernel that starts early itself, and lets the next one
+  bool lets_next_begin = false;  // a kernel that itself starts early, and lets the next one do so
   Work() = default;
   template <class Run, class = decltype(std::declval<Run&>()())>
   Work(Run run_all) : run([run_all](ch_early*) { return Result(run_all()); }) {}
@@ -78,12 +79,12 @@ struct Work {
 struct Node {
   Work work;
   struct Stream* stream;
-  std::vector<size_t> after;  // nodes that come before it
+  std::vector<size_t> after;  // nodes that precede it
 };
 struct Graph {
-  std::vector<Node> nodes;  // in the order of capture, which is an order of their dependencies
+  std::vector<Node> nodes;  // in capture order, which is consistent with their dependencies
   struct Stream* origin;
-  // In the order of capture (a fork as early as it may), or a fork as late as it may.
+  // In capture order (a fork as early as possible), or with a fork as late as possible.
   Result run(bool late) const;
 };
 
@@ -93,15 +94,15 @@ struct Capture {
   int mode;  // 0 global, 1 thread-local, 2 relaxed
   std::thread::id thread;
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
-  std::map<Stream*, std::vector<size_t>> before;  // nodes that a stream's next one comes after
-  std::set<Stream*> unjoined;  // other streams with work that the origin has not waited for
+  std::map<Stream*, std::vector<size_t>> before;  // nodes that a stream's next one must follow
+  std::set<Stream*> unjoined;  // other streams with work that the origin has not yet waited for
   bool invalid = false, ended = false;
 };
 
 struct Queued {
   uint64_t ticket;
   Work work;
-  ch_early* early = nullptr;  // once it has begun
+  ch_early* early = nullptr;  // set once it has begun
 };
 
 struct Stream {
@@ -110,12 +111,12 @@ struct Stream {
   std::shared_ptr<Capture> capture;
 };
 
-// One cuEventRecord: an event that is recorded again gets another.
+// One cuEventRecord: recording an event again creates another.
 struct Record {
   std::shared_ptr<Stream> stream;
   uint64_t ticket = 0;
   std::shared_ptr<Capture> capture;  // recorded in a capture: never done
-  std::vector<size_t> nodes;         // of the capture, which a wait for it is a wait for
+  std::vector<size_t> nodes;         // nodes of the capture that waiting for the event waits for
   bool done = false;
   std::chrono::steady_clock::time_point time;
 };
@@ -125,34 +126,34 @@ struct Event {
   std::shared_ptr<Record> record;
 };
 
-// Every call goes through here: one at a time, counted, refused before cuInit or after a fault in a kernel.
+// Every call goes through here: serialized, counted, refused before cuInit or after a fault in a kernel.
 Result call(const char* name, const std::function<Result()>& body);
-Result call_in_context(const char* name, const std::function<Result()>& body);  // and with a current context
+Result call_in_context(const char* name, const std::function<Result()>& body);  // also requires a current context
 
-bool has_clusters();  // the device: compute capability 9.0
+bool has_clusters();  // whether the device is of compute capability 9.0
 uint64_t number_from_environment(const char* name, uint64_t otherwise);
 inline uint64_t shared_with_opt_in() { return number_from_environment("UQAC_HOST_CUDA_SHARED", 227 << 10); }
 void set_initialized();
 void* current_context();
-void set_fault(Result fault);  // every later call of the context fails with it
+void set_fault(Result fault);  // every later call in the context fails with it
 
 // ---- streams ----
 std::shared_ptr<Stream> stream_of(void* handle);  // null for an unknown one
-// Adds work to a stream, or to the graph that it captures.
+// Adds work to a stream, or to the graph being captured from it.
 Result enqueue(const std::shared_ptr<Stream>& stream, Work work);
 Result run_all(Stream& stream);
 Result run_until(Stream& stream, uint64_t ticket);
 Result run_everything();
-// For calls that a capture forbids: the error, having invalidated the capture, or SUCCESS.
+// For calls forbidden during capture: invalidates the capture and returns the error, or SUCCESS.
 Result refuse_in_capture();
 Result invalidate(Capture& capture, Result why);
 void forget_streams();
 
 // ---- modules ----
-bool is_variable(Address at, size_t bytes);  // whether these bytes are a module's, and can be set
+bool is_variable(Address at, size_t bytes);  // whether these bytes belong to a module's settable variable
 
 // ---- memory ----
-void check_guards(const char* after);  // reports writes beside allocations
+void check_guards(const char* after);  // reports writes outside allocations
 void forget_memory();
 }  // namespace driver
 

@@ -1,4 +1,4 @@
-// Modules, functions and launches. The kernels are linked in: an image only has to look like one.
+// Modules, functions and launches. The kernels are linked in: an image only needs to look like one.
 #include <fstream>
 #include <iterator>
 
@@ -10,7 +10,7 @@ constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10;
 
 using Variables = std::map<std::string, std::vector<char>>;
 
-// What a module holds of the variables that can be set, as if it held all kernel files.
+// A module's settable variables, as if it contained all kernel files.
 Variables initial_variables() {
   Variables variables;
   for (int i = 0; const ch_variable* variable = ch_get_variable(i); ++i) variables[variable->name] = variable->initial;
@@ -24,7 +24,7 @@ struct Function {
 };
 
 struct Module {
-  std::string ptx;  // its text, for images that are text
+  std::string ptx;  // its text, for text images
   std::shared_ptr<Variables> variables = std::make_shared<Variables>(initial_variables());
   std::map<std::string, std::unique_ptr<Function>> functions;  // by name
 };
@@ -43,7 +43,7 @@ bool is_named(const char* variable, const char* kernel) {
   return names && (std::string(",") + names + ",").find(std::string(",") + kernel + ",") != std::string::npos;
 }
 
-// A launch with its own copy of the parameters' values: the caller's may be gone when it runs.
+// A launch with its own copy of the parameter values: the caller's may be gone when it runs.
 class Launch {
  public:
   Launch(const Function& function, const unsigned (&grid_dim)[3], const unsigned (&block_dim)[3], unsigned shared_bytes)
@@ -54,7 +54,7 @@ class Launch {
   unsigned grid[3], block[3], shared;
   std::vector<std::vector<char>> values;
 
-  // Runs its first blocks up to where they wait; null if there is nothing to run.
+  // Runs the first blocks up to their wait; null if there is nothing to run.
   ch_early* begin() const {
     if (is_broken() || is_faulty() || hangs()) return nullptr;
     configure();
@@ -179,7 +179,7 @@ CUDA_CALL cuModuleGetFunction(void** function, void* module, const char* name) {
   });
 }
 
-// A number that a kernel file exports, where the linked kernels have it, or a variable.
+// A constant exported by a kernel file, if the linked kernels have it, or a variable.
 CUDA_CALL cuModuleGetGlobal_v2(Address* address, size_t* bytes, void* module, const char* name) {
   return call_in_context(__func__, [&] {
     const auto found = modules.find(module);
@@ -205,7 +205,7 @@ CUDA_CALL cuFuncGetName(const char** name, void* handle) {
     return function ? SUCCESS : INVALID_HANDLE;
   });
 }
-// One parameter's offset and size; INVALID_VALUE past the last, by which a caller can count them.
+// One parameter's offset and size; INVALID_VALUE past the last, which lets a caller count them.
 CUDA_CALL cuFuncGetParamInfo(void* handle, size_t i, size_t* offset, size_t* size) {
   return call_in_context(__func__, [&] {
     const Function* function = function_of(handle);
@@ -261,7 +261,7 @@ CUDA_CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle,
   return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, shared, 0);
 }
 
-// Matrices of f16 in tiles whose chunks are permuted as in rows of 128 bytes, which is all that is modelled.
+// f16 matrices in tiles whose chunks are permuted as in rows of 128 bytes, the only case modelled.
 CUDA_CALL cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* matrix, const uint64_t* sizes, const uint64_t* strides,
                                  const unsigned* tile, const unsigned* steps, int interleave, int permutation, int promotion,
                                  int fill) {

@@ -6,21 +6,21 @@
 
 namespace driver {
 namespace {
-// The address sanitizer sees writes beside an allocation itself; otherwise guards of a known pattern do.
+// The address sanitizer itself detects writes outside an allocation; without it, guards with a known pattern do.
 constexpr size_t GUARD = CUDA_HOST_ASAN ? 0 : 256, ALIGNMENT = 256;
 constexpr int GUARD_BYTE = 0xA5, POISON = 0xFF;  // all ones: NaN, or -1
-constexpr size_t STAGED_BYTES = 64 << 10;        // a pageable source of up to this many bytes is copied at the call
+constexpr size_t STAGED_BYTES = 64 << 10;        // a pageable source up to this size is copied at the call
 
 struct Allocation {
   size_t bytes;
   char* raw;
-  bool freed = false;  // by a cuMemFreeAsync that has not run
+  bool freed = false;  // by a cuMemFreeAsync that has not run yet
 };
 std::map<Address, Allocation> allocations;
 std::map<char*, size_t> pinned;
 size_t used = 0, peak = 0;
 
-// A range of addresses, and what is mapped in it.
+// A range of addresses, and what is mapped into it.
 struct Mapped {
   size_t bytes;
   uint64_t handle;
@@ -31,7 +31,7 @@ struct Reservation {
   std::map<Address, Mapped> parts;
 };
 std::map<Address, Reservation> reservations;
-// Memory by its handle. Freed when it is neither mapped nor held.
+// Memory by its handle. Freed once it is neither mapped nor held.
 struct Physical {
   size_t bytes;
   bool held = true, mapped = false;
@@ -42,7 +42,7 @@ constexpr size_t GRANULARITY = 2 << 20;
 size_t total_memory() { return number_from_environment("UQAC_HOST_CUDA_MEMORY", 8ull << 30); }
 
 bool take(size_t bytes) {  // false: out of memory
-  if (used + bytes > total_memory()) run_everything();  // frees that have not run yet
+  if (used + bytes > total_memory()) run_everything();  // runs pending frees
   if (used + bytes > total_memory()) return false;
   used += bytes;
   peak = std::max(peak, used);
@@ -56,7 +56,7 @@ void drop_if_unused(uint64_t handle) {
   physical.erase(found);
 }
 
-// The reservation that holds all of these addresses.
+// The reservation that contains all of these addresses.
 std::map<Address, Reservation>::iterator reservation_of(Address at, size_t bytes) {
   auto next = reservations.upper_bound(at);
   if (next == reservations.begin()) return reservations.end();
@@ -64,7 +64,7 @@ std::map<Address, Reservation>::iterator reservation_of(Address at, size_t bytes
   return at - begin <= reservation.bytes && bytes <= reservation.bytes - (at - begin) ? next : reservations.end();
 }
 
-// Whether all of these addresses can be read and written: parts that follow each other count as one.
+// Whether all of these addresses can be read and written; adjacent parts count as one.
 bool accessible(Address at, size_t bytes) {
   const auto reservation = reservation_of(at, bytes);
   if (reservation == reservations.end()) return false;
@@ -93,7 +93,8 @@ Address allocate(size_t bytes) {  // 0: out of memory
 }
 
 bool intact(const char* guard) {
-  // Every byte is like the first, and that is right: as quick as memcmp, after every launch and for every allocation.
+  // Every byte equals the first, and the first is correct: as fast as memcmp, after every launch and for every
+  // allocation.
   return GUARD == 0 || (static_cast<unsigned char>(*guard) == GUARD_BYTE && !memcmp(guard, guard + 1, GUARD - 1));
 }
 
@@ -127,7 +128,7 @@ Result copy_later(const std::shared_ptr<Stream>& stream, void* to, const void* f
   return enqueue(stream, [=] { return memmove(to, from, bytes), SUCCESS; });
 }
 
-// A copy that is over when the call returns; on the default stream, but not ordered with non-blocking streams.
+// A copy that is complete when the call returns; on the default stream, but not ordered with non-blocking streams.
 Result copy_now(void* to, const void* from, size_t bytes) {
   if (const Result refused = refuse_in_capture()) return refused;
   const auto stream = stream_of(nullptr);
@@ -209,7 +210,7 @@ namespace {
 struct Location {
   int type, id;
 };
-// As far as it is looked at: CUmemAllocationProp and CUmemAccessDesc.
+// The parts in use here: CUmemAllocationProp and CUmemAccessDesc.
 struct Properties {
   int type, handle_types;
   Location location;
@@ -265,7 +266,7 @@ CUDA_CALL cuMemRelease(uint64_t handle) {
     return SUCCESS;
   });
 }
-// Only what is needed here: all of the memory, and once.
+// Only what is needed here: all of the memory, and only once.
 CUDA_CALL cuMemMap(Address at, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags) {
   return call_in_context(__func__, [&] {
     const auto found = physical.find(handle);
@@ -369,7 +370,7 @@ CUDA_CALL cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handl
     if (!holds(from, bytes)) return Result(INVALID_VALUE);
     const Result result = copy_later(stream, to, pointer(from), bytes);
     if (result || stream->capture || is_pinned(to, bytes)) return result;
-    return run_all(*stream);  // into pageable memory the call waits
+    return run_all(*stream);  // a copy into pageable memory waits
   });
 }
 CUDA_CALL cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* handle) {
@@ -384,7 +385,8 @@ CUDA_CALL cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* han
     return copy_later(stream, pointer(to), pointer(from), bytes);
   });
 }
-// Rows between allocations, as far as CUDA_MEMCPY2D is used here: no arrays, no hosts, from the first row and byte on.
+// Rows between allocations, limited to the uses of CUDA_MEMCPY2D here: no arrays, no hosts, starting at the first row
+// and byte.
 namespace {
 struct Side2D {
   size_t x, y;

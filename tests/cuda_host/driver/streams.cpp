@@ -9,7 +9,7 @@ std::map<void*, std::shared_ptr<Stream>> streams;
 std::map<void*, std::unique_ptr<Event>> events;
 std::map<void*, std::shared_ptr<Graph>> graphs;          // CUgraph
 std::map<void*, std::shared_ptr<const Graph>> programs;  // CUgraphExec
-std::set<std::shared_ptr<Capture>> captures;             // going on
+std::set<std::shared_ptr<Capture>> captures;             // in progress
 uint64_t next_ticket = 1;
 
 const std::shared_ptr<Stream>& default_stream() {
@@ -54,7 +54,8 @@ Result run_everything() {
   return first;
 }
 
-// Work on the default stream comes after all earlier work on blocking streams, and before all later.
+// Work on the default stream follows all earlier work on blocking streams, and precedes all later
+// work.
 static Result settle_default_order(const std::shared_ptr<Stream>& stream) {
   if (!stream->blocking) return SUCCESS;
   if (stream != default_stream()) return run_all(*default_stream());
@@ -86,7 +87,7 @@ Result Graph::run(bool late) const {
     begin_next(i);
     return nodes[i].work.run(early[i]);
   };
-  for (const bool all : {!late, true})  // at last, what is joined where nothing follows
+  for (const bool all : {!late, true})  // finally, joined work that nothing follows
     for (size_t i = 0; i < nodes.size(); ++i)
       if (all || nodes[i].stream == origin)
         if (const Result result = finish(i)) return result;
@@ -171,12 +172,12 @@ CUDA_CALL cuStreamQuery(void* handle) {
     if (!stream) return Result(INVALID_HANDLE);
     if (stream->capture) return invalidate(*stream->capture, CAPTURE_UNSUPPORTED);
     if (stream->queue.empty()) return Result(SUCCESS);
-    const Result result = run_until(*stream, stream->queue.front().ticket);  // so that polling comes to an end
+    const Result result = run_until(*stream, stream->queue.front().ticket);  // so that polling ends
     return result ? result : Result(NOT_READY);
   });
 }
 
-// Work of a library that goes with this driver.
+// Work from a library that accompanies this driver.
 CUDA_CALL ch_enqueue(void* handle, void (*run)(void*), void* data) {
   return call_in_context(__func__, [&] {
     const auto stream = stream_of(handle);
@@ -224,7 +225,7 @@ CUDA_CALL cuEventQuery(void* handle) {
     if (!record || record->done) return Result(SUCCESS);
     if (record->capture) return Result(CAPTURED_EVENT);
     const auto stream = record->stream;
-    const Result result = run_until(*stream, stream->queue.front().ticket);  // so that polling comes to an end
+    const Result result = run_until(*stream, stream->queue.front().ticket);  // so that polling ends
     return result ? result : Result(NOT_READY);
   });
 }
@@ -259,7 +260,7 @@ CUDA_CALL cuStreamWaitEvent(void* stream_handle, void* handle, unsigned) {
       return invalidate(*stream->capture, CAPTURE_ISOLATION);
     if (record->capture) {
       if (record->capture->ended) return Result(CAPTURED_EVENT);
-      stream->capture = record->capture;  // joins the capture; or the origin takes the other stream's work back
+      stream->capture = record->capture;  // joins the capture; or the origin rejoins the other stream's work
       auto& before = record->capture->before[stream.get()];
       before.insert(before.end(), record->nodes.begin(), record->nodes.end());
       if (stream.get() == record->capture->origin) record->capture->unjoined.erase(record->stream.get());
@@ -315,7 +316,7 @@ CUDA_CALL cuStreamEndCapture(void* handle, void** graph) {
     return SUCCESS;
   });
 }
-CUDA_CALL cuGraphGetNodes(void* handle, void** nodes, size_t* count) {  // only how many
+CUDA_CALL cuGraphGetNodes(void* handle, void** nodes, size_t* count) {  // only their count
   return call_in_context(__func__, [&] {
     const auto found = graphs.find(handle);
     if (found == graphs.end()) return INVALID_HANDLE;

@@ -1,6 +1,6 @@
-// A libnvrtc.so for the host-run driver: accepts a kernel source and hands out PTX text that names the kernels which
-// are linked into libcuda, as a cubin after ELF's magic number. It compiles nothing; it refuses what NVRTC certainly would: local headers that are neither
-// passed along nor put in, an unknown architecture.
+// A libnvrtc.so for the host-run driver: accepts a kernel source and returns PTX text naming the kernels linked into libcuda; for a cubin,
+// after ELF's magic number. It compiles nothing; it rejects what NVRTC certainly would: local headers that are neither passed along nor
+// inlined, an unknown architecture.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -18,14 +18,14 @@ struct Program {
   int headers;
 };
 
-// Whether the source makes this kernel. A name that a macro pastes together is taken by its beginning.
+// Whether the source defines this kernel. A name pasted together by a macro is matched by its prefix.
 static bool mentions(const std::string& source, const std::string& kernel) {
   for (size_t end = kernel.size(); end != std::string::npos && end > 0; end = kernel.rfind('_', end - 1))
     if (source.find(kernel.substr(0, end)) != std::string::npos) return true;
   return false;
 }
 
-// The kernels of the libcuda that is loaded in this process which the source makes, as PTX entries.
+// The kernels defined by the source and present in the libcuda loaded in this process, as PTX entries.
 static std::string entries(const std::string& source) {
   void* driver = dlopen("libcuda.so", RTLD_NOW);
   const auto count = reinterpret_cast<int (*)()>(driver ? dlsym(driver, "ch_kernel_count") : nullptr);
@@ -93,7 +93,7 @@ NVRTC_CALL nvrtcCompileProgram(Program* program, int count, const char* const* o
   program->ptx = asked + ".version 9.0\n.target " + target + "\n.address_size 64\n" + entries(program->source);
   return SUCCESS;
 }
-// There is machine code where a real architecture was asked for, as of the library.
+// Machine code exists only if a real architecture was requested, as in the library.
 static std::string cubin(const Program* program) {
   const bool real = program->ptx.find("// --gpu-architecture=sm_") != std::string::npos;
   return real ? "\x7F" "ELF" + program->ptx : "";

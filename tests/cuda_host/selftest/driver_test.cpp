@@ -19,7 +19,7 @@ static void check(bool ok, const std::string& what) {
 }
 
 static void* library;
-// Calls a function of the driver by name; every one of them returns a CUresult.
+// Calls a driver function by name; all of them return a CUresult.
 template <class... A>
 static int cu(const char* name, A... arguments) {
   void* function = dlsym(library, name);
@@ -83,7 +83,7 @@ static void start() {
   check(cu("cuGetErrorName", 2, &error) == 0 && !strcmp(error, "CUDA_ERROR_OUT_OF_MEMORY"), "error name");
 }
 
-/// Each module has its own.
+/// Each module has its own copy.
 static void variables() {
   const unsigned char fatbin[16] = {0x50, 0xED, 0x55, 0xBA};
   Handle modules[2], kernels[2];
@@ -108,7 +108,7 @@ static void memory() {
   check(total == 64 << 20 && free_before == total, "memory info");
   Address a = device_memory(60 << 20), b;
   check(cu("cuMemAlloc_v2", &b, size_t(5 << 20)) == 2, "out of memory");
-  // A free on a stream has not run yet; the next allocation that needs its room runs it.
+  // A free on a stream has not run yet; the next allocation that needs its memory runs it.
   check(cu("cuMemFreeAsync", a, stream) == 0 && cu("cuMemFreeAsync", a, stream) == 1, "freed once");
   check(cu("cuMemAllocAsync", &b, size_t(40 << 20), stream) == 0, "allocation after a free");
   check(cu("cuMemFree_v2", b) == 0, "free");
@@ -131,7 +131,7 @@ static void late_streams() {
   for (int i = 0; i < 64; ++i) pinned[i] = pageable[i] = float(i);
 
   cu("cuMemcpyHtoDAsync_v2", a, (const void*)pageable, size_t(256), stream);
-  pageable[5] = -1.0f;  // was staged
+  pageable[5] = -1.0f;  // it was staged
   cu("cuMemcpyDtoHAsync_v2", (void*)pinned, a, size_t(256), stream);
   pinned[5] = 77.0f;
   Handle event, other;
@@ -199,7 +199,7 @@ static void graphs() {
   cu("cuEventRecord", before, stream);
   check(cu("cuStreamBeginCapture_v2", Handle(nullptr), 1) == 900, "capture of the default stream");
 
-  // What a capture forbids invalidates it.
+  // Calls forbidden during a capture invalidate it.
   Address memory;
   const char* const why[] = {"synchronize", "allocate", "outside event"};
   for (int i = 0; i < 3; ++i) {
@@ -213,7 +213,7 @@ static void graphs() {
   }
   cu("cuCtxSynchronize");
 
-  // Fill, launch, copy; part of it on a second stream that joins.
+  // Fill, launch, copy; part of it on a second stream that is joined.
   cu("cuStreamCreate", &other, 1u);
   Handle fork, join;
   cu("cuEventCreate", &fork, 2u), cu("cuEventCreate", &join, 2u);
@@ -244,7 +244,7 @@ static void graphs() {
   }
   check(cu("cuGraphExecDestroy", program) == 0 && cu("cuGraphLaunch", program, stream) == 400, "destroyed");
 
-  // A fork runs as late as it may: what overwrites its source too early shows.
+  // A fork runs as late as possible, which exposes writes that overwrite its source too early.
   for (const bool joined_first : {true, false}) {
     cu("cuMemsetD8Async", out, (unsigned char)0, size_t(256), stream);
     check(cu("cuStreamBeginCapture_v2", stream, 1) == 0, "capture begins");
@@ -268,7 +268,7 @@ static void graphs() {
   cu("cuMemFreeHost", (void*)pinned);
 }
 
-// Kernels that start before those before them have ended, one after the other: 7 steps from 0. Returns the sums of blocks.
+// Kernels that start before the preceding ones have ended, in a chain: 7 steps from 0. Returns the blocks' sums.
 static std::vector<float> early_steps(bool captured, int too_soon, bool early) {
   const Handle step = function("right_step");
   const Address a = device_memory(768), b = device_memory(768);

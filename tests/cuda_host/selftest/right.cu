@@ -1,5 +1,4 @@
 // Correct kernels that use each part of the shim once.
-// PRECOND: grid 3, block 64, 1024 bytes of dynamic shared memory unless a kernel says otherwise.
 extern __shared__ __align__(16) unsigned char dyn_smem[];
 
 extern "C" __global__ void right_block_sum(float* o) {  // o[block] = sum over i < 64 of (i + block)
@@ -11,8 +10,8 @@ extern "C" __global__ void right_block_sum(float* o) {  // o[block] = sum over i
   if (threadIdx.x == 0) o[blockIdx.x] = warp_sums[0] + warp_sums[1];
 }
 
-// Each round the block's tile is fetched by cp.async, two stages deep. in: [rounds][64], o[i] = sum over rounds of the
-// mirrored element.
+// In each round the block's tile is fetched by cp.async, two stages deep. in: [rounds][64], o[i] = sum over rounds of
+// the mirrored element.
 extern "C" __global__ void right_pipeline(const float* in, float* o, int rounds) {
   float* stages = reinterpret_cast<float*>(dyn_smem);  // [2][64]
   auto fetch = [&](int round) {
@@ -50,7 +49,7 @@ extern "C" __global__ void right_votes(int* o) {  // PRECOND: block 40: the seco
   own[7] = largest;
 }
 
-extern "C" __global__ void right_last_block(int* counter, int* o) {  // the last block to finish sees all others' work
+extern "C" __global__ void right_last_block(int* counter, int* o) {  // the last block to finish sees the work of all others
   __shared__ int is_last;
   if (threadIdx.x == 0) {
     o[blockIdx.x] = int(blockIdx.x) + 1;
@@ -114,7 +113,7 @@ extern "C" __global__ void right_step(const float* in, float* o, int too_soon) {
   const float before = in[i];
   if (threadIdx.x % 32 < 16) cuda_host::running->wait_for_earlier_grids();
   taken[63 - threadIdx.x] = before;
-  __syncthreads();  // one half has waited, and holds up the other
+  __syncthreads();  // one half has waited, and blocks the other
   if (threadIdx.x % 32 >= 16) cuda_host::running->wait_for_earlier_grids();
   o[i] = (too_soon ? taken[63 - threadIdx.x] : in[i]) + 1.0f;
 }

@@ -1,5 +1,6 @@
-// Tests of the shim itself: every deliberately wrong kernel is reported, every right one gives its result under all
-// schedules. Wrong kernels run in a child process each, because a sanitizer's report ends the process.
+// Tests of the shim itself: every deliberately incorrect kernel is reported, and every correct one produces its
+// result under all schedules. Incorrect kernels run in a child process each, because a sanitizer's report ends the
+// process.
 #include <algorithm>
 
 #include "shim.h"
@@ -71,7 +72,7 @@ static int run(const char* name, dim3 grid, dim3 block, unsigned shared, A... ar
 // ---- wrong kernels ----
 enum Outcome { SILENT, REPORTED, RESULT_VARIES, RESULT_NAN, DIED };
 
-// What a run of the kernel under several schedules shows. Its 64 floats end where the allocation ends.
+// The outcome of running the kernel under several schedules. Its 64 floats end at the allocation's end.
 static Outcome outcome(const char* name) {
   std::vector<float> first;
   for (uint64_t seed = 0; seed <= 8; ++seed) {
@@ -182,7 +183,8 @@ static void test_mma(const char* name) {
 }
 
 // ---- sums of tensor cores ----
-// One block of products and the accumulator as integers, by the published description: a second time, and otherwise.
+// One block of products and the accumulator as integers, following the published description: a second, independent
+// implementation.
 static float block_sum(const std::vector<std::pair<float, float>>& factors, float c, int extra, int lowest, int least) {
   int top = lowest, c_exponent = 0;
   const auto exponent = [](float x, int least) { return std::max(ilogbf(x), least); };
@@ -195,7 +197,7 @@ static float block_sum(const std::vector<std::pair<float, float>>& factors, floa
   const bool negative = total < 0;
   unsigned __int128 size = negative ? -total : total;
   int shift = 0;
-  while (size >> 24) size >>= 1, ++shift;  // what does not fit into 24 bits is dropped
+  while (size >> 24) size >>= 1, ++shift;  // bits beyond 24 are dropped
   const double value = ldexp(double(uint64_t(size)), shift + top - 23 - extra);
   float result = float(value);
   if (double(result) > value) result = nextafterf(result, 0.0f);
@@ -232,7 +234,7 @@ static void test_tensor_sums(const char* name, int least) {
   }
 }
 
-// What tells the architectures apart: beside 1, products of 2^-24 and 2^-25 each survive the shift or do not.
+// Distinguishes the architectures: next to 1, products of 2^-24 and of 2^-25 survive the shift or not.
 static void test_published_sums() {
   alignas(16) __half a[16][16] = {}, bt[8][16] = {};
   float c[16][8];
@@ -283,7 +285,7 @@ static void test_counters() {
   const ch_copies whole = counted(in, 5), shifted = counted(in + 4, 1);
   check(whole.sectors == 40 && whole.requests == 120 && whole.wasted == 0, "three blocks read 5 * 256 bytes each");
   check(shifted.sectors == 9 && shifted.requests == 27 && shifted.wasted == 3 * 32, "half a sector at both ends");
-  // rows of 32 bytes: those of a matrix share four of the eight places, two each
+  // rows of 32 bytes: a matrix's rows share four of the eight bank groups, two each
   alignas(16) __half a[16][16] = {}, bt[8][16] = {};
   float c[16][8];
   const uint64_t before = ch_bank_conflicts();
@@ -315,7 +317,7 @@ static void test_conversions() {
     const double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
     if (exponent < 31 && double(f) != (bits >> 15 ? -size : size)) return check(false, "half to float");
     if (exponent == 31) continue;
-    const float next = __half::from_bits(uint16_t(bits + 1));  // halfway between neighbours goes to the even one
+    const float next = __half::from_bits(uint16_t(bits + 1));  // halfway between neighbours rounds to the even one
     const float middle = exponent == 30 && mantissa == 1023 ? (bits >> 15 ? -65520.0f : 65520.0f) : (f + next) / 2;
     if (__half(middle).bits != (bits & 1 ? bits + 1 : bits)) return check(false, "float to half, ties");
     const float above = nextafterf(middle, bits >> 15 ? -1e9f : 1e9f);

@@ -1,4 +1,4 @@
-// Deliberately wrong kernels, one defect each. The self-test expects the shim or a sanitizer to report every one.
+// Deliberately incorrect kernels, one defect each. The self-test expects the shim or a sanitizer to report every one.
 // PRECOND: grid 1, block 64, 256 bytes of dynamic shared memory, `o` = 64 floats.
 extern __shared__ __align__(16) unsigned char dyn_smem[];
 
@@ -9,7 +9,7 @@ WRONG(missing_barrier) {
   SHARED[threadIdx.x] = float(threadIdx.x);
   o[threadIdx.x] = SHARED[63 - threadIdx.x];
 }
-WRONG(missing_barrier_in_loop) {  // nothing keeps the next round's writes from this round's reads
+WRONG(missing_barrier_in_loop) {  // nothing separates the next round's writes from this round's reads
   float sum = 0.0f;
   for (int round = 0; round < 4; ++round) {
     SHARED[threadIdx.x] = float(threadIdx.x + round);
@@ -79,13 +79,13 @@ WRONG(wait_keeps_one) {
   __syncthreads();
   o[threadIdx.x] = SHARED[threadIdx.x] * 2.0f;
 }
-WRONG(wait_without_barrier) {  // a wait is for the thread's own copies only
+WRONG(wait_without_barrier) {  // a wait covers only the thread's own copies
   if (threadIdx.x < 16) cuda_host::cp_async16(SHARED + threadIdx.x * 4, o + threadIdx.x * 4);
   cuda_host::cp_async_commit();
   cuda_host::cp_async_wait(0);
   o[threadIdx.x] = SHARED[threadIdx.x] * 2.0f;
 }
-WRONG(grid) {  // what PRECOND_GRID does in kernels
+WRONG(grid) {  // PRECOND_GRID's check in kernels
   cuda_host::check_grid(2, 1);
   o[threadIdx.x] = 1.0f;
 }
@@ -102,7 +102,8 @@ WRONG(never_waits) {  // for the kernels before it
   o[threadIdx.x] = 1.0f;
 }
 
-// Of compute capability 9.0: a tile of 64 f16 numbers, o's first, goes to the first 128 bytes; the barrier follows them.
+// For compute capability 9.0: a tile of 64 f16 values, from the start of o, goes to the first 128 bytes, followed by the
+// barrier.
 #define BARRIER (reinterpret_cast<unsigned long long*>(dyn_smem + 128))
 static inline void begin_tile(const float* o, cuda_host::TensorMap& map) {
   cuda_host::encode(map, o, 64, 1, 128, 64, 1);

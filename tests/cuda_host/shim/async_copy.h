@@ -1,11 +1,12 @@
-// Stand-ins for cp.async. The destination turns to NaN at the copy and gets its bytes at the wait, which is the latest
-// the device may deliver them: a missing wait reads NaN, and a copy into memory that others still read spoils it. One that
-// starts before the kernels before this one have ended reads at once, which is the earliest that the device may read.
+// Stand-ins for cp.async. The destination becomes NaN at the copy and receives its bytes at the wait, the latest point at
+// which the device may deliver them: a missing wait reads NaN, and a copy into memory that others still read corrupts it.
+// A copy that starts before the preceding kernels have ended reads immediately, the earliest point at which the device may
+// read.
 #pragma once
 #include "block.h"
 
 namespace cuda_host {
-// cp.async.{ca,cg}.shared.global: 4, 8 or 16 bytes, of which the last bytes - source_bytes are zeros.
+// cp.async.{ca,cg}.shared.global: 4, 8 or 16 bytes, the last bytes - source_bytes of which are zeros.
 inline void cp_async(void* shared, const void* global, unsigned bytes, unsigned source_bytes) {
   if (bytes != 4 && bytes != 8 && bytes != 16) running->fail("cp.async of a size other than 4, 8 or 16");
   if (source_bytes > bytes) running->fail("cp.async with more source bytes than bytes");
@@ -26,7 +27,7 @@ inline void cp_async(void* shared, const void* global, unsigned bytes, unsigned 
 inline void cp_async16(void* shared, const void* global) { cp_async(shared, global, 16, 16); }
 inline void cp_async_commit() { ++running->current->open_group; }
 
-// cp.async.wait_group: all but the newest `keep` committed groups have landed, for this thread.
+// cp.async.wait_group: for this thread, all but the newest `keep` committed groups have landed.
 inline void cp_async_wait(unsigned keep) {
   Thread& thread = *running->current;
   size_t landed = 0;
@@ -39,7 +40,7 @@ inline void cp_async_wait(unsigned keep) {
   thread.copies_hidden |= landed > 0;
   thread.copies.erase(thread.copies.begin(), thread.copies.begin() + ptrdiff_t(landed));
 }
-// cp.async.wait_all also waits for copies that were not committed.
+// cp.async.wait_all also waits for uncommitted copies.
 inline void cp_async_wait_all() {
   cp_async_commit();
   cp_async_wait(0);

@@ -1,4 +1,4 @@
-// One running block: its threads as fibers, whose turn it is, block barriers, and reports of what goes wrong.
+// One running block: its threads as fibers, scheduling, block barriers, and error reports.
 #pragma once
 #include <condition_variable>
 #include <map>
@@ -13,10 +13,10 @@
 
 namespace cuda_host {
 constexpr unsigned MAX_THREADS = 1024, WARP = 32;
-constexpr unsigned MAX_CLUSTER_THREADS = 2048;  // of a cluster's blocks together
+constexpr unsigned MAX_CLUSTER_THREADS = 2048;  // over all blocks of a cluster
 constexpr unsigned MAX_CLUSTER = 8;              // blocks
 constexpr size_t MAX_DYNAMIC_SHARED = 227 << 10;
-constexpr size_t SHARED_CANARY = 1024, SHARED_STRIDE = MAX_DYNAMIC_SHARED + SHARED_CANARY;  // bytes past the launch's dynamic shared memory that must stay as they were
+constexpr size_t SHARED_CANARY = 1024, SHARED_STRIDE = MAX_DYNAMIC_SHARED + SHARED_CANARY;  // guard bytes past the launch's shared memory
 
 struct Site {  // where in the source a thread waits
   const char* file;
@@ -28,16 +28,16 @@ struct Site {  // where in the source a thread waits
 struct Thread;
 using Resolve = void (*)(Thread* lanes, unsigned mask);  // computes a warp collective for all its lanes
 
-// A cp.async copy on its way. Groups are numbered; a wait lands all groups up to one.
+// A cp.async copy in flight. Groups are numbered; a wait lands all groups up to one.
 struct PendingCopy {
   void* to;
   const void* from;
   unsigned bytes, source_bytes;  // the rest is filled with zeros
   unsigned group;
-  unsigned char early[16];  // what was there before the earlier grids had ended, if `from` is null
+  unsigned char early[16];  // contents before the earlier grids had ended, if `from` is null
 };
 
-// A wgmma that has been started by a thread; the four warps' are done together.
+// A wgmma started by a thread; those of the four warps complete together.
 struct Product {
   float* sums;
   int columns;
@@ -46,7 +46,7 @@ struct Product {
   unsigned left[4];
   bool accumulate;
   unsigned group;
-  std::vector<float> before;  // the sums, where no product before it is under way to them
+  std::vector<float> before;  // the sums, if no earlier product into them is in flight
 };
 
 enum class State : uint8_t { RUNNING, AT_BLOCK_BARRIER, AT_WARP_COLLECTIVE, AT_MBARRIER, AT_PRODUCTS, AT_EARLIER_GRIDS, EXITED };
@@ -54,8 +54,8 @@ enum class State : uint8_t { RUNNING, AT_BLOCK_BARRIER, AT_WARP_COLLECTIVE, AT_M
 struct Thread {
   Fiber fiber;
   uint3 index{}, block{};
-  unsigned linear = 0, rank = 0;  // linear: of all blocks of the cluster; rank: its place in the schedule
-  unsigned block_rank = 0;        // of its block in the cluster
+  unsigned linear = 0, rank = 0;  // linear: over all blocks of the cluster; rank: its position in the schedule
+  unsigned block_rank = 0;        // of its block within the cluster
   State state = State::RUNNING;
   Site site{};
   unsigned mask = 0;  // of the collective it waits at, with the operands
@@ -64,34 +64,35 @@ struct Thread {
   Resolve resolve = nullptr;
   std::vector<PendingCopy> copies;
   unsigned open_group = 0;
-  unsigned copies_made = 0;  // cp.async so far
+  unsigned copies_made = 0;  // number of cp.async so far
   bool waited = false;       // for earlier grids
-  const void* mbarrier = nullptr;  // that it waits at
-  std::vector<Product> products;   // that are not done
-  bool copies_hidden = false;      // copies have come that products must not read yet
+  const void* mbarrier = nullptr;  // the one it waits at
+  std::vector<Product> products;   // not yet complete
+  bool copies_hidden = false;      // copies have arrived that products must not read yet
   unsigned product_group = 0, keep_groups = 0;
   bool fenced = false;
 };
 
-// A copy of a tile (TMA) on its way to a block of the cluster, or without a map of consecutive bytes.
+// A tile copy (TMA) in flight to a block of the cluster; without a map, a copy of consecutive bytes.
 struct TileCopy {
-  unsigned char *to, *shared;  // the place, and the block's shared memory
+  unsigned char *to, *shared;  // the destination, and the block's shared memory
   const void* map;  // the kernel's parameter
   int column, row;
   const void* from = nullptr;
   unsigned bytes = 0;
 };
 
-// A barrier in shared memory that counts arrivals and bytes, by its place.
+// A barrier in shared memory that counts arrivals and bytes, keyed by its address.
 struct MbarrierState {
   unsigned arrivals = 0, pending = 0, phase = 0;
-  int64_t bytes = 0;  // announced, less what has come
+  int64_t bytes = 0;  // announced, minus those that have arrived
   std::vector<TileCopy> copies;
 };
 
-// Picks the next thread. Seed 0 is fair and quick: the lanes of a warp take turns, and a warp goes on as long as one of
-// its lanes can, so that few stacks are in use at a time. Other seeds are adversaries that look for missing barriers:
-// each thread has a fixed rank and the first ready rank always runs, so that it gets as far ahead as barriers allow.
+// Picks the next thread. Seed 0 is fair and fast: the lanes of a warp take turns, and a warp continues as long as one
+// of its lanes can, so that few stacks are in use at a time. Other seeds are adversaries that look for missing
+// barriers: each thread has a fixed rank and the first ready rank always runs, so that it gets as far ahead as barriers
+// allow.
 class Schedule {
  public:
   void begin(unsigned threads, uint64_t seed, uint64_t block);
@@ -124,13 +125,13 @@ class Schedule {
   bool fair = true;
 };
 
-// What blocks that have started early wait at, until the kernels before theirs have ended.
+// Where blocks that have started early wait until the preceding kernels have ended.
 class Gate {
  public:
-  void wait();    // of a block: no thread of it can go on
-  void ended();   // of a block that has ended without
-  void open();    // the kernels before have ended
-  void when_reached(unsigned blocks);  // waits until so many blocks wait or have ended
+  void wait();    // called by a block: none of its threads can continue
+  void ended();   // called by a block that has ended without waiting
+  void open();    // the preceding kernels have ended
+  void when_reached(unsigned blocks);  // waits until this many blocks wait or have ended
 
  private:
   std::mutex mutex;
@@ -139,25 +140,26 @@ class Gate {
   bool opened = false;
 };
 
-struct Votes {  // of __syncthreads_or, _and, _count
+struct Votes {  // for __syncthreads_or, _and, _count
   int any = 0, all = 1, count = 0;
 };
 
-// Reused from block to block by one OS thread at a time. The blocks of a cluster run as one, with a shared memory each.
+// Reused from block to block by one OS thread at a time. The blocks of a cluster run as one, each with its own shared
+// memory.
 class Block {
  public:
   Thread* current = nullptr;
   dim3 block_dim, grid_dim, cluster_dim;
-  Votes votes;  // of the last barrier
+  Votes votes;  // from the last barrier
   int tensor_sums = 0;  // how tensor cores add (tensor_sums.h)
-  std::vector<CountedCopy> counted;  // of the block that runs
+  std::vector<CountedCopy> counted;  // for the running block
 
   void begin_launch(dim3 grid, dim3 block, dim3 cluster, size_t dynamic_shared_bytes, uint64_t schedule_seed, void (*kernel)(void*),
                     void* kernel_arguments);
   bool run(uint64_t cluster_number);  // false: see error
   std::string error;
-  Gate* gate = nullptr;  // that threads wait at, of a block that starts early
-  bool must_wait = false;  // a thread that ends without having waited is an error
+  Gate* gate = nullptr;  // where threads wait, in a block that starts early
+  bool must_wait = false;  // whether a thread that ends without having waited is an error
 
   void wait_for_earlier_grids();
   void leave_the_wait_to_others();  // this thread ends without having waited
@@ -180,13 +182,13 @@ class Block {
   static void thread_entry();
   void run_thread();
   void go_on_with_another();  // the current thread waits
-  int next_rank();            // of the thread to go on with; -1: none can
+  int next_rank();            // the thread to continue with; -1: none can run
   void wait_for_all(Site site, int predicate);
   void release_barrier();
   void end_phase_if_over(MbarrierState& barrier, const void* place);
   void land(MbarrierState& barrier);
   void release(Thread& thread) { thread.state = State::RUNNING, schedule.ready(thread.rank); }
-  uint3 block_index(unsigned rank) const;  // of a block of the cluster
+  uint3 block_index(unsigned rank) const;  // of a block in the cluster
   void poison_shared();
   void check_shared();
 
@@ -199,7 +201,7 @@ class Block {
   struct Free {
     void operator()(void* memory) const { free(memory); }
   };
-  std::unique_ptr<unsigned char, Free> other_shared;  // of the blocks of a cluster after its first
+  std::unique_ptr<unsigned char, Free> other_shared;  // for the blocks of a cluster after the first
   Site barrier_site{};
   Votes gathering;
   unsigned waiting_lanes[MAX_CLUSTER_THREADS / WARP] = {}, exited_lanes[MAX_CLUSTER_THREADS / WARP] = {};
@@ -214,16 +216,16 @@ CUDA_HOST_CONSTINIT extern thread_local Block* running;
 }  // namespace cuda_host
 
 namespace cuda_host {
-// A launch's grid against what the kernel says it should be; 0: anything.
+// Checks a launch's grid against what the kernel expects; 0: anything.
 inline void check_grid(unsigned x, unsigned y) {
   const dim3 grid = running->grid_dim;
   if ((x && x != grid.x) || (y && y != grid.y)) running->fail("a grid that the kernel's PRECOND forbids");
 }
 }  // namespace cuda_host
 
-// Dynamic shared memory has one name everywhere, declared at FILE scope in the kernels:
+// Dynamic shared memory has the same name everywhere, declared at FILE scope in the kernels:
 //   extern __shared__ __align__(16) unsigned char dyn_smem[];
-// The symbol's own name makes it the same object when build.sh puts each kernel file into a namespace.
+// The explicit symbol name makes it the same object even if build.py puts each kernel file into a namespace.
 #define CUDA_HOST_DECLARE_DYN_SMEM                                                                \
   CUDA_HOST_CONSTINIT extern thread_local __attribute__((aligned(16))) unsigned char dyn_smem[] \
       __asm__("cuda_host_dyn_smem")

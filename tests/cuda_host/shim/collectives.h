@@ -7,7 +7,8 @@ inline unsigned whole_warp(unsigned mask = ~0u) { return mask; }
 enum class Shuffle { INDEX, XOR, DOWN, UP };
 enum class Reduce { ADD, MIN, MAX, AND, OR, XOR };
 
-// The lane that `lane` reads from, or itself where that lies outside its segment of `width` lanes.
+// The lane that `lane` reads from, or `lane` itself if that lies outside its segment of `width`
+// lanes.
 template <Shuffle kind>
 inline int shuffle_source(int lane, int argument, int width) {
   const int first = lane & ~(width - 1), end = first + width;

@@ -1,9 +1,10 @@
-// What kernels ask of memory: sectors of 32 bytes that they read from device memory by cp.async, and bank conflicts of
-// ldmatrix in shared memory. Loads and stores through plain pointers are not seen.
+// Memory traffic of kernels: sectors of 32 bytes read from device memory by cp.async, and bank conflicts of ldmatrix in
+// shared memory. Loads and stores through plain pointers are not counted.
 //
-// A device serves the lanes of a warp's instruction together: each sector that they touch is one request, and bytes of it
-// that no lane asked for are wasted. Here lanes run one after the other, so the n-th copies of a warp's lanes are taken for
-// one instruction: right where all lanes make as many copies, as those kernels do whose copies have a `wanted` flag.
+// A device serves the lanes of a warp's instruction together: each sector that they touch is one request, and bytes in it
+// that no lane asked for are wasted. Here lanes run one after the other, so the n-th copies of a warp's lanes are treated
+// as one instruction: correct if all lanes make the same number of copies, as in the kernels whose copies have a `wanted`
+// flag.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,18 +17,18 @@ struct CountedCopy {
   unsigned bytes;
 };
 
-// Whether copies are counted, which takes time and memory.
+// Whether copies are counted, which costs time and memory.
 extern std::atomic<bool> counting;
-// Passes of ldmatrix beyond one for each matrix.
+// Passes of ldmatrix beyond one per matrix.
 extern std::atomic<uint64_t> bank_conflicts;
 
-// Eight rows of 16 bytes are read in one pass if they lie in different banks: four banks of 4 bytes each of 32.
+// Eight rows of 16 bytes are read in one pass if they lie in different banks: each covers four of the 32 banks of 4 bytes.
 inline void count_conflicts(const uint64_t (&rows)[8]) {
   unsigned most = 1;
   for (int i = 0; i < 8; ++i) {
     unsigned same = 1;
     for (int j = 0; j < i; ++j) {
-      bool counted = false;  // a row that several lanes name is read once
+      bool counted = false;  // a row named by several lanes is read once
       for (int before = 0; before < j; ++before) counted |= rows[before] == rows[j];
       same += !counted && rows[j] != rows[i] && rows[j] / 16 % 8 == rows[i] / 16 % 8;
     }
@@ -38,14 +39,14 @@ inline void count_conflicts(const uint64_t (&rows)[8]) {
 }  // namespace cuda_host
 
 extern "C" {
-// Forgets what was counted; from now on cp.async is counted, or not.
+// Resets the counters; from now on cp.async is counted, or not.
 void ch_count_copies(bool on);
 struct ch_copies {
-  uint64_t sectors;   // that were read
-  uint64_t requests;  // of sectors by warps: as many where each is read once
-  uint64_t wasted;    // bytes of these that no lane asked for
+  uint64_t sectors;   // sectors read
+  uint64_t requests;  // sector requests by warps; equals `sectors` if each sector is read once
+  uint64_t wasted;    // bytes of the requested sectors that no lane asked for
 };
-// Of the kernels whose names begin so.
+// For the kernels whose names start with `kernel`.
 ch_copies ch_copies_of(const char* kernel);
 uint64_t ch_bank_conflicts(void);
 }

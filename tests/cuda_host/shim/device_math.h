@@ -5,7 +5,7 @@
 #include "types.h"
 
 // ---- floating point; the fast forms are the accurate ones here ----
-// Macros, because glibc keeps some of these names for itself.
+// Macros, because glibc reserves some of these names.
 #define __expf(x) (::expf(x))
 #define __exp2f(x) (::exp2f(x))
 #define __logf(x) (::logf(x))
@@ -24,7 +24,8 @@ static inline float __frsqrt_rn(float a) { return 1.0f / sqrtf(a); }
 static inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 static inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
 namespace cuda_host {
-/// 2^x as far off as `ex2.approx.ftz` may be (2^-22), to one side: one unit in the last place below the nearest float.
+/// 2^x with the maximum error of `ex2.approx.ftz` (2^-22), to one side: one unit in the last place below the nearest
+/// float.
 inline float ex2_approx_ftz(float x) {
   const float y = exp2f(x);
   if (x == 0.0f || !(y < INFINITY)) return x == 0.0f ? 1.0f : y;
@@ -37,7 +38,7 @@ static inline int __float2int_rd(float a) { return int(floorf(a)); }
 static inline float __int2float_rn(int a) { return float(a); }
 static inline float __uint2float_rn(unsigned a) { return float(a); }
 
-// Never contracted into a fused multiply-add: that is what these are called for.
+// Never contracted into a fused multiply-add, which is the purpose of these functions.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
 __attribute__((noinline)) static float cuda_host_multiply(float a, float b) { return a * b; }
@@ -77,7 +78,7 @@ static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selecto
   return result;
 }
 
-// As on the device, signed and unsigned together compare as unsigned.
+// As on the device, comparing signed with unsigned compares as unsigned.
 #define CUDA_HOST_MIN_MAX(type, left, right)                                                  \
   static inline type min(left a, right b) { return (type)b < (type)a ? (type)b : (type)a; }   \
   static inline type max(left a, right b) { return (type)a < (type)b ? (type)b : (type)a; }

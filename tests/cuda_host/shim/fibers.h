@@ -1,4 +1,4 @@
-// Fibers: a stack and a saved stack pointer each, switched by hand on one OS thread.
+// Fibers: each has a stack and a saved stack pointer, switched by hand on one OS thread.
 #pragma once
 #include <sys/mman.h>
 
@@ -25,14 +25,14 @@
 #endif
 
 #if defined(__x86_64__)
-// Saves the callee-saved registers on this stack and goes on with those saved on the other (defined in main.cpp).
+// Saves the callee-saved registers on this stack and continues with those saved on the other (defined in main.cpp).
 extern "C" void cuda_host_switch_stack(void** saved_stack_pointer, void* next_stack_pointer);
 #endif
 
 namespace cuda_host {
-constexpr size_t STACK_BYTES = CUDA_HOST_ASAN ? 512 << 10 : 128 << 10;  // pages that no frame touches cost nothing
+constexpr size_t STACK_BYTES = CUDA_HOST_ASAN ? 512 << 10 : 128 << 10;  // untouched pages cost nothing
 constexpr size_t GUARD_BYTES = 4096;                                    // below the stack: an overflow faults
-constexpr size_t TOP_STRIDE = 320;                                      // five lines: a prime number of places
+constexpr size_t TOP_STRIDE = 320;                                      // five cache lines: a prime number of offsets
 
 class Fiber {
  public:
@@ -42,13 +42,13 @@ class Fiber {
     if (mapping) munmap(mapping, GUARD_BYTES + STACK_BYTES);
   }
 
-  // Prepares a run of entry() from the top of this fiber's stack. `number` sets stacks' tops apart: at the same place
-  // of their pages they would share a few lines of the caches, and every switch would miss.
+  // Prepares a run of entry() from the top of this fiber's stack. `number` staggers the tops of stacks: at the same
+  // page offset they would compete for a few cache lines, and every switch would miss.
   void start_at(void (*entry)(), unsigned number) {
     if (!mapping) map_stack();
     const size_t used_bytes = STACK_BYTES - number % 61 * TOP_STRIDE;
 #if CUDA_HOST_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(stack(), STACK_BYTES);  // what an abandoned run has left
+    ASAN_UNPOISON_MEMORY_REGION(stack(), STACK_BYTES);  // left by an abandoned run
     fake_stack = nullptr;
 #endif
 #if defined(__x86_64__)
@@ -66,7 +66,7 @@ class Fiber {
 #endif
   }
 
-  // Goes on with another fiber; comes back when something switches to this one, unless it is never to run again.
+  // Switches to another fiber; returns when something switches back to this one, unless `for_good` is set.
   __attribute__((noinline)) void switch_to(Fiber& next, bool for_good = false) {
 #if CUDA_HOST_ASAN
     __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack, next.bottom, next.bytes);
@@ -81,7 +81,7 @@ class Fiber {
     arrived(nullptr);
   }
 
-  // To be called first wherever a switch lands. `from` learns the bounds of the stack that was left: needed once, for
+  // Must be called first wherever a switch lands. `from` receives the bounds of the stack just left: needed once, for
   // the OS thread's own stack.
   void arrived(Fiber* from) {
 #if CUDA_HOST_ASAN

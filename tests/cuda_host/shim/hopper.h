@@ -1,16 +1,16 @@
-// What compute capability 9.0 has beside the rest: mbarriers, copies of tiles (TMA) to blocks of a cluster, wgmma.
+// Features specific to compute capability 9.0: mbarriers, tile copies (TMA) to the blocks of a cluster, wgmma.
 //
-// A tile's place turns to NaN at its copy and gets its bytes when something waits for them; the sums of a wgmma turn to NaN when
-// it is started and are right when it has been waited for, and its operands are read no earlier: each as late as the device
-// may do it. What cp.async has brought needs a fence before a wgmma reads it; nothing is known of other writes to shared memory without
-// the fence that the device asks for.
+// A tile's destination becomes NaN at its copy and receives its bytes when something waits for them; the sums of a wgmma become NaN
+// when it is started and are correct once it has been waited for, and its operands are read no earlier: each as late as the device may
+// do it. Data brought by cp.async needs a fence before a wgmma reads it; other writes to shared memory without the fence that the
+// device requires are not detected.
 #pragma once
 #include "block.h"
 #include "tensor_core.h"
 
 namespace cuda_host {
 // ---- tiles ----
-struct TensorMap {  // in the 128 bytes that are opaque to others
+struct TensorMap {  // occupies the 128 bytes that are opaque to others
   static constexpr uint64_t MAGIC = 0x70616D20726F736E;
   uint64_t magic, matrix, width, rows, stride;
   uint32_t tile_width, tile_rows;
@@ -24,7 +24,7 @@ inline bool encode(TensorMap& map, const void* matrix, uint64_t width, uint64_t 
          tile_rows && tile_rows <= 256;
 }
 
-// Writes a tile, or NaN in its place. Its bytes.
+// Writes a tile, or NaN in its place; returns its size in bytes.
 inline size_t write_tile(const TileCopy& copy, bool landed) {
   if (!copy.map) {
     landed ? memcpy(copy.to, copy.from, copy.bytes) : memset(copy.to, 0xFF, copy.bytes);
@@ -73,7 +73,7 @@ inline void Block::arrive(MbarrierState& barrier, const void* place) {
   end_phase_if_over(barrier, place);
 }
 
-// Copies land when something waits for them, which is the latest that the device may deliver them.
+// Copies land when something waits for them, the latest point at which the device may deliver them.
 inline void Block::land(MbarrierState& barrier) {
   for (const TileCopy& copy : barrier.copies) barrier.bytes -= int64_t(write_tile(copy, true));
   barrier.copies.clear();
@@ -113,7 +113,7 @@ inline void mbarrier_expect(void* place, unsigned bytes) {
   barrier.bytes += bytes;
   running->arrive(barrier, place);
 }
-// The same place in block `rank` of the cluster.
+// The same location in block `rank` of the cluster.
 inline unsigned char* place_in(const void* place, unsigned rank) {
   if (rank >= running->blocks()) running->fail("a block that the cluster does not have");
   if (running->has_ended(rank)) running->fail("shared memory of a block that has ended");
@@ -133,7 +133,7 @@ inline void copy_tile(unsigned char* to, const void* map, int column, int row, v
       running->start_copy(place_in(barrier, rank), {place_in(to, rank), running->shared_of(rank), map, column, row});
 }
 
-// Of consecutive bytes, to this block. Each is a request of its own.
+// A copy of consecutive bytes to this block. Each is a separate request.
 inline void copy_bulk(unsigned char* to, const void* from, unsigned bytes, void* barrier) {
   if ((uintptr_t(to - running->shared_memory()) | uintptr_t(from) | bytes) & 15 || !bytes)
     running->fail("a bulk copy that is misaligned, or of nothing");
@@ -144,7 +144,8 @@ inline void copy_bulk(unsigned char* to, const void* from, unsigned bytes, void*
 }
 
 // ---- products of four warps ----
-// d[64][columns] += a[64][16] b[columns][16]^T, both in shared memory as write_tile leaves them; or a in registers and b[16][columns].
+// d[64][columns] += a[64][16] b[columns][16]^T, both in shared memory as laid out by write_tile; or with a in registers and
+// b[16][columns].
 inline void multiply_group(Thread* group, size_t which) {
   constexpr int ROWS = 64;
   const Product first = group[0].products[which];
@@ -167,7 +168,7 @@ inline void multiply_group(Thread* group, size_t which) {
     return value;
   };
   const mma::Sums sums = mma::Sums(running->tensor_sums);
-  static thread_local mma::Left left[ROWS];  // a fiber's stack is small
+  static thread_local mma::Left left[ROWS];  // static because a fiber's stack is small
   for (int row = 0; row < ROWS; ++row) {
     __half values[16];
     for (int k = 0; k < 16; ++k) {
@@ -233,7 +234,7 @@ inline void wgmma_commit() {
   running->current->fenced = false;
 }
 
-// They are done when all four warps wait for them, which is the latest that the device may read the operands.
+// They complete when all four warps wait for them, the latest point at which the device may read the operands.
 inline void Block::wait_for_products(Site site, unsigned keep) {
   constexpr unsigned GROUP = 4 * WARP;
   Thread& me = *current;

@@ -1,4 +1,5 @@
-// What exists once in a program that runs kernels: the stack switch, the block's workings, launching, the C interface.
+// Definitions that exist once in a program that runs kernels: the stack switch, block internals, launching, the C
+// interface.
 #include <link.h>
 #include <unistd.h>
 
@@ -66,8 +67,8 @@ inline uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Seeds 1, 5, ...: the first thread first. 2, 6, ...: the last first. 3, 7, ...: warps shuffled, and lanes within each.
-// 4, 8, ...: all threads shuffled.
+// Seeds 1, 5, ...: the first thread runs first. 2, 6, ...: the last runs first. 3, 7, ...: warps shuffled, and lanes
+// within each. 4, 8, ...: all threads shuffled.
 void Schedule::begin(unsigned threads, uint64_t seed, uint64_t block) {
   memset(words, 0, sizeof words);
   fair = seed == 0;
@@ -83,8 +84,8 @@ void Schedule::begin(unsigned threads, uint64_t seed, uint64_t block) {
 }
 
 // ---- shared memory ----
-// The thread-local memory of the module that holds the kernels, without what belongs to the shim: __shared__ variables,
-// by their distance from dyn_smem, which is the same in all threads.
+// The thread-local memory of the module that contains the kernels, except what belongs to the shim: __shared__
+// variables, by their offset from dyn_smem, which is the same in all threads.
 inline std::vector<std::pair<ptrdiff_t, size_t>> find_static_shared() {
   struct Search {
     char *begin = nullptr, *end = nullptr;
@@ -118,7 +119,7 @@ unsigned char* Block::shared_of(unsigned block_rank) const {
   return block_rank ? other_shared.get() + (block_rank - 1) * SHARED_STRIDE : dyn_smem;
 }
 
-void Block::poison_shared() {  // all ones is NaN in every float type: what was not written shows in the results
+void Block::poison_shared() {  // all ones is NaN in every float type: unwritten memory shows in the results
   for (unsigned rank = 0; rank < blocks(); ++rank) memset(shared_of(rank), 0xFF, shared_bytes + SHARED_CANARY);
   static const auto static_shared = find_static_shared();
   for (const auto& [distance, bytes] : static_shared) memset(dyn_smem + distance, 0xFF, bytes);
@@ -151,7 +152,7 @@ std::atomic<uint64_t> bank_conflicts{0};
 
 class Copies {
  public:
-  // Of one block: a warp's copies of equal order are one instruction.
+  // Adds one block's copies: a warp's copies of equal order form one instruction.
   void add(const char* kernel, std::vector<CountedCopy>& block) {
     const auto instruction = [](const CountedCopy& copy) { return std::pair(copy.warp, copy.order); };
     std::stable_sort(block.begin(), block.end(),
@@ -159,7 +160,7 @@ class Copies {
     std::lock_guard<std::mutex> hold(mutex);
     Sectors& sectors = kernels[kernel];
     for (size_t begin = 0, end; begin < block.size(); begin = end) {
-      std::map<uint64_t, uint32_t> asked;  // bytes of each sector, as bits
+      std::map<uint64_t, uint32_t> asked;  // bytes requested in each sector, as bits
       for (end = begin; end < block.size() && instruction(block[end]) == instruction(block[begin]); ++end)
         for (unsigned i = 0; i < block[end].bytes; ++i) {
           const uint64_t byte = block[end].address + i;
@@ -441,7 +442,7 @@ inline Settings& settings() {
   return all;
 }
 
-class BlockPool {  // stacks are worth keeping
+class BlockPool {  // stacks are worth reusing
  public:
   std::unique_ptr<Block> take() {
     std::lock_guard<std::mutex> hold(mutex);
@@ -460,16 +461,16 @@ class BlockPool {  // stacks are worth keeping
   std::vector<std::unique_ptr<Block>> free;
 };
 
-// OS threads that help with a launch's blocks. They live as long as the process: a launch is often shorter than the
-// start of a thread.
+// OS threads that help with a launch's blocks. They live as long as the process: a launch often takes less time than
+// starting a thread.
 class Helpers {
  public:
   static Helpers& ours() {
     static Helpers* helpers = nullptr;
-    if (!helpers || helpers->process != getpid()) helpers = new Helpers;  // a forked child has none of its parent's
+    if (!helpers || helpers->process != getpid()) helpers = new Helpers;  // a forked child has none of its parent's threads
     return *helpers;
   }
-  // Runs `work` here and on up to `count` helpers; returns when all that began have ended. One call at a time.
+  // Runs `work` here and on up to `count` helpers; returns when all that started have finished. One call at a time.
   void run(unsigned count, const std::function<void()>& work) {
     {
       std::lock_guard<std::mutex> hold(mutex);
@@ -480,7 +481,7 @@ class Helpers {
     for (unsigned i = 0; i < count; ++i) wake.notify_one();
     work();
     std::unique_lock<std::mutex> hold(mutex);
-    seats = 0;  // a helper that has not begun is not needed
+    seats = 0;  // a helper that has not started is not needed
     idle.wait(hold, [&] { return busy == 0; });
   }
 
@@ -518,7 +519,7 @@ inline const char* refusal(dim3 grid, dim3 block, dim3 cluster, unsigned shared_
   return nullptr;
 }
 
-// As CLUSTERS of the kernels says: X | Y << 8.
+// As specified by CLUSTERS in the kernels: X | Y << 8.
 inline dim3 cluster_of(const ch_kernel& kernel) {
   const unsigned* size = ch_find_constant((std::string(kernel.name) + "_cluster").c_str());
   return size ? dim3(*size & 255, *size >> 8) : dim3(1);
@@ -533,7 +534,7 @@ class Launch {
         blocks(uint64_t(grid.x / cluster.x) * (grid.y / cluster.y) * grid.z), params(values, values + which.param_count),
         starts_early(ch_find_constant((std::string(which.name) + "_starts_early").c_str()) != nullptr) {}
 
-  // Runs the first and the last block up to where they wait for the kernels before this one.
+  // Runs the first and the last block up to where they wait for the preceding kernels.
   void begin_early() {
     first_turn = std::min<uint64_t>(blocks, 2);
     for (uint64_t turn = 0; turn < first_turn; ++turn)
@@ -546,7 +547,7 @@ class Launch {
     gate.when_reached(unsigned(first_turn));
   }
 
-  // The kernels before this one have ended: runs what is left. As ch_launch.
+  // The preceding kernels have ended: runs the rest. Returns the same as ch_launch.
   int finish() {
     gate.open();
     std::atomic<uint64_t> next{first_turn};
@@ -568,7 +569,7 @@ class Launch {
   }
 
  private:
-  // Stacks are worth keeping: blocks come from a pool.
+  // Stacks are worth reusing: blocks come from a pool.
   static BlockPool& pool() {
     static BlockPool all;
     return all;
@@ -595,7 +596,7 @@ class Launch {
     if (ran) return;
     std::lock_guard<std::mutex> hold(reporting);
     failed = true;
-    if (number > first_failed) return;  // of the blocks that fail, the first is reported, whichever thread ran it
+    if (number > first_failed) return;  // of the failing blocks, the first is reported, whichever thread ran it
     first_failed = number;
     settings().error = std::string(kernel.name) + ": " + mine.error;
   }
@@ -609,7 +610,7 @@ class Launch {
   std::vector<void*> params;
   const bool starts_early;
   Gate gate;
-  uint64_t first_turn = 0;  // of the blocks that have not begun early
+  uint64_t first_turn = 0;  // the first of the blocks that have not begun early
   std::vector<std::thread> early;
   std::atomic<bool> failed{false};
   std::mutex reporting;

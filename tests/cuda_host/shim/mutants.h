@@ -1,5 +1,5 @@
-// What mutate.py switches: the kernels it builds ask at every barrier whether it is the one to leave out, and tests end
-// at the first failure. In the run on the whole kernels, the barriers that a test meets are written to a file.
+// The switches of mutate.py: the kernels it builds check at every barrier whether it is the one to omit, and tests end
+// at the first failure. In the run on the unmodified kernels, the barriers that a test reaches are written to a file.
 #pragma once
 #include <atomic>
 #include <cstdio>

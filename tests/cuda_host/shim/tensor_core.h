@@ -1,5 +1,5 @@
-// Stand-ins for mma.sync.m16n8k16 and ldmatrix with the PTX ISA's fragment layouts, for a whole warp at a time. How mma
-// adds is tensor_sums.h.
+// Stand-ins for mma.sync.m16n8k16 and ldmatrix with the PTX ISA's fragment layouts, for a whole warp at a time. mma's
+// summation is in tensor_sums.h.
 #pragma once
 #include "block.h"
 #include "tensor_sums.h"
@@ -42,7 +42,8 @@ inline Row8 add_products(Row8 sum, const Left& left, const Columns& b, Sums sums
 }
 
 // C[16][8] += A[16][16] B[16][8]. In every fragment a lane holds the pair of columns (A, C) or rows (B) 2 (lane % 4)
-// and the next, of row (A, C) or column (B) lane / 4; further registers hold 8 rows below, then 8 columns on.
+// and the next, of row (A, C) or column (B) lane / 4; further registers hold the rows 8 below, then the columns 8
+// further on.
 template <class T>
 inline void multiply(Thread* lanes, unsigned members) {
   if (members != ~0u) running->fail("mma by a part of a warp");
@@ -61,7 +62,7 @@ inline void multiply(Thread* lanes, unsigned members) {
   }
   const Columns columns = columns_of(b);
   for (int row = 0; row < 16; ++row) {
-    float* pairs[4];  // the four lanes' places of this row
+    float* pairs[4];  // the positions of the four lanes in this row
     for (int p = 0; p < 4; ++p) pairs[p] = static_cast<const Operands*>(lanes[row % 8 * 4 + p].in)->c + row / 8 * 2;
     union {
       Row8 row8;
@@ -80,8 +81,8 @@ inline void issue(Site site, float (&c)[4], const unsigned (&a)[4], const unsign
 }
 }  // namespace mma
 
-// ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16: lane 8 i + r gives the address of row r of matrix i; afterwards a
-// lane holds in register i the pair of columns 2 (lane % 4) and the next, of row lane / 4 (transposed: of column).
+// ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16: lane 8 i + r supplies the address of row r of matrix i; afterwards
+// a lane holds in register i the pair of columns 2 (lane % 4) and the next, of row lane / 4 (transposed: of column).
 template <int N, bool TRANSPOSED>
 inline void ldmatrix(Site site, unsigned (&registers)[N], const void* row) {
   static_assert(N == 1 || N == 2 || N == 4);

@@ -1,6 +1,6 @@
-// How a tensor core adds products to its accumulators: not as IEEE 754 does.
+// How a tensor core adds products to its accumulators, which differs from IEEE 754.
 //
-// NVIDIA does not document it; what follows is what others have measured.
+// NVIDIA does not document it; the following was measured by others.
 //   Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 2021 (V100, T4, A100): products
 //     are exact; the summands of a block, the accumulator among them, are shifted to the largest exponent, cut off, and
 //     added as integers; only the result is normalized, and it is rounded toward zero. Subnormal numbers take part.
@@ -9,8 +9,8 @@
 //     inputs a format: an A100 adds 8 products of 16 bits at a time and keeps one bit below the 24 of a float32, an H100
 //     16 and two. The exponent of a product is the sum of its factors' (not one more where their product is 2 or above),
 //     products that are zero have none, and the largest exponent is at least -132 (A100) or -133 (H100).
-// Both were measured with wmma. Guesses here: that mma.sync.m16n8k16 adds elements 0..7 of k before 8..15 on an A100, and
-// what becomes of infinities and NaNs: their blocks are summed as floats.
+// Both measured with wmma. Guesses here: that mma.sync.m16n8k16 adds elements 0..7 of k before 8..15 on an A100, and the
+// treatment of infinities and NaNs: their blocks are summed as floats.
 #pragma once
 #include "types.h"
 
@@ -19,21 +19,21 @@ namespace mma {
 enum Sums { NEAREST, AMPERE, HOPPER };  // NEAREST: one product after the other, as floats with one rounding each
 
 struct Core {
-  int products;  // of a block
+  int products;  // per block
   int extra;     // bits below those of a float32 that a shifted summand keeps
   int lowest;    // the largest exponent is at least this
 };
 constexpr Core CORES[] = {{16, 0, 0}, {8, 1, -132}, {16, 2, -133}};
 
-// Of 8 columns. Vectors, because tests spend much of their time here.
+// For 8 columns. Vectors, because tests spend much of their time here.
 typedef float Row8 __attribute__((vector_size(32)));
 typedef int32_t Ints __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 typedef int64_t Longs __attribute__((vector_size(64)));
 
-constexpr int NO_EXPONENT = -4096, NOT_FINITE = 16384;  // of a zero; of what is not a number of finite size
+constexpr int NO_EXPONENT = -4096, NOT_FINITE = 16384;  // of a zero; of a non-finite value
 
-// The smallest exponent of a normal number of a type, which its subnormals have as well.
+// The minimum exponent of a type's normal numbers, which its subnormals share.
 template <class T>
 constexpr int LEAST = -126;
 template <>
@@ -51,7 +51,7 @@ inline bool any(const Ints& mask) {
   return words[0] | words[1] | words[2] | words[3];
 }
 
-// Cut off to integers; of numbers below 2^51 in size. (AVX2 has no conversion to 64-bit integers.)
+// Truncated to integers; for numbers below 2^51 in magnitude. (AVX2 has no conversion to 64-bit integers.)
 inline Doubles whole(const Doubles& x) {
   constexpr double SHIFT = 0x1.8p52;
   const Doubles none = {}, nearest = (x + SHIFT) - SHIFT, one = x < 0.0 ? none - 1.0 : none + 1.0;
@@ -102,7 +102,7 @@ inline Row8 add_row(Row8 sum, const Left& left, const Right& right, const Core& 
       const Ints exponents = left.exponent[k] + right.exponents[k];
       top = exponents > top ? exponents : top;
     }
-    const Ints other = top >= 2048;  // columns with something that is not finite
+    const Ints other = top >= 2048;  // columns with a non-finite value
     const Longs shift = __builtin_convertvector(23 + core.extra - top, Longs);  // brings 2^top to 2^(23 + extra)
     const Doubles scale = (Doubles)((1023 + shift) << 52), unscale = (Doubles)((1023 - shift) << 52);
     // integers below 2^32, whose sums are exact

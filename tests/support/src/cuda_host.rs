@@ -1,5 +1,5 @@
 //! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libraries into this process. With
-//! `UQAC_TEST_DRIVER=installed` the tests take the driver that the machine has instead, and run on its GPU.
+//! `UQAC_TEST_DRIVER=installed` the tests use the machine's own driver instead, and run on its GPU.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ unsafe extern "C" {
 }
 const RTLD_NOW: c_int = 2;
 
-/// The folder with an up-to-date libcuda.so.1 of all kernels: the `LD_LIBRARY_PATH` for a program that is to find it.
-/// `None` (said plainly) where there is no C++ compiler or no Python.
+/// The folder with an up-to-date libcuda.so.1 containing all kernels: the `LD_LIBRARY_PATH` for a program that should
+/// find it. `None` (with a printed note) without a C++ compiler or Python.
 pub fn library_folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
@@ -35,8 +35,8 @@ pub fn library_folder() -> Option<&'static Path> {
     FOLDER.get_or_init(build).as_deref()
 }
 
-/// Makes this process's CUDA driver the host-run one; whoever loads libcuda later gets it. False where it cannot be
-/// built. To be called before anything else asks for CUDA.
+/// Makes the host-run driver this process's CUDA driver; any later load of libcuda gets it. False if it cannot be
+/// built. Must be called before anything else uses CUDA.
 pub fn load() -> bool {
     match std::env::var("UQAC_TEST_DRIVER") {
         Ok(driver) => {
@@ -47,14 +47,14 @@ pub fn load() -> bool {
     }
 }
 
-/// For a test of what the driver counts, which it does for the whole process: true in a process that runs this test and
-/// no other. Anywhere else it starts that process, fails if the test fails there, and returns false. False too without the
-/// host-run driver. `test` is the test's path, as `cargo test` prints it.
+/// For tests of the driver's process-wide counters: true in a process that runs only this test. Anywhere else it starts
+/// that process, fails if the test fails there, and returns false. Also false without the host-run driver. `test` is
+/// the test's path, as printed by `cargo test`.
 pub fn alone(test: &str) -> bool {
     alone_with(test, &[])
 }
 
-/// The same with more in the environment of that process.
+/// The same with additional environment variables for that process.
 pub fn alone_with(test: &str, environment: &[(&str, &str)]) -> bool {
     const RUNS_ALONE: &str = "UQAC_TEST_ALONE";
     if std::env::var_os(RUNS_ALONE).is_some_and(|name| name == test) {
@@ -80,7 +80,7 @@ pub fn alone_with(test: &str, environment: &[(&str, &str)]) -> bool {
     false
 }
 
-/// How often this process has made a call of the driver, by its C name.
+/// Number of times this process has called a driver function, by its C name.
 pub fn calls(name: &str) -> u64 {
     let name = CString::new(name).unwrap();
     // SAFETY: the library is loaded for good, and this is the function's type in driver/device.cpp.
@@ -91,7 +91,7 @@ pub fn calls(name: &str) -> u64 {
     }
 }
 
-/// Bytes of device memory that the host-run driver had given out at once at most since this was last asked.
+/// Peak bytes of device memory allocated from the host-run driver since the last call.
 pub fn peak_memory() -> u64 {
     // SAFETY: the library is loaded for good, and this is the function's type in driver/memory.cpp.
     unsafe {
@@ -101,20 +101,20 @@ pub fn peak_memory() -> u64 {
     }
 }
 
-/// What kernels have read by asynchronous copies, in sectors of 32 bytes.
+/// Reads by the kernels' asynchronous copies, in sectors of 32 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Copies {
-    /// Sectors that were read.
+    /// Sectors read.
     pub sectors: u64,
-    /// Requests of sectors by warps: as many where each is read once.
+    /// Sector requests by warps; equals `sectors` if each sector is read once.
     pub requests: u64,
-    /// Bytes of these that no lane asked for.
+    /// Bytes of the requested sectors that no lane asked for.
     pub wasted: u64,
 }
 
-/// Counts the asynchronous copies of the launches in `run`; what those of kernels came to whose names begin with each of
-/// `kernels`. Launches run when something waits for them: `run` ends with a wait.
+/// Counts the asynchronous copies of the launches in `run`, separately for the kernels whose names begin with each of
+/// `kernels`. Launches run when something waits for them, so `run` must end with a wait.
 pub fn copies<const N: usize>(kernels: [&str; N], run: impl FnOnce()) -> [Copies; N] {
     let library = library().expect("load() comes first");
     // SAFETY: the library is loaded for good, and these are the functions' types in shim/counters.h.

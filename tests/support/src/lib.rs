@@ -1,4 +1,5 @@
-//! What the tests share: where the oracle's data and the real models are, and how a test says that it was skipped.
+//! Shared by the tests: the locations of the oracle's data and the real models, and how a test reports that it was
+//! skipped.
 
 pub mod cuda_host;
 pub mod tiny;
@@ -7,19 +8,19 @@ use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The oracle's data, in $UQAC_GOLDEN or beside the repository; `None` (said plainly) where it is not there.
+/// The oracle's data, in $UQAC_GOLDEN or next to the repository; `None` (with a printed note) if it is not there.
 pub fn golden() -> Option<PathBuf> {
     shared("golden", "UQAC_GOLDEN")
 }
 
-/// Benchmarks in their publishers' formats, in $UQAC_DATA or beside the repository; `None` (said plainly) where they are
-/// not there.
+/// Benchmarks in their publishers' formats, in $UQAC_DATA or next to the repository; `None` (with a printed note) if
+/// they are not there.
 pub fn benchmarks() -> Option<PathBuf> {
     shared("data", "UQAC_DATA")
 }
 
-/// Chat templates with Jinja2's results, in $UQAC_LEAN or beside the repository; `None` (said plainly) where they are not
-/// there.
+/// Chat templates with Jinja2's results, in $UQAC_LEAN or next to the repository; `None` (with a printed note) if they
+/// are not there.
 pub fn templates() -> Option<PathBuf> {
     shared("lean", "UQAC_LEAN")
 }
@@ -39,7 +40,7 @@ fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
     None
 }
 
-/// A real model's folder, from $UQAC_MODELS or ~/.cache/uqac-models; `None` (said plainly) where it is not there.
+/// A real model's folder, from $UQAC_MODELS or ~/.cache/uqac-models; `None` (with a printed note) if it is not there.
 pub fn model(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("UQAC_MODELS")
         .map(PathBuf::from)
@@ -52,8 +53,8 @@ pub fn model(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Whether the long variants of tests are to run, as they do before a release, where $UQAC_LONG_TESTS is 1; false (said plainly)
-/// where it is not set.
+/// Whether to run the long variants of tests, as before a release: true if $UQAC_LONG_TESTS is 1, else false (with a
+/// printed note).
 pub fn long_tests() -> bool {
     let wanted = std::env::var("UQAC_LONG_TESTS").is_ok_and(|value| value == "1");
     if !wanted {

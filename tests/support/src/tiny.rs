@@ -1,4 +1,5 @@
-//! A small random model in Hugging Face layout, made on the spot: tests that need a whole model folder and no oracle.
+//! A small random model in Hugging Face layout, generated on the fly, for tests that need a whole model folder but no
+//! oracle.
 
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
@@ -19,7 +20,7 @@ pub fn config() -> Value {
     })
 }
 
-/// A uniform stream in [-1, 1), the same for the same seed.
+/// A uniform stream in [-1, 1), determined by the seed.
 pub fn noise(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move || {
@@ -30,7 +31,7 @@ pub fn noise(seed: u64) -> impl FnMut() -> f32 {
     }
 }
 
-/// Names and shapes of every tensor that a model of `config` has.
+/// Names and shapes of all tensors in a model with this `config`.
 fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
     let n = |key: &str| config[key].as_u64().unwrap() as usize;
     let family = config["architectures"][0].as_str().unwrap();
@@ -133,7 +134,7 @@ fn is_delta_net(config: &Value, layer: usize) -> bool {
     }
 }
 
-/// Makes of a model's tensors, whose layers are all alike, those of Gemma 4.
+/// Converts a model's tensors, with identical layers, to those of Gemma 4.
 fn gemma4(config: &Value, list: &mut Vec<(String, Vec<usize>)>) {
     let n = |key: &str| config[key].as_u64().unwrap_or(0) as usize;
     let (layers, hidden, heads) = (n("num_hidden_layers"), n("hidden_size"), n("num_attention_heads"));
@@ -144,7 +145,7 @@ fn gemma4(config: &Value, list: &mut Vec<(String, Vec<usize>)>) {
             return true;
         };
         let layer: usize = layer.parse().unwrap();
-        // the last is one whatever is written
+        // the last layer always uses full attention, whatever the config says
         let full = config["layer_types"][layer] == json!("full_attention") || layer + 1 == layers;
         let shared = layer >= first_shared;
         if full {
@@ -196,7 +197,7 @@ fn gemma4(config: &Value, list: &mut Vec<(String, Vec<usize>)>) {
     }
 }
 
-/// Writes bf16 weights; `edit` sees every tensor's values before they are rounded.
+/// Writes bf16 weights; `edit` sees every tensor's values before rounding.
 pub fn write_weights(folder: &Path, config: &Value, edit: impl FnMut(&str, &mut Vec<f32>)) {
     write_weights_as(folder, config, Dtype::BF16, edit);
 }
@@ -216,7 +217,7 @@ pub fn write_random_weights(
 ) {
     let mut random = noise(seed);
     let mut data = BTreeMap::new();
-    // Gemma before 4 and Qwen 3.5 store norm weights less one
+    // Gemma before version 4 and Qwen 3.5 store norm weights minus one
     let family = config["architectures"][0].as_str().unwrap();
     let gemma = family.starts_with("Gemma") && !family.starts_with("Gemma4");
     let norm = if gemma || family.starts_with("Qwen3_5") { 0.0 } else { 1.0 };
@@ -244,9 +245,9 @@ pub fn write_random_weights(
     serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
 }
 
-/// A byte-level tokenizer: one token a byte, and an end token.
+/// A byte-level tokenizer: one token per byte, and an end token.
 pub fn write_tokenizer(folder: &Path) {
-    // the printable stand-ins of byte-level BPE: bytes that print stand for themselves, the others from U+0100 on
+    // the printable stand-ins of byte-level BPE: printable bytes map to themselves, the rest to U+0100 onwards
     let prints = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
     let mut next = 256;
     let mut vocab = serde_json::Map::new();
@@ -281,7 +282,7 @@ pub fn write_model(folder: &Path) {
     write_tokenizer(folder);
 }
 
-/// A whole model folder with these settings over those of [`config`], its weights of this type.
+/// A whole model folder with these settings overriding those of [`config`], and weights of this type.
 pub fn model_with(settings: &[(&str, Value)], dtype: Dtype) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config();
@@ -311,8 +312,8 @@ pub fn delta_model() -> tempfile::TempDir {
     model_with(&settings, Dtype::BF16)
 }
 
-/// A model of Gemma 4, whose layers have heads of 16 and of this size, shared keys and values, values that are keys, inputs of their own, and
-/// experts beside a dense network.
+/// A Gemma 4 model whose layers have heads of size 16 and `global_head_dim`, shared keys and values, values equal to
+/// keys, per-layer inputs, and experts next to a dense network.
 pub fn gemma4_model(global_head_dim: usize, dtype: Dtype) -> tempfile::TempDir {
     let [sliding, full] = ["sliding_attention", "full_attention"];
     let settings = [
@@ -337,7 +338,8 @@ pub fn gemma4_model(global_head_dim: usize, dtype: Dtype) -> tempfile::TempDir {
     model_with(&settings, dtype)
 }
 
-/// A model with room for long sequences whose attention sees a short window: time grows with length, not with its square.
+/// A model with room for long sequences and a short attention window: time grows linearly with length, not
+/// quadratically.
 pub fn windowed_model() -> tempfile::TempDir {
     let settings = [
         ("hidden_size", json!(16)),

@@ -1,23 +1,25 @@
-//! The thread pool's protocol under every interleaving of two and three threads with a few preemptions:
+//! Checks the thread pool's protocol under every interleaving of two and three threads with a few preemptions:
 //!
 //!     RUSTFLAGS="--cfg loom" cargo run --release --manifest-path tests/attack/loom/Cargo.toml
 //!
-//! loom reports a deadlock (a wake-up that is lost), a data race, and a failed assertion, with the interleaving.
+//! loom reports deadlocks (lost wake-ups), data races and failed assertions, together with the interleaving.
 
-#[allow(dead_code)] // what the backend uses besides
+#[allow(dead_code)] // used by the backend, but not here
 #[path = "../../../../src/backend/cpu/threads.rs"]
 mod threads;
 
 use loom::cell::UnsafeCell;
 use threads::ThreadPool;
 
-/// Where tasks write: loom fails if two threads may do so at once, or if the caller reads before they are done.
+/// Output slots of the tasks: loom fails if two threads may write at once, or if the caller reads before they
+/// are done.
 struct Slots(Vec<UnsafeCell<usize>>);
 
-// SAFETY: every task writes a slot of its own, which is what loom checks.
+// SAFETY: every task writes its own slot, which is what loom checks.
 unsafe impl Sync for Slots {}
 
-/// Regions of these numbers of tasks, one after the other; every task must have run once when its region ends.
+/// Runs regions with these numbers of tasks, one after the other; every task must have run once when its region
+/// ends.
 fn regions(threads: usize, tasks: &[usize]) {
     let pool = ThreadPool::new(threads);
     for (round, &tasks) in tasks.iter().enumerate() {
