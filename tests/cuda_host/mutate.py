@@ -10,9 +10,13 @@ unmodified kernels each test records the barriers it reaches. For a mutant only 
 can notice), shortest first, until one fails; a test may take several times as long as on the unmodified kernels. Mutants run in
 parallel, one per core, those with the longest tests first. Prints the fate of every mutant, and exits with 1 if one survived: then
 a test is missing, or the barrier is not needed.
+
+A full run without survivors records the hash of its sources, without comments, in mutants.sha256; --unless-recorded does nothing
+if that hash is still the same.
 """
 
 import argparse
+import hashlib
 import re
 import shutil
 import sys
@@ -32,6 +36,21 @@ BARRIER = re.compile(r"""
     \s* (?: < [^<>;]* > )? \s* \( (?: [^();] | \( [^()]* \) )* \) \s* ;""", re.VERBOSE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+RECORD = build.HERE / "mutants.sha256"
+
+
+def sources_hash(root):
+    """Hash of everything the verdicts depend on except the compiler: kernels, their tests, the shim and these scripts."""
+    files = [*root.glob("kernels/*.cu*"), *root.glob("tests/cuda_kernels/*"), *root.glob("tests/cuda_host/shim*"),
+             *root.glob("tests/cuda_host/shim/*"), build.HERE / "build.py", Path(__file__).resolve()]
+    text = hashlib.sha256()
+    for file in sorted(file for file in files if file.is_file()):
+        code = file.read_text()
+        code = code if file.suffix == ".py" else " ".join(COMMENT.sub(" ", code).split())
+        text.update(f"{file.name}\0{code}\0".encode())
+    return text.hexdigest()
 
 
 class Mutant:
@@ -57,7 +76,7 @@ def with_switches(name, text, mutants):
 class Mutation:
     def __init__(self, options):
         root = Path(options.root or build.HERE.parent.parent).resolve()
-        self.factor = options.factor
+        self.factor, self.root, self.partial = options.factor, root, options.files or options.sanitize
         self.builder = build.Builder(SimpleNamespace(
             root=root, kernels=None, out=None, sanitize=options.sanitize, jobs=options.jobs))
         objects = self.builder.objects  # shared with the other tests: only sources with barriers are recompiled
@@ -135,6 +154,8 @@ class Mutation:
         print(f"{len(wanted)} mutants, {len(wanted) - len(survivors)} killed, {len(survivors)} survived")
         for mutant in survivors:
             print(f"SURVIVED: {mutant}", file=sys.stderr)
+        if wanted and not survivors and not self.partial:
+            RECORD.write_text(sources_hash(self.root) + "\n")
         return 1 if survivors or not wanted else 0
 
 
@@ -146,7 +167,12 @@ def main():
     parser.add_argument("--jobs", type=int, help="default: all cores")
     parser.add_argument("--factor", type=float, default=10,
                         help="a test counts as failed when it takes this many times as long as on the whole kernels")
+    parser.add_argument("--unless-recorded", action="store_true", help="do nothing if these sources have passed a full run")
     options = parser.parse_args()
+    recorded = RECORD.read_text().strip() if RECORD.exists() else None
+    if options.unless_recorded and recorded == sources_hash(build.HERE.parent.parent):
+        print(f"SKIPPED: {RECORD.name} records a full run without survivors on these sources")
+        return 0
     options.files = [Path(file).name for file in options.files]
     try:
         return Mutation(options).run()
