@@ -24,7 +24,7 @@
 //
 // A split's share depends only on the row's own position and the number of splits: whole chunks of 64 positions,
 // floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). Splits are merged in order, whichever finishes last.
-// As the number of splits is fixed per model, a row's bits do not depend on the other rows, and the launch does not
+// With a number of splits that is fixed per model, a row's bits do not depend on the other rows, and the launch does not
 // depend on positions (one CUDA graph). Splits without a share come last in the grid: a short row leaves most blocks without
 // work, and the working ones should not have to wait for them.
 //
@@ -110,7 +110,7 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
   };
 
   int start = share.begin / TILE * TILE;
-  // The preceding kernel may write the last gridDim.z positions, if all rows belong to this sequence.
+  // The preceding kernel writes at most the last gridDim.z positions (if all rows belong to this sequence).
   const int old_end = row.position + 1 - (int)gridDim.z;
 #pragma unroll 1
   for (int stage = 0; stage < 2; ++stage) {

@@ -66,8 +66,8 @@ __device__ __forceinline__ unsigned long long lowest(const unsigned* keys, int c
 }
 
 /// Writes the indices of the `wanted` lowest keys to `winners`, lowest first, ties by lower index; -1 if there
-/// are fewer. A key's rank is the number of keys below it, counted only among those up to a bound that enough threads of each warp have a
-/// key within. PRECOND: all threads; each has written its own keys; `few` has room for them all; ends with a barrier.
+/// are fewer. A key's rank is the number of keys below it, counted only among those up to a bound: in each warp, enough threads have a
+/// key within it. PRECOND: all threads; each has written its own keys; `few` has room for them all; ends with a barrier.
 __device__ __forceinline__ void pick(const unsigned* keys, int count, int wanted, int* winners, unsigned long long* few,
                                      unsigned long long* scratch, int& found) {
   const unsigned long long own = lowest(keys, count);

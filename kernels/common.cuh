@@ -52,7 +52,7 @@ struct SequenceView {
   float** snapshots;  // [positions / interval + 1] destinations for copies of them, by tokens / interval; null: none
 };
 
-/// A layer's attention, indexed by place among the layers with attention: its number among same-sized layers in the cache, and sizes.
+/// A layer's attention, indexed by place among the layers with attention: its number among same-sized layers in the cache, its sizes.
 struct LayerShape {
   int layer, kv_heads, head_dim;
   int window;  // positions that a row attends to, itself included; 0: all
@@ -254,8 +254,8 @@ __device__ __forceinline__ void load_key(const K* key, int head_dim, int dim, fl
   }
 }
 
-/// A power of two that scales `max_abs` >= 0 into 2^14 .. 2^15 (lower if it is less than 2^-112; not at all if it is not
-/// finite), and its inverse: a factor of two below f16's maximum, and far above its subnormals.
+/// A power of two that scales `max_abs` >= 0 into 2^14 .. 2^15, a factor of two below f16's maximum and far above its subnormals
+/// (lower if `max_abs` is less than 2^-112; nowhere if it is not finite); and the inverse of that power.
 struct PowerOfTwo {
   float scale, inverse;
 };

@@ -8,8 +8,8 @@
 // traffic of L2, shared memory and registers per multiplication. With GATED, half of the
 // outputs are the gate's and the other half the same ones of up; a lane has both, so that their sums never leave it. Slices of
 // 64 elements of k, a line of 128 bytes per row, pass through shared memory by cp.async, the next ones while one is
-// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: it is then scaled by its power of
-// two and added to float32 sums, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k only:
+// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: its sum is then scaled by its power
+// of two and added to float32 sums, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k only:
 // a row has the same bits in every chunk, at every position, with either M.
 //
 //   gemm_m{64,128}        (x, jobs, n, k, accumulate)
@@ -119,8 +119,8 @@ struct Warp {
     for (int i = 0; i < M_TILES * N_TILES * 4; ++i) sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
   }
 
-  /// sum += the products over the slice of k in a stage, times the rows' powers of two. Consecutive 16 elements of k are two chunks
-  /// apart, both before and after the permutation.
+  /// sum += the products over the slice of k in a stage, times the rows' powers of two. Consecutive groups of 16 elements of k are
+  /// two chunks apart, both before and after the permutation.
   __device__ __forceinline__ void multiply(int stage) {
 #pragma unroll 1
     for (int first = 0; first < BK; first += CHAIN) {
@@ -167,7 +167,7 @@ struct Warp {
     float2* maxima = reinterpret_cast<float2*>(dyn_smem + Layout::BYTES);  // [2 halves of the outputs, rows / 2]
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
-      // if a warp has half of the values that share a power of two, the other half is in the warp with the same rows
+      // if a warp has half of the values that share a power of two, the other half is in the other warp with the same rows
       const auto of_all = [&](float2 max) {
         if constexpr (OUTS < SHARING) {
           float2* const of_rows = maxima + (first_row() / 16 + m) * 8 + g;

@@ -242,7 +242,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
       group.store<GATED>(jobs.job[block.number], jobs.job[1], own, block.out, n, mode);
     }
   }
-  cluster_sync();  // others still copy to this block and arrive at its barriers
+  cluster_sync();  // others may still copy to this block and arrive at its barriers
 }
 
 }  // namespace hopper

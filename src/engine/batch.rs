@@ -85,8 +85,8 @@ impl Batch<'_> {
         self.engine
     }
 
-    /// Adds a prompt: runs it, and chooses the first token. `stream` identifies the sequence to the sampler and in progress. A
-    /// prefix shared with another sequence of the batch is copied from its cache if that changes no bit.
+    /// Adds a prompt: runs it, and chooses the first token. `stream` identifies the sequence to the sampler and in [`Progress`].
+    /// A prefix shared with another sequence of the batch is copied from its cache if that changes no bit.
     pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket, EngineError> {
         self.start_with(None, prompt, stream, self.request.clone(), on_token)
     }
@@ -326,7 +326,7 @@ impl Running {
         self.finished && !self.reported
     }
 
-    /// Whether it has ended and its last token's row, which is recorded, has not been run.
+    /// Whether it has ended and its last token's row, which the trace needs, has not been run.
     fn needs_last_row(&self) -> bool {
         let (g, generate) = (&self.generation, &self.request.0);
         let traced = generate.trace.is_some() && generate.max_tokens > 0;

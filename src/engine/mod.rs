@@ -55,7 +55,7 @@ pub struct EngineOptions {
     /// Weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
-    /// Tokens to guess per pass from earlier text, without changing results; auto: as many as measurably pay, none on CUDA
+    /// Tokens to guess per pass from earlier text, without changing results; auto: as many as pay off, none on CUDA
     #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
     pub speculate: Speculate,
     /// Instruction set of the CPU backend.

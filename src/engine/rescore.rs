@@ -1,4 +1,4 @@
-//! Runs the ensemble's variants through the model: only the rows after a replaced token, and in the last layer only those that
+//! Runs the ensemble's variants through the model: only the rows from a replaced token on, and in the last layer only those that
 //! yield a wanted probability.
 
 use super::EngineError;

@@ -56,7 +56,7 @@ pub type Sequence = (Vec<u32>, usize, Option<Range<usize>>);
 /// The sequence of an item to be scored; `chat`: apply the model's chat template.
 ///
 /// # Errors
-/// Text that cannot be tokenised.
+/// Text that cannot be tokenized.
 pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Parameters) -> Result<Sequence, EncodeError> {
     match content {
         Content::Tokens { input_ids, prompt_len, answer_span } => {

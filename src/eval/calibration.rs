@@ -60,7 +60,7 @@ pub struct Calibration {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Certified {
     pub target_risk: f64,
-    /// The probability, over the answers it was chosen on, that the risk bound holds.
+    /// The probability, over the answers it was chosen on, that the risk is at most the target.
     pub confidence: f64,
     /// Lower bound of an accepted score, in the map's input form.
     pub above: f64,

@@ -243,7 +243,7 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     /// `[head_dim]`, or `[heads · head_dim]` each, depending on [`FamilyTraits::qk_norm`](super::config::FamilyTraits::qk_norm).
     pub q_norm: Option<V>,
     pub k_norm: Option<V>,
-    /// `[head_dim]`, if values are normed: chosen so that it has no effect.
+    /// `[head_dim]`, if values are normed: chosen so that the norm's factor is 1.
     pub v_norm: Option<V>,
     /// `[hidden_size, num_attention_heads · head_dim]`
     pub o: M,

@@ -219,7 +219,7 @@ impl<'a> Backtracking<'a> {
         picks
     }
 
-    /// θ applies only once the chain has `min_chain_length` links, the answer's own tokens not counted.
+    /// θ applies only once the chain has at least `min_chain_length` links, the answer's own tokens not counted.
     fn threshold_applies(&self, picked: usize) -> bool {
         let counted = match self.parameters.rules().length_count {
             LengthCount::Once => picked,

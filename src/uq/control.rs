@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `random` | n tokens, any |
 //! | `random-digits` | n tokens with a digit (all of them if there are fewer, as in most responses) |
-//! | `digits-matched` | the chain, each token with a digit replaced by a random one |
+//! | `digits-matched` | the chain, its tokens with a digit replaced by random ones with a digit |
 //! | `random-content` | n tokens that are not stop words (likewise) |
 //! | `similarity` | the n tokens whose final hidden states are closest to the answer's |
 //! | `none` | every token up to the answer's last |

@@ -282,7 +282,7 @@ impl Partial {
     }
 }
 
-/// [`HeadState::places`] for the chunk from position `start`. `weights`: its e^{s-m}; `valid`: what row `row` attends to.
+/// [`HeadState::places`] for the chunk from position `start`. `weights`: its e^{s-m}; `valid`: the part that row `row` attends to.
 fn places(weights: &[f32], start: usize, valid: &Range<usize>, row: usize, prompt: usize) -> [f32; 4] {
     let at = |t: Option<usize>| t?.checked_sub(start).filter(|i| valid.contains(i)).map(|i| weights[i]);
     let of_prompt = valid.start..prompt.saturating_sub(start).clamp(valid.start, valid.end);

@@ -72,7 +72,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Writes a head's value at one position; `place` is their index.
+    /// Writes a head's value at one position; `place`: kv_head · CHUNK + the position in the chunk.
     fn write_value(&mut self, place: usize, stride: usize, value: &[f32]) {
         let Some(slot) = self.scales.get_mut(place) else { return self.values.scatter(place * stride, 1, value) };
         let (scale, inverse) = q8_scale(value);

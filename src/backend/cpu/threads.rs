@@ -44,7 +44,7 @@ struct Shared {
     state: AtomicU64,
     /// Set before a region opens, read by workers that have entered it.
     region: Mutex<Option<Region>>,
-    /// The next task to hand out of every thread's share.
+    /// Per thread, the next task of its share to hand out.
     next: Vec<Counter>,
     /// The first panic of the region.
     panic: Mutex<Option<Box<dyn Any + Send>>>,

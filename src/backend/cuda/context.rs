@@ -183,7 +183,7 @@ pub(super) fn driver_has(name: &CStr) -> bool {
 
 /// Properties of device memory for `cuMemCreate`.
 pub(super) fn allocation_properties(ordinal: usize) -> sys::CUmemAllocationProp {
-    // SAFETY: all fields are integers or pointers, for which zero is valid.
+    // SAFETY: all fields are integers, enums or pointers, for which zero is valid.
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;

@@ -27,7 +27,7 @@ const FIRST_ROOM: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     rows: usize,
-    /// Shared by all traced rows, apart from their first row.
+    /// The trace options that all traced rows share: all but `first_row`.
     trace: Option<HeadSelection>,
     /// Whether a row draws from the whole vocabulary.
     mass: bool,

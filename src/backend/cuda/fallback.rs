@@ -71,7 +71,7 @@ impl Fallbacks<'_> {
         Ok(())
     }
 
-    /// Drops a group of kernels that are only used together if one of them fails.
+    /// If one of them fails, drops a group of kernels that are used together or not at all.
     fn drop_group<T>(&mut self, group: &mut Option<T>, names: impl Fn(&T) -> Vec<String>, others: &'static str) {
         let failed = group.as_ref().and_then(|group| names(group).into_iter().find(|name| (self.fails)(name)));
         if let Some(name) = failed {

@@ -117,7 +117,7 @@ pub const DELTA_HEADS: usize = 4;
 pub const DELTA_COLUMNS: usize = 64;
 pub const MAX_KEY_DIM: usize = 128;
 
-/// The choice between the variants of `gemm.cu` and of `gemv_wide.cu`, which are bit-identical.
+/// The choice between the variants of `gemm.cu`, and between those of `gemv_wide.cu`: in each, variants are bit-identical.
 impl DeviceInfo {
     /// The faster variant for a product of `rows` rows and `outs` outputs: with large blocks one multiprocessor may get
     /// two blocks and another none.

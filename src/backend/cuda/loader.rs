@@ -19,7 +19,7 @@ mod table {
 }
 use table::KernelFile;
 
-/// `nvrtc`: compile the kernels even though they are built in, for a device that cannot load the latter.
+/// `nvrtc`: compile the kernels even though they are built in, for a device that cannot load the built-in ones.
 const SOURCE_VARIABLE: &str = "UQAC_KERNELS";
 
 /// A toolkit header of the kernels; NVRTC needs it on disk.

@@ -1,8 +1,8 @@
 //! The CUDA backend: the kernels of `kernels/` behind the driver API, loaded at run time. It builds and starts without
 //! CUDA installed.
 //!
-//! Narrow passes (a decode step, or up to 16 rows) and wider ones round differently: the first as f32 arithmetic does; the inputs
-//! of the second's products are f16 with a power of two for each row. In both, a row's result does not depend on the other rows.
+//! Narrow passes (a decode step, or up to 16 rows) and wider ones round differently: the former as f32 arithmetic does; the inputs
+//! of the latter's products are f16 with powers of two shared along a row. In both, a row's result does not depend on the other rows.
 
 mod abi;
 mod cache;

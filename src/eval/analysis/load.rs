@@ -287,7 +287,7 @@ fn shard_of(file: &Path) -> Option<(usize, usize)> {
 }
 
 /// Passes every line of a file, a sample or a sweep row, to `each` in order; returns notes on problems. A half-written last
-/// line (of a run that died) and damaged lines are skipped; a file without any readable line is an error.
+/// line (of a run that died) and damaged lines are skipped; a file with only damaged lines is an error.
 pub fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
     let name = name(file);
     let (mut lines, mut good) = (Lines::open(file)?, 0);

@@ -219,7 +219,7 @@ pub struct Summary {
     pub graded_twice: usize,
     pub accuracy_reference: Option<f64>,
     pub disagreements: usize,
-    /// Items with several samples: accuracy of the majority answer.
+    /// Accuracy of the majority answer, over the items with several samples.
     pub majority_accuracy: Option<f64>,
     /// For runs that drew samples until the vote was decided.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -71,7 +71,7 @@ fn contains(answer: &str, target: &str) -> bool {
     target.trim() != "" && answer.contains(&target)
 }
 
-/// Words; a number written only in digits by its value.
+/// Words; for a number written only in digits, its value.
 fn exact(answer: &str) -> String {
     let words = words::normal_form(answer);
     let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));

@@ -38,8 +38,7 @@ fn number(answer: &str) -> Option<(Rational, bool)> {
     Some((value, clean.percent))
 }
 
-/// Factor from the words after a number: 1, or a million; `None` if they change it: `i`, `and a
-/// half`.
+/// Factor from the words after a number: 1, or a million; `None` if they change it: `i`, `and a half`.
 fn multiplied_by(words: &str) -> Option<Rational> {
     let plain = words.replace("\\text{", " ").replace('}', " ");
     let words: Vec<&str> = plain.split_whitespace().collect();

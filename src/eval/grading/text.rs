@@ -35,8 +35,7 @@ pub(super) fn group(text: &str) -> Option<(&str, &str)> {
     Some((&text[1..end], &text[end + 1..]))
 }
 
-/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`,
-/// `(3)`.
+/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
 pub(super) fn period(text: &str) -> Option<(String, &str)> {
     let pattern =
         pattern!(r"^(?:\\(?:overline|bar)", TEX, r"|\(([0-9]+)\)|\\dot", TEX, r"(?:([0-9]*)\\dot", TEX, ")?)");

@@ -14,7 +14,8 @@
 //! pass, the one that answers most is chosen. Testing them in a fixed order, each with all of δ, would need thresholds that do
 //! not depend on the items.
 
-/// Candidate thresholds: the confidences at ranks n/20, 2n/20, ..., n. The Bonferroni penalty grows with their logarithm.
+/// Candidate thresholds: the confidences at ranks n/20, 2n/20, ..., n. The Bonferroni penalty grows with the
+/// logarithm of their number.
 pub const LEVELS: usize = 20;
 
 /// P(Bin(n, p) ≤ k), for 0 < p < 1.

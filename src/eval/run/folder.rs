@@ -33,7 +33,7 @@ pub enum FolderError {
 pub struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// Creates the folder and its manifest, or checks that they match an earlier run's.
+    /// Creates the folder and its manifest, or checks that an earlier run's manifest matches.
     pub fn open(path: &Path, manifest: &Manifest) -> Result<RunFolder, FolderError> {
         std::fs::create_dir_all(path).map_err(|source| FolderError::Io { path: path.to_owned(), source })?;
         cache::remove_leftovers(path);

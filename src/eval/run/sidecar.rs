@@ -31,8 +31,8 @@ pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), Fol
     written.map_err(|source| FolderError::Io { path, source })
 }
 
-/// Whether a run's records may be appended to those of `earlier`. The input may have grown: only its earlier part, `start` as
-/// it is now, is compared.
+/// Whether a run's records may be appended to those of `earlier`. The input may have grown: only its earlier part is
+/// compared, `start` being that part as it is now.
 pub fn check(
     output: &Path,
     earlier: &Manifest<ScoreOptions>,

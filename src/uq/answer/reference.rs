@@ -33,7 +33,7 @@ fn last_number(text: &str) -> Option<Range<usize>> {
     let number = last_number_text(text)?;
     let number = number.strip_prefix(['$', '£', '€', '¥']).unwrap_or(number);
     let number = number.strip_suffix('%').unwrap_or(number).trim_matches(is_space);
-    // The number's own position is discarded here and searched for again, after the last line's.
+    // The number's own position is discarded here and searched for again: the last line in the text, then the number in that line.
     let text = text.trim_end_matches(is_space);
     let line = last_line(text);
     let start = text.rfind(line)? + line.rfind(number)?;

@@ -28,13 +28,13 @@ scores! {
     // The lowest mean of a group (eq. 6).
     "deepconf_lowest", "DeepConf, lowest", "DeepConf of the least confident 2,048-token group"
         => |found| window_means(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min);
-    // As above with w = 64.
+    // `deepconf_tail` with w = 64.
     "deepconf_tail_64", "DeepConf, tail (64)", "DeepConf over the last 64 tokens"
         => |found| Some(tail(&confidences(found, found.span())?, SHORT));
-    // As above with w = 64.
+    // `deepconf_bottom` with w = 64.
     "deepconf_bottom_64", "DeepConf, bottom 10 % (64)", "DeepConf over the least confident tenth of 64-token groups"
         => |found| Some(bottom(&confidences(found, found.span())?, SHORT));
-    // As above with w = 64.
+    // `deepconf_lowest` with w = 64.
     "deepconf_lowest_64", "DeepConf, lowest (64)", "DeepConf of the least confident 64-token group"
         => |found| window_means(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min);
 }

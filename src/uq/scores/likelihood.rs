@@ -13,7 +13,7 @@ scores! {
         => |found| Some(product_and_mean(&found.response_logprobs()).0);
     "response_mean", "P(response), mean", "mean token probability", place: 0, is_probability: true
         => |found| Some(product_and_mean(&found.response_logprobs()).1);
-    // Σ ln p over the answer: P(answer) if that underflows.
+    // Σ ln p over the answer, for when P(answer) underflows.
     "answer_logprob", "ln P(answer)", "log-probability of the answer's tokens", of_answer: true
         => |found| Some(found.answer_logprobs().iter().sum());
     // (1/n) Σ ln p over the answer, minus the log of its perplexity.
@@ -22,7 +22,7 @@ scores! {
     // min p over the answer.
     "answer_min_prob", "Least answer p", "minimum probability of an answer token", is_probability: true, of_answer: true
         => |found| Some(found.answer_logprobs().into_iter().fold(0.0, f64::min).exp());
-    // Σ ln p over the response: P(response) if that underflows.
+    // Σ ln p over the response, for when P(response) underflows.
     "response_logprob", "ln P(response)", "log-probability of the whole response"
         => |found| Some(0.0 + found.response_logprobs().iter().sum::<f64>());
     // (1/n) Σ ln p over the response, minus the log of its perplexity.

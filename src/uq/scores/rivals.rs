@@ -10,7 +10,7 @@ const WINDOW: usize = 64;
 /// Frozen, as required by the registration of R6.
 const SPREAD: [f64; 4] = [0.925, 0.784, 2.082, 2.481];
 
-/// Lower bound of a term, in nats: for responses without digits that term is 0.
+/// Lower bound of a term, in nats: a response without digits has 0 for the digits' term.
 const LEAST_PART: f64 = 1e-4;
 
 scores! {

@@ -19,13 +19,13 @@ scores! {
         => |found| Some(over(found, found.kept.iter().copied()).1);
     "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", place: 0
         => |found| Some(marginal(found.ensemble));
-    // P_attn if that underflows.
+    // For when P_attn underflows.
     "attn_logprob", "ln P_attn", "logarithm of P_attn", place: 7, is_probability: false
         => |found| Some(logprobs(found, chain_rows(found)).iter().sum());
-    // P_sim if that underflows.
+    // For when P_sim underflows.
     "sim_logprob", "ln P_sim", "logarithm of P_sim", place: 6, is_probability: false
         => |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum());
-    // ln Σ e^{ln P of a member}: P if that underflows.
+    // ln Σ e^{ln P of a member}, for when P underflows.
     "p_logprob", "ln UQAC P", "logarithm of UQAC P", place: 5, is_probability: false
         => |found| Some(log_marginal(found.ensemble));
 }

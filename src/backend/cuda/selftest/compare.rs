@@ -30,7 +30,7 @@ impl Bound {
     /// that are 2^-19. Rounding one operand to 16 bits, a lost term, costs a share of about 2^-12.
     pub const LIKE_F32: Bound = Bound { share: 1.0 / 65536.0, rounding: 0.0 };
 
-    /// Attention weights and what is derived from them: a weight's relative error is the absolute error of its score, and scores reach
+    /// Attention weights and what is derived from them: a weight's relative error is the absolute error of its score, and scores are up to
     /// √head_dim, 22.6 for a head_dim of 512. Six standard deviations of the difference of two are √2 · 22.6 · 2^-19 = 2^-14. A lost term
     /// costs scores with a standard deviation of 3 about 2^-10.
     pub const OF_WEIGHTS: Bound = Bound { share: 1.0 / 4096.0, rounding: 0.0 };

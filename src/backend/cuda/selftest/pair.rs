@@ -33,7 +33,7 @@ const UNTRACED: usize = 3;
 /// Entropies that differ by less may appear in either order.
 const NEAR: f32 = 1e-3;
 
-/// Two settings: for the number of splits in `attn_decode`, few enough that one has several chunks; and for the choice between
+/// Two settings: for the number of splits in `attn_decode`, so few that one split has several chunks; and for the choice between
 /// product variants, such that all are chosen.
 const MULTIPROCESSORS: [usize; 2] = [1, 8];
 

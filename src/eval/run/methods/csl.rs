@@ -1,6 +1,6 @@
 //! Contextualized sequence likelihood (Lin et al. 2024, arXiv 2406.01806; LM-Polygraph's CSL): Σ_t w_t ln p(y_t), where w is
 //! the model's attention to the response's tokens when it is about to judge the answer: the softmax weights of the question's
-//! last token, averaged over all layers and heads and normalised to sum to 1. The paper selects heads on a validation set; this
+//! last token, averaged over all layers and heads and normalized to sum to 1. The paper selects heads on a validation set; this
 //! uses all of them, as LM-Polygraph does, and asks P(True)'s question, in its own turn, in place of the paper's examples.
 //! Input: one more turn of no tokens, on the response's cache.
 

@@ -44,7 +44,7 @@ impl Config {
         layers.iter().try_for_each(|layer| self.check(layer, layers))
     }
 
-    /// The last `num_kv_shared_layers` layers read the keys and values of the last earlier layer of their type.
+    /// The last `num_kv_shared_layers` layers read the keys and values of the last layer of their type among the rest.
     fn share(&self, layers: &mut [LayerSpec]) -> Result<(), Wrong> {
         let wrong = |message| Err(("num_kv_shared_layers", message));
         let (count, shared) = (layers.len(), self.num_kv_shared_layers.unwrap_or(0));

@@ -145,7 +145,7 @@ impl<T: Tiles> Many<'_, T> {
     }
 
     /// Computes the sums of groups into the scratch, term by term. The first groups lay out the weights. During the first term,
-    /// writes the previous sums; during the last, prefetches the lines of y that these will go to, and a part of the next weights.
+    /// writes the previous sums; during the last, prefetches the lines of y for the new ones, and a part of the next weights.
     ///
     /// # Safety
     /// As for [`all`](Self::all).
