@@ -22,7 +22,7 @@ fn lines(path: &str) -> Result<impl BufRead, Box<dyn Error>> {
     Ok(BufReader::new(text))
 }
 
-/// A chain token with a digit, and the off-chain tokens it is compared with: one with a digit, one with letters only.
+/// A chain token with a digit, and the off-chain tokens it is compared with: one with a digit, one with letters but no digit.
 struct Triplet {
     chain: usize,
     digit: usize,

@@ -168,7 +168,7 @@ def matrix_rate(device, quick):
 
 
 def run(works, folders, sizes, device, results):
-    """Yields rows as they are measured; a failed measurement is recorded as a problem, and the next one starts."""
+    """Adds rows to `results` as they are measured, yielding after each; a failed measurement becomes a problem, and the next starts."""
     for folder in folders:
         for work in works:
             device.doing = "loading"

@@ -58,7 +58,7 @@ def main():
     for name, pair, among in [("chain digit − digit off the chain", (0, 1), None), ("chain digit − word", (0, 2), None),
                               ("digit off the chain − word", (1, 2), None), ("chain digit − digit, both or neither in the answer", (0, 1), alike),
                               ("chain digit − digit, both in the answer", (0, 1), both), ("chain digit − digit, neither in the answer", (0, 1), neither),
-                              ("chain digit − digit, the chain's stands first", (0, 1), later)]:
+                              ("chain digit − digit, the chain's digit comes first", (0, 1), later)]:
         values = triplets.by_item(halves[:, pair[0]] - halves[:, pair[1]], among)
         print(f"| {name} | {len(values)} | {interval(values, '+')} |")
 

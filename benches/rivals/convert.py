@@ -3,7 +3,7 @@
 
 usage: convert.py MODEL_FOLDER FILE.gguf bf16|f16
 
-Matrices stay exact in bf16, or are rounded to f16; norms and biases become f32, as llama.cpp requires.
+Matrices are written in bf16 (exact for a bf16 model) or rounded to f16; norms and biases become f32, as llama.cpp requires.
 """
 import json
 import pathlib

@@ -154,12 +154,12 @@ def load(
     speculate: Literal["auto", "off"] | int = "auto",
 ) -> Model:
     """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`, the
-    small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub` (`pip install
-    uqac[hub]`).
+    small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`
+    (`pip install uqac[hub]`).
 
-    `device` is `auto` (the first usable CUDA device, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`; `k_cache` and `v_cache`
-    are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 means one per core; `gamma` discounts the
-    nearest positions; `template_args` are variables of the chat template, such as `{"enable_thinking": False}`; `speculate` is the
+    `device` is `auto` (the first CUDA device if usable, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`; `k_cache` and
+    `v_cache` are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 means one per core; `gamma` discounts
+    the nearest positions; `template_args` are variables of the chat template, such as `{"enable_thinking": False}`; `speculate` is the
     number of tokens guessed per pass, which never changes results.
 
     Raises Error if there is no such model or it cannot run, ValueError for an invalid option, and any exception of

@@ -95,7 +95,7 @@ class Result:
 
     @property
     def out_of_range(self) -> bool:
-        """Whether the score lies outside the calibration's answers, so that `confidence` may not hold."""
+        """Whether the score lies outside the range of the calibration's answers, so that `confidence` may not hold."""
         return bool(self.record.get("out_of_range"))
 
     @property

@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// Options of an engine; also those of the command line.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct EngineOptions {
-    /// Device; auto: the first usable CUDA device, else the CPU; reference: one scalar thread, for checks
+    /// Device; auto: the first CUDA device if usable, else the CPU; reference: one scalar thread, for checks
     #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
     /// CPU threads; 0: one per core

@@ -183,7 +183,7 @@ fn diagram(each: &[Vec<metrics::Bin>], ece: Option<f64>, accuracy: f64) -> Relia
     Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 
-/// Number of best curves drawn, in addition to UQAC's and the control's.
+/// Number of best curves drawn; UQAC's and the control's are drawn in any case.
 const BEST: usize = 3;
 
 fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {

@@ -125,8 +125,8 @@ struct Run {
 
 /// Maximum effect of splitting into f16 terms. A score moves by at most e = r sum |q k|, an output by (e^{2e} - 1 + r) max
 /// |v|, an entropy by 2 e (1 + ln n). With one term r = 2^-11: queries and weights p are rounded to 11 bits. With two, they
-/// are rounded to 22 bits, r = 2^-22 or less; for an f32 key or value, itself rounded to 22 bits, and with lo lo omitted, r =
-/// 3 * 2^-22. Below 2^-14 f16 is subnormal: 2^-24 |k| more per term left.
+/// are rounded to 22 bits, r = 2^-22 or less; for an f32 key or value, itself rounded to 22 bits, and with lo lo omitted,
+/// r = 3 * 2^-22. Below 2^-14 f16 is subnormal: 2^-24 |k| more per term left.
 struct Bound {
   double score = 0, value = 0, relative;
   Bound(const Run& run, int head, int position, const float* query) {

@@ -179,8 +179,8 @@ static void compare_mixed(const Run& run, size_t s, const Left& left) {
   }
 }
 
-/// The delta rule applied to delta_mix's results. A step's error, for a column s, is at most 17 u (|s| + |v|): twelve roundings of s .
-/// k, one each for alpha, the difference and beta, and two for the update. A step amplifies no error: alpha (1 - beta k k^T) is at most
+/// The delta rule applied to delta_mix's results. A step's error, for a column s, is at most 17 u (|s| + |v|): twelve roundings of
+/// s . k, one each for alpha, the difference and beta, and two for the update. A step amplifies no error: alpha (1 - beta k k^T) is at most
 /// 1 in magnitude. The output is one more product.
 static void compare_rule(const Run& run, size_t s, const Left& left) {
   const Case& c = run.c;

@@ -1,10 +1,10 @@
 // head.cu compared with the CPU backend's rules in float64.
 //
-// Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within (2
-// + |x - m| + 28) u, where terms with large |x - m| carry little weight: e^-d d <= 0.37, so 32 u. lse then has an error of
-// 32 u (plus rounding of the result), the entropy one of 2 * 32 u times (1 + entropy). Softcapping adds 4 u * cap. Sums of
-// exp((x - m) / 4) and their squares have the same error as z, since e^-d/4 d/4 <= 0.37 too, and so do their logarithms; a
-// sum of x - m has an error of 28 u relative to itself, so its mean over the vocabulary has one of 28 u of the mean
+// Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within
+// (2 + |x - m| + 28) u, where terms with large |x - m| carry little weight: e^-d d <= 0.37, so 32 u. lse then has an error
+// of 32 u (plus rounding of the result), the entropy one of 2 * 32 u times (1 + entropy). Softcapping adds 4 u * cap. Sums
+// of exp((x - m) / 4) and their squares have the same error as z, since e^-d/4 d/4 <= 0.37 too, and so do their logarithms;
+// a sum of x - m has an error of 28 u relative to itself, so its mean over the vocabulary has one of 28 u of the mean
 // distance from the maximum.
 #include "dense_support.h"
 

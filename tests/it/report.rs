@@ -141,7 +141,7 @@ fn controls_are_rows_with_paired_intervals() {
         assert_eq!(of(i).own[&Metric::Auroc], own.answered.get(Metric::Auroc));
     }
     let same = of(0).difference[&Metric::Auroc].unwrap();
-    // the mean of three equal values, rounding 2^-53 each
+    // the mean of three equal values, with a rounding error of 2^-53 each
     let is_zero = |x: f64| x.abs() < 1e-15;
     assert!(is_zero(same.value) && same.interval.unwrap().into_iter().all(is_zero), "{same:?}");
     assert_eq!(of(1).control[&Metric::Auroc].unwrap().value, 0.5);

@@ -322,7 +322,7 @@ fn an_output_that_is_called_gz_and_is_not_is_left_alone() {
 #[test]
 fn whole_lines_before_a_cut_are_scored() {
     let setup = Setup::new();
-    // random digits do not compress well: the cut-off part is an incomplete line
+    // random digits do not compress well, so that the cut falls within the last line
     let noise: String = (0u64..400).map(|i| format!("{:x}", i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
     let last = json!({"id": 9, "prompt": noise, "response": "4"}).to_string() + "\n";
     let packed = gzip((items(3) + &last).as_bytes());
@@ -473,6 +473,7 @@ fn an_interrupted_run_says_how_to_go_on() {
     let arguments = ["score", "--threads", "1", "--device", "cpu", "--input", "-", "--output", "out.jsonl"];
     let mut command = setup.command(&arguments);
     // tests running in the background of a script ignore Ctrl-C, and so would the child
+    // SAFETY: `signal` may be called between fork and exec.
     unsafe {
         std::os::unix::process::CommandExt::pre_exec(&mut command, || {
             libc::signal(libc::SIGINT, libc::SIG_DFL);

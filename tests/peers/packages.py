@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 
 # torch's threads synchronize at every operation: for a batch of one, two threads are a third faster on an idle machine, but ten
-# times slower next to other work.
+# times slower alongside other work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Folders of the packages read so far.

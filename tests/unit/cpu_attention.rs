@@ -119,8 +119,8 @@ fn check(case: &Case, seed: u64) {
     let data = case.data(seed);
     let cache = fill(case, &data, DType::F32, ValueType::F32);
     let (s, name) = (&case.shape, format!("{:?}, length {}, sink {}", case.shape, case.len, case.sink));
-    // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each has an error below head_dim ·
-    // 2^-24 · Σ|q k|, which is a weight's relative error; the sums add as much again.
+    // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each has an error below
+    // head_dim · 2^-24 · Σ|q k|, which is a weight's relative error; the sums add as much again.
     let magnitude = 4.0 * s.head_dim as f64 + f64::from(case.sink);
     let bound = 4.0 * (s.head_dim as f64 + 16.0) * magnitude / f64::from(1u32 << 24);
     for isa in Isa::available() {

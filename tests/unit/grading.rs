@@ -75,7 +75,7 @@ fn numbers_are_no_more_than_they_say() {
         ("x != 5", "5", false),          // unequal is not equal
         ("0.\\bar{3}", "0", false),      // a repeating decimal is not zero
         ("7=11a+c", "11", false),        // letters that are not units
-        ("5 and a half", "5", false),    // half more
+        ("5 and a half", "5", false),    // a half more
         ("1 000 000", "1000000", true),  // thousands with spaces
     ] {
         assert_eq!(correct(answer, target, Number), equal, "{answer} and {target}");

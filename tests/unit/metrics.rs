@@ -123,7 +123,7 @@ fn logarithms_rank_what_underflows() {
     let found: Vec<(f64, u32)> = levels.iter().map(|level| (level.score, level.correct)).collect();
     assert_eq!(found, [((-0.5f64).exp(), 1), (0.0, 1), (0.0, 0), (0.0, 0)]);
     assert_eq!(auroc(&levels), Some(1.0));
-    // metrics that read only scores can read probabilities
+    // metrics that only read scores see the probabilities
     let by_score = Ranking::new(items.map(|(i, confidence, correct)| (i, confidence.score, correct))).levels();
     assert_eq!(by_score.len(), 2);
     assert_eq!(brier(&levels), brier(&by_score));

@@ -256,8 +256,8 @@ fn what_is_drawn_is_what_was_measured() {
             .collect::<Vec<_>>()
     };
     let height = |node: &Node| node.attribute("height").unwrap().parse::<f64>().unwrap();
-    // Two bins of accuracy 0.5 (and the legend's symbol), with 10 and 30 items: bars of equal height, and of
-    // one to three.
+    // Two bins of accuracy 0.5 (and the legend's symbol), with 10 and 30 items: bars of equal height, and bars
+    // in a ratio of one to three.
     let accuracy: Vec<f64> = classed("f-s0 l-paper").iter().map(height).collect();
     assert_eq!(accuracy, [110.0, 110.0]);
     let items: Vec<f64> = classed("f-s5 l-paper").iter().map(height).collect();

@@ -141,7 +141,7 @@ impl RandomModel {
                 json!({}),
             ),
             "phi3" => {
-                // an even share of a head
+                // an even number of a head's dimensions
                 let turning = 2 * pick(1, head_dim / 2);
                 let short = vec![1.5; turning / 2];
                 let scaling = json!({"type": "longrope", "short_factor": short, "long_factor": short});

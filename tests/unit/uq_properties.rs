@@ -179,8 +179,8 @@ proptest! {
             let outcome = world.assess(profile);
             check_chain(&world, &outcome, profile);
             let scores = &outcome.scores;
-            // rounding in sums of up to 20 log-probabilities, added in different orders: |ln p| < 400, so at most 22 ·
-            // 2^-53 · 400 of p
+            // rounding in sums of up to 20 log-probabilities, added in different orders: |ln p| < 400, so at most
+            // 22 · 2^-53 · 400 of p
             let at_most = |a: &str, b: &str| scores[a] <= scores[b] * (1.0 + 1e-12);
             prop_assert!(at_most("p_sim", "p") && scores["p"] <= 1.0, "{} ≤ {} ≤ 1", scores["p_sim"], scores["p"]);
             prop_assert!(at_most("p_attn", "p_sim") && at_most("p_sim", "answer_prob"), "{scores:?}");

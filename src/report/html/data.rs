@@ -70,8 +70,8 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let token = |row: i64| row.saturating_add(1);
     let in_response = |position: usize| position.saturating_sub(uq.prompt_len);
     let link = |link: &Link| json!([token(link.row), short(link.score), short(link.similarity), link.from.map(token)]);
-    // the replaced token (none: the response itself), its replacement text, the share of P: ∏ p(kept tokens) ∏
-    // p(answer's)
+    // the replaced token (none: the response itself), its replacement text, the share of P:
+    // ∏ p(kept tokens) ∏ p(answer's)
     let member = |EnsembleMember { member, text }: &EnsembleMember| {
         let share = short((member.log_answer + member.log_chain).exp());
         json!([member.position.map(in_response), visible(text.as_deref().unwrap_or_default()), share])

@@ -145,7 +145,7 @@ impl<'a> Scope<'a> {
         notes.into_iter().flatten().chain(silent).chain(shared).collect()
     }
 
-    /// All methods on the same items as the reference method, and their differences to it.
+    /// Methods on the items that they share with the reference method, and their differences to it.
     fn compared(&self) -> Option<Table> {
         let common = self.task.common.as_ref()?;
         let against = self.analysis.name_of(&common.against);

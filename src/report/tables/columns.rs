@@ -119,8 +119,8 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("Of generation", "↓", "over the seconds that the responses took"),
 ];
 
-/// The arrow in the direction of better values, and the meaning, of a column header: `AUROC [95 %]`, `gsm8k:
-/// AUROC`.
+/// The arrow in the direction of better values, and the meaning, of a column header: `AUROC [95 %]`,
+/// `gsm8k: AUROC`.
 pub fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
     let fits =

@@ -14,7 +14,7 @@ pub struct Piece {
 
 /// Splits `text` at the tokens' byte ranges `[start, end)`; concatenated, the pieces are the sanitized text. Each token
 /// has a piece, empty if it has no text of its own. Offsets that go backwards, exceed the text or split a character are
-/// moved forward to the next valid boundary: no text is lost or shown twice.
+/// moved to the next valid boundary or the end: no text is lost or shown twice.
 pub fn pieces(text: &str, offsets: impl IntoIterator<Item = [usize; 2]>) -> Vec<Piece> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     let mut push = |token, text: &str| pieces.push(Piece { token, text: visible(text).into_owned() });
