@@ -2,7 +2,8 @@
 """The registered measures of R8 (EVIDENCE.md): r8.py RUN [--resamples N]
 
 Needs numpy and scikit-learn. A sample agrees if its answer equals the response's, compared as numbers where both are numbers. Ties
-of the agreeing share are broken by log P(response), mapped to less than the smallest difference of shares. Written before R8 ran.
+of the agreeing share are broken by log P(response), mapped to less than the smallest difference of shares. Written before R8 ran, but for
+the intervals of its first table.
 """
 import argparse
 from pathlib import Path
@@ -45,16 +46,23 @@ def main():
     boot, labels = Bootstrap(len(run.samples), options.resamples), run.labels
     log_p, g4 = run.score("response_prob"), run.score("g4")
     print(f"{run.name}: {run.right} of {run.graded} right, {len(run.samples)} answered, {run.errors} errors")
-    print(f"\n| score | AUROC | passes |\n| --- | --- | --- |\n| log P(response) | {auroc(log_p, labels):.3f} | 1 |\n| g4 | {auroc(g4, labels):.3f} | 1 |")
+    everything = np.ones(len(labels), bool)
+
+    def row(name, scores, cost):
+        print(f"| {name} | {shown(auroc(scores, labels), boot.auroc(scores, labels, everything))} | {cost:.2f} |")
+
+    print("\n| score | AUROC | passes |\n| --- | --- | --- |")
+    row("log P(response)", log_p, 1)
+    row("g4", g4, 1)
     spread = (log_p - log_p.min()) / (np.ptp(log_p) or 1) - 0.5
     broken = {}
     for samples in (1, 2, 3, 5):
         share = agreement(run, samples)
         broken[samples] = share + 0.9 * spread / samples
-        print(f"| agreement of {samples} | {auroc(share, labels):.3f} | {passes(run, samples):.2f} |")
-        print(f"| agreement of {samples}, ties by log P | {auroc(broken[samples], labels):.3f} | {passes(run, samples):.2f} |")
+        row(f"agreement of {samples}", share, passes(run, samples))
+        row(f"agreement of {samples}, ties by log P", broken[samples], passes(run, samples))
     five = run.score("self_consistency")
-    print(f"| self-consistency (5) | {auroc(five, labels):.3f} | {passes(run, 5):.2f} |")
+    row("self-consistency (5)", five, passes(run, 5))
     tests = [("primary: self-consistency (5) less g4", less(run, boot, five, g4)),
              ("(a) agreement of 1, ties by log P, less log P(response)", less(run, boot, broken[1], log_p)),
              ("(b) agreement of 1, ties by log P, less g4", less(run, boot, broken[1], g4))]

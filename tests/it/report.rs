@@ -75,6 +75,9 @@ fn a_method_without_a_single_score_has_a_row_that_says_so() {
     let row = text.lines().find(|line| line.starts_with("| P(True)")).unwrap_or_else(|| panic!("{text}"));
     assert!(row.starts_with("| P(True) | 0 | —"), "{row}");
     assert!(text.contains("P(True): 0 of 20 items have a score"), "{text}");
+    let output = uqac(&[folder.path().to_str().unwrap(), "--methods", "p,response_mean"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("on gsm8k: methods") && !text.contains("items have a score"), "{text}");
 }
 
 #[test]

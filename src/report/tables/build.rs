@@ -20,7 +20,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     for run in &analysis.runs {
         let scope = |task| {
             let (ece, mut facts, rows) = (run.ece().key(), Facts::of_task(task), analysis.rows_of(task));
-            silent(run, task).for_each(|key| facts.add(("answered", "", key), 0, [("auroc", None::<f64>)]));
+            silent(analysis, run, task).for_each(|key| facts.add(("answered", "", key), 0, [("auroc", None::<f64>)]));
             Scope { analysis, run, task, ece, facts, rows }
         };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
@@ -61,9 +61,10 @@ pub fn brief(analysis: &Analysis) -> Table {
     table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
 }
 
-/// Scores requested by the run's options that no item of the task has.
-fn silent<'a>(run: &'a RunAnalysis, task: &'a TaskAnalysis) -> impl Iterator<Item = &'static str> + use<'a> {
-    methods::of_run(&run.manifest).into_iter().filter(|key| task.method(key).is_none())
+/// Reported scores requested by the run's options that no item of the task has.
+fn silent<'a>(of: &'a Analysis, run: &'a RunAnalysis, task: &'a TaskAnalysis) -> impl Iterator<Item = &'a str> {
+    let keys = methods::of_run(&run.manifest).into_iter();
+    keys.filter(|key| of.methods.iter().any(|method| method.key == *key) && task.method(key).is_none())
 }
 
 /// A benchmark of a run with its facts.
@@ -138,7 +139,7 @@ impl<'a> Scope<'a> {
             let names: Vec<&str> = same.iter().map(|method| method.name.as_str()).collect();
             format!("Same ranking as {}: {}.", method.name, names.join("; "))
         });
-        let silent = silent(run, task).map(|key| {
+        let silent = silent(self.analysis, run, task).map(|key| {
             let (name, graded) = (self.analysis.name_of(key), task.summary.graded);
             format!("{name}: 0 of {graded} items have a score; a reply that cannot be read gives none.")
         });
