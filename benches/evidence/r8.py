@@ -46,10 +46,9 @@ def main():
     boot, labels = Bootstrap(len(run.samples), options.resamples), run.labels
     log_p, g4 = run.score("response_prob"), run.score("g4")
     print(f"{run.name}: {run.right} of {run.graded} right, {len(run.samples)} answered, {run.errors} errors")
-    everything = np.ones(len(labels), bool)
 
     def row(name, scores, cost):
-        print(f"| {name} | {shown(auroc(scores, labels), boot.auroc(scores, labels, everything))} | {cost:.2f} |")
+        print(f"| {name} | {shown(auroc(scores, labels), boot.auroc(scores, labels))} | {cost:.2f} |")
 
     print("\n| score | AUROC | passes |\n| --- | --- | --- |")
     row("log P(response)", log_p, 1)

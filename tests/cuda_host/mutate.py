@@ -38,15 +38,16 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
+ROOT = build.HERE.parent.parent
 RECORD = build.HERE / "mutants.sha256"
 
 
-def sources_hash(root):
+def sources_hash():
     """Hash of everything the verdicts depend on except the compiler: kernels, their tests, the shim and these scripts."""
-    files = [*root.glob("kernels/*.cu*"), *root.glob("tests/cuda_kernels/*"), *root.glob("tests/cuda_host/shim*"),
-             *root.glob("tests/cuda_host/shim/*"), build.HERE / "build.py", Path(__file__).resolve()]
+    files = [*ROOT.glob("kernels/*.cu*"), *ROOT.glob("tests/cuda_kernels/*"), *build.HERE.glob("shim.h"),
+             *build.HERE.glob("shim/*"), build.HERE / "build.py", build.HERE / "mutate.py"]
     text = hashlib.sha256()
-    for file in sorted(file for file in files if file.is_file()):
+    for file in sorted(files):
         code = file.read_text()
         code = code if file.suffix == ".py" else " ".join(COMMENT.sub(" ", code).split())
         text.update(f"{file.name}\0{code}\0".encode())
@@ -75,8 +76,9 @@ def with_switches(name, text, mutants):
 
 class Mutation:
     def __init__(self, options):
-        root = Path(options.root or build.HERE.parent.parent).resolve()
-        self.factor, self.root, self.partial = options.factor, root, options.files or options.sanitize
+        root = Path(options.root or ROOT).resolve()
+        self.factor = options.factor
+        self.full = root == ROOT and not options.files and not options.sanitize
         self.builder = build.Builder(SimpleNamespace(
             root=root, kernels=None, out=None, sanitize=options.sanitize, jobs=options.jobs))
         objects = self.builder.objects  # shared with the other tests: only sources with barriers are recompiled
@@ -154,8 +156,8 @@ class Mutation:
         print(f"{len(wanted)} mutants, {len(wanted) - len(survivors)} killed, {len(survivors)} survived")
         for mutant in survivors:
             print(f"SURVIVED: {mutant}", file=sys.stderr)
-        if wanted and not survivors and not self.partial:
-            RECORD.write_text(sources_hash(self.root) + "\n")
+        if wanted and not survivors and self.full:
+            RECORD.write_text(sources_hash() + "\n")
         return 1 if survivors or not wanted else 0
 
 
@@ -169,8 +171,7 @@ def main():
                         help="a test counts as failed when it takes this many times as long as on the whole kernels")
     parser.add_argument("--unless-recorded", action="store_true", help="do nothing if these sources have passed a full run")
     options = parser.parse_args()
-    recorded = RECORD.read_text().strip() if RECORD.exists() else None
-    if options.unless_recorded and recorded == sources_hash(build.HERE.parent.parent):
+    if options.unless_recorded and RECORD.exists() and RECORD.read_text().strip() == sources_hash():
         print(f"SKIPPED: {RECORD.name} records a full run without survivors on these sources")
         return 0
     options.files = [Path(file).name for file in options.files]
