@@ -93,7 +93,9 @@ pub mod internals {
     };
     pub use crate::backend::cpu::cache::KvCache;
     pub use crate::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
-    pub use crate::backend::cpu::simd::{Amx, Isa, tiles};
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub use crate::backend::cpu::simd::Amx;
+    pub use crate::backend::cpu::simd::{Isa, tiles};
     pub use crate::backend::cpu::threads::ThreadPool;
     pub use crate::backend::cpu::{InputRounding, trace::Selection};
     pub use crate::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};

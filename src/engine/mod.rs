@@ -64,7 +64,7 @@ pub struct EngineOptions {
     /// Rounding of the CPU backend's matmul inputs.
     #[arg(skip)]
     pub input_rounding: InputRounding,
-    /// Discount of the nearest positions, on the CPU and the reference. CUDA kernels use the published one.
+    /// γ, the discount of the nearest positions.
     #[arg(skip)]
     pub gamma: Gamma,
 }

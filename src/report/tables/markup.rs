@@ -34,7 +34,7 @@ const LATEX: Markup = Markup {
 impl Markup {
     /// Escapes text so that it contains no commands and stays in its cell.
     fn escape(&self, text: &str) -> String {
-        let plain = |c| match self.named.iter().find(|(named, _)| *named == c) {
+        let plain = |c: char| match self.named.iter().find(|(named, _)| *named == c) {
             Some((_, name)) => (*name).to_owned(),
             None if self.special.contains(c) => format!("\\{c}"),
             None => c.to_string(),
