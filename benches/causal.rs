@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use uqac::internals::{Sample, Variant};
-use uqac::{Conversation, Engine, EngineOptions, HeadSelection, Response};
+use uqac::{Conversation, Engine, EngineOptions, Response, TraceParts};
 
 /// Chain tokens per response, chosen at random.
 const TRIPLETS: usize = 2;
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             );
         }
         tokens.extend(&uq.tokens.ids);
-        let mut traced = engine.trace(&tokens, uq.prompt_len, HeadSelection::PUBLISHED)?;
+        let mut traced = engine.trace(&tokens, uq.prompt_len, TraceParts::PUBLISHED)?;
         let (response, mut queries) = traced.parts();
         let answer: Vec<usize> = found.tokens.clone().collect();
         let chain: Vec<usize> = uq.chain.iter().map(|link| response.position_after(link.row)).collect();

@@ -146,8 +146,8 @@ fn reconstruction(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(positions), |b| {
             b.iter(|| {
                 for head in 0..16 {
-                    let traced = RowHead { head: head % HEADS, query: &query, max: 1.0, sum: 100.0 };
-                    accumulate_row(isa, &shape, &cache, &traced, &mut row);
+                    let traced = RowHead { query: &query, max: 1.0, sum: 100.0 };
+                    accumulate_row(isa, &shape, &cache, head % HEADS, &traced, &mut row);
                 }
                 black_box(&mut row);
             });

@@ -16,7 +16,7 @@ use uqac::{DType, ValueType};
 use uqac::{Engine, EngineOptions};
 use uqac::{Parameters, Profile};
 
-const CONFIGURATIONS: [(DType, ValueType, InputRounding, WeightFormat); 12] = [
+const CONFIGURATIONS: [(DType, ValueType, InputRounding, WeightFormat); 11] = [
     (DType::F32, ValueType::F32, InputRounding::F32, File),
     (DType::F32, ValueType::F16, InputRounding::F32, File),
     (DType::F32, ValueType::BF16, InputRounding::F32, File),
@@ -26,7 +26,6 @@ const CONFIGURATIONS: [(DType, ValueType, InputRounding, WeightFormat); 12] = [
     (DType::F32, ValueType::F16, InputRounding::TwoTerms, File),
     (DType::F16, ValueType::F16, InputRounding::TwoTerms, File),
     (DType::F32, ValueType::F16, InputRounding::OneTerm, File),
-    (DType::F32, ValueType::F16, InputRounding::OneTermButScores, File),
     (DType::F32, ValueType::F32, InputRounding::F32, Q8),
     (DType::F32, ValueType::Q8, InputRounding::F32, File),
 ];
@@ -54,7 +53,7 @@ struct Found {
 fn find(engine: &mut Engine, item: &Value) -> Found {
     let prompt_len = item["n_instr"].as_u64().expect("n_instr") as usize;
     let parameters = Parameters::published(Profile::Reference);
-    let mut traced = engine.trace(&ids(&item["input_ids"]), prompt_len, parameters.head_selection()).expect("a pass");
+    let mut traced = engine.trace(&ids(&item["input_ids"]), prompt_len, parameters.trace_parts()).expect("a pass");
     let rule = AnswerRule::for_dataset(item["dataset"].as_str());
     let assessed = uqac::assess(&mut traced, rule, None, &parameters).expect("a pass").expect("an answer");
     let chain = assessed.outcome.chain.iter().map(|link| link.row).collect();
@@ -136,7 +135,6 @@ fn line(
         InputRounding::F32 => "f32",
         InputRounding::TwoTerms => "two terms",
         InputRounding::OneTerm => "one term",
-        InputRounding::OneTermButScores => "q, k: two",
     };
     let moved = moved.map_or(String::new(), |((mean, most), (p_mean, p_most))| {
         format!("{:>20} {:>17}", format!("{mean:.1e}, {most:.1e}"), format!("{p_mean:.1e}, {p_most:.1e}"))

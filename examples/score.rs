@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     for response in RESPONSES {
         let (tokens, prompt_len) = uqac::encode(&engine, &question, response, true, Encoding::Separate)?;
-        let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection())?;
+        let mut traced = engine.trace(&tokens, prompt_len, parameters.trace_parts())?;
         let found = uqac::assess(&mut traced, AnswerRule::Auto, None, &parameters)?.ok_or("no answer")?;
         println!("\nanswer {}", found.answer.text);
         for score in as_shown() {

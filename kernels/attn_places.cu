@@ -2,14 +2,14 @@
 // kernels. For traces that record it; the attention kernels themselves are the same either way.
 //
 // attn_places_k<K>: for every head of a layer, its reweighted entropy and the weights alpha_t = e^{s_t - m} / Z of the row's
-//   own position, of the one before it, of the first, and of the whole prompt, into places[place * heads + h] of the
+//   own position, of the one before it, of the first, and of the whole prompt, into places[trace_layer * heads + h] of the
 //   row's trace. Eight lanes share a position; the prompt's weights are summed in an order that depends only on its length.
 //   K: f32, f16, bf16 (type of the K cache)
 //   states      [rows, heads] of this layer         queries   [rows, heads, head_dim] f32, rotated and scaled, of this layer
 //   rows        [rows]; rows before their sequence's first_traced_row, or of a sequence that does not record places
 //               (null), output nothing. The prompt is all positions up to first_traced_row.
 //   sequences   [slots]
-//   place       of the layer among the `layers` of the trace
+//   trace_layer the layer's number among the `layers` of the trace
 //   head_dim    a multiple of 8
 //   window      positions that a row attends to, itself included; 0: all
 //   softcap     s <- softcap tanh(s / softcap); 0: none
@@ -64,8 +64,8 @@ struct Head {
 
 template <class K>
 __device__ __forceinline__ void write(const HeadState* states, const float* queries, const RowState* rows,
-                                      const SequenceView* sequences, int layer, int place, int layers, int heads, int kv_heads,
-                                      int head_dim, int window, float softcap, bool regularized) {
+                                      const SequenceView* sequences, int layer, int trace_layer, int layers, int heads,
+                                      int kv_heads, int head_dim, int window, float softcap, bool regularized) {
   float* sums = reinterpret_cast<float*>(dyn_smem);  // [warps]
   start_early();
   const RowState row = rows[blockIdx.y];
@@ -86,7 +86,7 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
   prompt = block_reduce<Sum>(threadIdx.x % LANES == 0 ? prompt : 0.f, sums);
   const float own = head.weight(row.position), previous = head.weight(row.position - 1), first = head.weight(0);
   if (threadIdx.x != 0) return;
-  HeadPlaces& to = sequence.trace.places[((size_t)index * layers + place) * heads + h];
+  HeadPlaces& to = sequence.trace.places[((size_t)index * layers + trace_layer) * heads + h];
   to = {(float)finish(state, regularized).entropy, own / state.z, previous / state.z, first / state.z,
         prompt / state.z};
 }
@@ -113,11 +113,11 @@ __device__ __forceinline__ void sum(const HeadState* states, const float* querie
   STARTS_EARLY(name)                                                                                                   \
   extern "C" __global__ void __launch_bounds__(128)                                                                    \
       name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,         \
-           int layer, int heads, int kv_heads, int window, float softcap, int head_dim, int place, int layers,         \
+           int layer, int heads, int kv_heads, int window, float softcap, int head_dim, int trace_layer, int layers,   \
            int regularized) {                                                                                          \
     PRECOND_GRID(heads, ANY_GRID);                                                                                     \
-    places::write<K>(states, queries, rows, sequences, layer, place, layers, heads, kv_heads, head_dim, window,        \
-                     softcap, regularized != 0);                                                                       \
+    places::write<K>(states, queries, rows, sequences, layer, trace_layer, layers, heads, kv_heads, head_dim,          \
+                     window, softcap, regularized != 0);                                                               \
   }
 ATTN_PLACES(attn_places_kf32, Halves)
 ATTN_PLACES(attn_places_kf16, __half)

@@ -20,11 +20,11 @@ struct HeadPlaces {
   float entropy, own, previous, first, prompt;
 };
 
-/// Sums of hidden states at each place they pass through, and the latest rows, not yet in the sums (layer_sums.cu).
+/// Sums of hidden states at each point they pass through, and the latest rows, not yet in the sums (layer_sums.cu).
 struct LayersView {
-  double* sums;  // [places, hidden_size]; null: not recorded
-  float* rows;   // [places, kept, hidden_size], row r at r % kept
-  int* counts;   // [places, ceil(hidden_size / 256)] rows seen so far, for each block of columns
+  double* sums;  // [points, hidden_size]; null: not recorded
+  float* rows;   // [points, kept, hidden_size], row r at r % kept
+  int* counts;   // [points, ceil(hidden_size / 256)] rows seen so far, for each block of columns
 };
 
 /// The trace of a sequence; row r = position - first_traced_row. K = heads kept per row.
@@ -52,7 +52,7 @@ struct SequenceView {
   float** snapshots;  // [positions / interval + 1] destinations for copies of them, by tokens / interval; null: none
 };
 
-/// A layer's attention, indexed by place among the layers with attention: its number among same-sized layers in the cache, its sizes.
+/// A layer's attention, indexed by its number among the layers with attention: its number among same-sized layers in the cache, its sizes.
 struct LayerShape {
   int layer, kv_heads, head_dim;
   int window;  // positions that a row attends to, itself included; 0: all

@@ -29,7 +29,7 @@ struct DeltaNet {
   const float* dt_bias;
   float* mixed[3];  // queries and keys [rows, key_heads, key_stride], of length 1; values [rows, value_heads, value_dim]
   float* rates;     // [rows, value_heads, 2]: alpha, beta
-  int place, key_heads, value_heads, key_dim, value_dim, taps, activation;
+  int layer, key_heads, value_heads, key_dim, value_dim, taps, activation;
   int padding;
 
   __device__ __forceinline__ int key_stride() const { return (key_dim + 15) / 16 * 16; }
@@ -61,7 +61,7 @@ __device__ __forceinline__ float input(const DeltaNet& n, const float* state, in
 __device__ __forceinline__ void mix_head(const DeltaNet& n, int row, int head) {
   const int lane = threadIdx.x % 32, part = head < n.key_heads ? 0 : head < 2 * n.key_heads ? 1 : 2;
   const int own = head - part * n.key_heads, dim = part < 2 ? n.key_dim : n.value_dim, stride = part < 2 ? n.key_stride() : dim;
-  const float* state = n.sequences[n.rows[row].slot].states + n.place * n.state();
+  const float* state = n.sequences[n.rows[row].slot].states + n.layer * n.state();
   int before = 0;
   while (before < n.taps - 1 && n.continues(row - before)) ++before;
   float* to = n.mixed[part] + ((size_t)row * (part < 2 ? n.key_heads : n.value_heads) + own) * stride;
@@ -129,7 +129,7 @@ __device__ __forceinline__ void run(const DeltaNet& n, float* const* keeps, int 
   const int lane = threadIdx.x % LANES, column = blockIdx.x * COLUMNS + threadIdx.x / LANES;
   const bool there = column < n.value_dim;
   const SequenceView& sequence = n.sequences[n.rows[first].slot];
-  float* state = sequence.states + n.place * n.state();
+  float* state = sequence.states + n.layer * n.state();
   const size_t at = n.inputs() + ((size_t)head * n.value_dim + min(column, n.value_dim - 1)) * stride + 4 * lane;
   Column s;
   load(s, state + at, stride);
@@ -151,7 +151,7 @@ __device__ __forceinline__ void run(const DeltaNet& n, float* const* keeps, int 
     const int tokens = n.rows[row].position + 1;
     float* keep = keeps ? keeps[row] : tokens % interval == 0 ? sequence.snapshots[tokens / interval] : nullptr;
     if (keep) {
-      keep += n.place * n.state();
+      keep += n.layer * n.state();
       if (there) store(keep + at, s, stride);
       keep_inputs(n, state, keep, first, row);
     }

@@ -333,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
       if (sampler.top_k <= 0)
         for (int i = 0; i < blocks; ++i) total += masses[first + i];
       const unsigned long long bits = uniform_bits(sampler.seed, (unsigned long long)state.stream,
-                                                   (unsigned long long)(state.position - sampler.first_position));
+                                                   (unsigned long long)(state.position - sampler.counter_offset));
       token = draw_token(sampler, shared.keys, shared.cumulative(), shared.locate(), row, choosable, stats.max, total,
                          bits);
     }

@@ -13,7 +13,7 @@ struct Sampler {
   float temperature;   // 0: greedy
   float top_p;         // 1: all
   int top_k;           // 0: all; otherwise at most 128
-  int first_position;  // the draw's counter is the row's position - first_position
+  int counter_offset;  // the draw's counter is the row's position - counter_offset
   int choosable;       // only ids below are chosen (embeddings are often padded); 0: all
 };
 

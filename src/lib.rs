@@ -59,8 +59,8 @@ pub use backend::{DType, DeviceChoice, ValueType, WeightFormat};
 pub use engine::encode::{Encoding, ResponseText, encode, encode_prompt};
 pub use engine::running::{Measure, RunningConfidence, WINDOW};
 pub use engine::{
-    BATCH_SIZE, Batch, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection,
-    LoadError, Progress, Response, Speculate, Ticket, TracedSequence,
+    BATCH_SIZE, Batch, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, Generation, LoadError,
+    Progress, Response, Speculate, Ticket, TraceParts, TracedSequence,
 };
 pub use model::chat::{ChatTemplate, Conversation, Message};
 pub use model::hub::locate_model;

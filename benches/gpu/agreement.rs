@@ -6,7 +6,7 @@ use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
 use crate::report::Row;
 use std::ops::ControlFlow;
-use uqac::{Engine, GenerateOptions, HeadSelection};
+use uqac::{Engine, GenerateOptions, TraceParts};
 use uqac::{Parameters, Profile, internals::chain};
 
 /// A prompt longer than one tile of any kernel, and a response that crosses a chunk boundary of the cache.
@@ -81,7 +81,7 @@ fn generate(engine: &mut Engine, prompt: &[u32]) -> Result<Vec<u32>, StageError>
 }
 
 fn see(engine: &mut Engine, tokens: &[u32]) -> Result<Seen, StageError> {
-    let mut traced = engine.trace(tokens, PROMPT, HeadSelection::default())?;
+    let mut traced = engine.trace(tokens, PROMPT, TraceParts::default())?;
     let rows = PROMPT - 1..tokens.len();
     let mut heads = Vec::new();
     for row in rows {

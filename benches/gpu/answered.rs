@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 use uqac::Sampling;
 use uqac::internals::{Link, Variant, chain, ensemble, similarity};
-use uqac::{Engine, EngineError, GenerateOptions, HeadSelection, TracedSequence};
+use uqac::{Engine, EngineError, GenerateOptions, TraceParts, TracedSequence};
 use uqac::{Parameters, Profile, Response};
 
 /// Seconds spent in each part of one round.
@@ -113,7 +113,7 @@ fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Paramet
 /// A traced pass over `tokens` and the chain from the last ones: the chain's length, and the
 /// sequence's bytes.
 pub fn chain_of(engine: &mut Engine, tokens: &[u32], prompt_len: usize) -> Result<(usize, usize), EngineError> {
-    let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
+    let mut traced = engine.trace(tokens, prompt_len, TraceParts::default())?;
     let answer = tokens.len() - ANSWER..tokens.len();
     let links = chain(&mut traced, answer, &Parameters::published(Profile::Corrected))?;
     let (cache, trace) = traced.memory();

@@ -5,7 +5,7 @@ use crate::machine::{Machine, MachineError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use uqac::Sampling;
-use uqac::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
+use uqac::{Engine, EngineError, GenerateOptions, Generation, TraceParts};
 
 /// Workload sizes.
 #[derive(Clone, Debug)]
@@ -168,7 +168,7 @@ impl Bench<'_> {
         let options = GenerateOptions {
             max_tokens: tokens,
             sampling: Sampling::GREEDY,
-            trace: traced.then(HeadSelection::default),
+            trace: traced.then(TraceParts::default),
             ..GenerateOptions::default()
         };
         let start = Instant::now();

@@ -235,7 +235,7 @@ fn score_item<T>(
     let (tokens, prompt_len, answer) =
         sequence(engine, &item.content, options.chat_template, parameters).map_err(text).map_err(unread)?;
     let read = |why: String| (Some(prompt_len), why);
-    let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection()).map_err(text).map_err(read)?;
+    let mut traced = engine.trace(&tokens, prompt_len, parameters.trace_parts()).map_err(text).map_err(read)?;
     let Options { abstain, trace, .. } = *options;
     let request = Request { calibration: calibration.as_ref(), abstain, trace, ..Request::of(parameters) };
     let request = request.of_item(&item, answer);

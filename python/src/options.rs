@@ -141,7 +141,7 @@ impl Options {
         Ok(GenerateOptions {
             max_tokens,
             sampling: Sampling { temperature, top_p, top_k, seed },
-            trace: Some(parameters.head_selection()),
+            trace: Some(parameters.trace_parts()),
             stop: self.stop.clone(),
             running: measure.map(|measure| RunningConfidence { measure, window, stop_below }),
             ..GenerateOptions::default()

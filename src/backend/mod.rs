@@ -62,7 +62,7 @@ impl DecodeRow {
 
 /// Contents of each row's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HeadSelection {
+pub struct TraceParts {
     /// K: the number of lowest-entropy heads kept.
     pub heads: usize,
     /// Normalization of that entropy.
@@ -80,13 +80,13 @@ pub struct HeadSelection {
 pub struct TraceOptions {
     /// Rows before this one are not recorded.
     pub first_row: usize,
-    pub parts: HeadSelection,
+    pub parts: TraceParts,
 }
 
 impl TraceOptions {
     /// Lowest-entropy heads only.
     pub const fn new(first_row: usize, heads: usize, entropy: EntropyRule) -> TraceOptions {
-        let parts = HeadSelection { heads, entropy, wide: false, head_attention: false, layer_means: false };
+        let parts = TraceParts { heads, entropy, wide: false, head_attention: false, layer_means: false };
         TraceOptions { first_row, parts }
     }
 }
@@ -115,7 +115,7 @@ pub struct Step {
     pub top: Vec<TokenLogprob>,
     /// Only with detail, in a sequence with a wide trace.
     pub distribution: Option<Distribution>,
-    /// With [`HeadSelection::head_attention`], once the response is complete: attention targets of the row's heads,
+    /// With [`TraceParts::head_attention`], once the response is complete: attention targets of the row's heads,
     /// `[layers][heads]`.
     pub heads: Vec<Vec<HeadAttention>>,
 }
@@ -385,10 +385,10 @@ pub trait Backend: Operations {
     /// The heads selected at a traced row (absolute); `None` if it was not traced.
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError>;
 
-    /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`HeadSelection::head_attention`].
+    /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`TraceParts::head_attention`].
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
 
-    /// With [`HeadSelection::layer_means`], the mean over the sequence's traced rows except the last (whose prediction is not part
+    /// With [`TraceParts::layer_means`], the mean over the sequence's traced rows except the last (whose prediction is not part
     /// of the sequence) of the embedding, the residual stream after each layer but the last, and the final hidden state:
     /// `[L + 1, hidden_size]`, as in Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
     fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError>;

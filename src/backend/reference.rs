@@ -136,7 +136,7 @@ impl Operations for ReferenceBackend {
                 let scores = model.scores(layer, h, query, keys, row.position);
                 attended.extend(model.weighted_mean(layer, h, &scores, values));
                 if let Some(options) = options {
-                    let id = (model.spec.place(layer) * model.spec.num_attention_heads + h) as u32;
+                    let id = (model.spec.index_in_kind(layer) * model.spec.num_attention_heads + h) as u32;
                     let entropy = reweighted(&scores, options.parts.entropy, &self.gamma).1;
                     heads.push((entropy, (id, query.to_vec())));
                     if options.parts.head_attention {
@@ -449,9 +449,19 @@ impl Backend for ReferenceBackend {
         self.check_tokens(pass.rows)?;
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
-            let (row, wanted) = (*row, (pass.wanted)(i));
-            let (x, inputs, queries, attended, gate, heads, attention, layers) = Default::default();
-            PassRow { row, wanted, options, x, inputs, queries, attended, gate, heads, attention, layers }
+            PassRow {
+                row: *row,
+                wanted: (pass.wanted)(i),
+                options,
+                x: Vec::new(),
+                inputs: Vec::new(),
+                queries: Vec::new(),
+                attended: Vec::new(),
+                gate: Vec::new(),
+                heads: Vec::new(),
+                attention: Vec::new(),
+                layers: Vec::new(),
+            }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
@@ -515,8 +525,8 @@ impl Backend for ReferenceBackend {
         let (Sequence { keys, trace, options, .. }, heads) = (&self.sequences[id.0], self.spec().num_attention_heads);
         let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
         let alpha = |(id, query): (&u32, &Vec<f32>)| {
-            let (place, h) = (*id as usize / heads, *id as usize % heads);
-            let layer = self.spec().attention_layers().nth(place).unwrap_or_default();
+            let (index, h) = (*id as usize / heads, *id as usize % heads);
+            let layer = self.spec().attention_layers().nth(index).unwrap_or_default();
             reweighted(&self.model.scores(layer, h, query, keys, row), options.parts.entropy, &self.gamma).0
         };
         Ok(traced.selected.heads.iter().zip(&traced.queries).map(alpha).collect())

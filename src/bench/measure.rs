@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::report::{MedianRange, Report, Scoring, Settings, Stage, SweepRow};
 use super::roofline::{self, ANSWER};
 use crate::backend::sampling::Sampling;
-use crate::engine::{Engine, GenerateOptions, HeadSelection, TracedSequence};
+use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -28,14 +28,14 @@ const SCORED_PROMPT: usize = 64;
 const SCORED: usize = 3;
 
 /// The measured kinds of decoding, by trace.
-const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
-    let usual = HeadSelection::PUBLISHED;
+const DECODINGS: [(&str, Option<TraceParts>); 5] = {
+    let usual = TraceParts::PUBLISHED;
     [
         ("decode", None),
         ("decode, traced", Some(usual)),
-        ("decode, wide trace", Some(HeadSelection { wide: true, ..usual })),
-        ("decode, head trace", Some(HeadSelection { wide: true, head_attention: true, ..usual })),
-        ("decode, layer trace", Some(HeadSelection { layer_means: true, ..usual })),
+        ("decode, wide trace", Some(TraceParts { wide: true, ..usual })),
+        ("decode, head trace", Some(TraceParts { wide: true, head_attention: true, ..usual })),
+        ("decode, layer trace", Some(TraceParts { layer_means: true, ..usual })),
     ]
 };
 
@@ -96,7 +96,7 @@ fn decode(
     base: &mut TracedSequence,
     prompts: &[Vec<u32>],
     tokens: usize,
-    trace: Option<HeadSelection>,
+    trace: Option<TraceParts>,
     temperature: f32,
 ) -> Result<(f64, Vec<u32>), BenchError> {
     let sampling = Sampling { temperature, ..Sampling::GREEDY };
@@ -179,7 +179,7 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
     let tokens = prompt(engine, settings.prompt_tokens, 0)?;
     let prompt_len = tokens.len();
     let prompts = vec![tokens.clone(); settings.batch];
-    let mut base = times.time("prefill", || engine.trace(&tokens, prompt_len - 1, HeadSelection::default()))?;
+    let mut base = times.time("prefill", || engine.trace(&tokens, prompt_len - 1, TraceParts::default()))?;
     let mut whole = Vec::new();
     // rotated, so that drift within a round favours no kind of trace
     for i in 0..DECODINGS.len() {
@@ -187,7 +187,7 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
         whole = times.run(stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
     }
     drop(base);
-    let mut traced = times.time("score", || engine.trace(&whole, prompt_len, HeadSelection::default()))?;
+    let mut traced = times.time("score", || engine.trace(&whole, prompt_len, TraceParts::default()))?;
 
     let parameters = Parameters::published(Profile::Corrected);
     let answer = whole.len() - ANSWER..whole.len();
@@ -228,7 +228,7 @@ fn after_context(
 ) -> Result<SweepRow, BenchError> {
     let tokens = prompt(engine, context, 0)?;
     let (mut times, mut bandwidth) = (Times::new(machine), Vec::new());
-    let mut base = times.time("prefill", || engine.trace(&tokens, context - 1, HeadSelection::default()))?;
+    let mut base = times.time("prefill", || engine.trace(&tokens, context - 1, TraceParts::default()))?;
     for round in 0..rounds {
         bandwidth.push(times.machine.bandwidth()?);
         for i in 0..2 {
@@ -265,7 +265,7 @@ fn after_context(
 fn score(engine: &mut Engine, tokens: &[u32]) -> Result<(), BenchError> {
     let parameters = Parameters::published(Profile::Corrected);
     let (prompt_len, answer) = (SCORED_PROMPT.min(tokens.len() / 2), tokens.len() - ANSWER..tokens.len());
-    let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
+    let mut traced = engine.trace(tokens, prompt_len, TraceParts::default())?;
     let (response, mut queries) = traced.parts();
     let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut queries)?;
     Ok(similarity::measure(&response, answer, &mut links, &mut queries)?)

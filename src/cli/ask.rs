@@ -69,7 +69,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let options = GenerateOptions {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
         sampling: args.sampling,
-        trace: Some(parameters.head_selection()),
+        trace: Some(parameters.trace_parts()),
         running: args.early.running(),
         ..GenerateOptions::default()
     };

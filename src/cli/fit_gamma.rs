@@ -6,7 +6,7 @@ use super::progress::Progress;
 use super::{note, show, write};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
-use crate::engine::{Engine, EngineOptions, HeadSelection};
+use crate::engine::{Engine, EngineOptions, TraceParts};
 use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;
 use crate::files;
@@ -74,7 +74,7 @@ fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDist
         return Ok(());
     }
     let entropy = sample.uq.profile.rules().head_entropy;
-    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy, ..HeadSelection::default() };
+    let every_head = TraceParts { heads: engine.spec().total_heads(), entropy, ..TraceParts::default() };
     let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
     for row in prompt_len..tokens.len() {
         traced.head_rows(row)?.iter().for_each(|head| attention.add(head));

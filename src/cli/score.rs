@@ -174,7 +174,7 @@ fn score_line(
     tally.tokens += tokens.len();
     let request = common.clone().of_item(&item, answer);
     let assessed = engine
-        .trace(&tokens, prompt_len, parameters.head_selection())
+        .trace(&tokens, prompt_len, parameters.trace_parts())
         .and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
     assessed.unwrap_or_else(|error| {
         let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());

@@ -7,7 +7,7 @@ use super::pace::{Guess, MAX_SHARED};
 use super::running::Measure;
 use super::stop::StopText;
 use super::trace::shared;
-use super::{Engine, EngineError, HeadSelection, TracedSequence};
+use super::{Engine, EngineError, TraceParts, TracedSequence};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::sync::Arc;
@@ -57,15 +57,15 @@ impl Engine {
     /// An empty batch; its responses use these options unless they have their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
-        let (running, others, shares_guesses, started) = Default::default();
-        Batch { engine: self, request, running, others, shares_guesses, started }
+        let (running, others) = (Vec::new(), Lookup::default());
+        Batch { engine: self, request, running, others, shares_guesses: false, started: 0 }
     }
 
     /// Options for responses of a batch.
     pub fn request(&self, options: &GenerateOptions) -> Request {
         let ends = options.ends.clone().unwrap_or_else(|| self.spec().eos_token_ids.clone());
         let wide = options.running.is_some_and(|running| running.measure == Measure::Group);
-        let trace = options.trace.map(|trace| HeadSelection { wide: trace.wide || wide, ..trace });
+        let trace = options.trace.map(|trace| TraceParts { wide: trace.wide || wide, ..trace });
         Request(Arc::new(GenerateOptions { ends: Some(ends), trace, ..options.clone() }))
     }
 }
@@ -118,8 +118,8 @@ impl Batch<'_> {
     ///
     /// # Errors
     /// As [`Engine::trace`].
-    pub fn add(&mut self, tokens: &[u32], prompt_len: usize, selection: HeadSelection) -> Result<Ticket, EngineError> {
-        let (id, generation) = self.engine.trace_sequence(tokens, prompt_len, selection)?;
+    pub fn add(&mut self, tokens: &[u32], prompt_len: usize, parts: TraceParts) -> Result<Ticket, EngineError> {
+        let (id, generation) = self.engine.trace_sequence(tokens, prompt_len, parts)?;
         let running = self.enter(id, 0, self.request.clone(), generation);
         (running.finished, running.reported) = (true, true);
         Ok(running.ticket)
@@ -171,8 +171,19 @@ impl Batch<'_> {
         self.started += 1;
         let context = self.engine.spec().max_position_embeddings;
         let limit = request.0.max_tokens.min(context - generation.prompt_len);
-        let (text, lookup, guess, finished, reported) = Default::default();
-        let new = Running { ticket, id, stream, request, limit, generation, text, lookup, guess, finished, reported };
+        let new = Running {
+            ticket,
+            id,
+            stream,
+            request,
+            limit,
+            generation,
+            text: None,
+            lookup: None,
+            guess: None,
+            finished: false,
+            reported: false,
+        };
         let index = self.running.len();
         self.running.push(new);
         &mut self.running[index]

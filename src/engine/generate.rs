@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
 use super::running::RunningConfidence;
-use super::{Engine, EngineError, HeadSelection};
+use super::{Engine, EngineError, TraceParts};
 use crate::backend::sampling::Sampling;
 use crate::backend::{Step, TokenLogprob};
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ pub struct GenerateOptions {
     pub max_tokens: usize,
     pub sampling: Sampling,
     /// Heads to trace; `None`: plain inference, no trace.
-    pub trace: Option<HeadSelection>,
+    pub trace: Option<TraceParts>,
     /// Ids that end a response; `None`: the model's end tokens.
     pub ends: Option<Vec<u32>>,
     /// Stop strings: the response is cut before the first token that lies entirely within or after one (its first token
@@ -27,7 +27,7 @@ impl Default for GenerateOptions {
         GenerateOptions {
             max_tokens: 1024,
             sampling: Sampling::GREEDY,
-            trace: Some(HeadSelection::default()),
+            trace: Some(TraceParts::default()),
             ends: None,
             stop: Vec::new(),
             running: None,

@@ -12,7 +12,7 @@ mod speculate;
 mod stop;
 mod trace;
 
-pub use crate::backend::HeadSelection;
+pub use crate::backend::TraceParts;
 pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use pace::{Speculate, SpeculationStats};
@@ -207,11 +207,11 @@ impl Engine {
 
     /// Bytes, excluding weights, for a sequence of `tokens` tokens, all of them a traced response with the published K.
     pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
-        self.backend.expected_memory(tokens, TraceOptions { first_row: 0, parts: HeadSelection::default() })
+        self.backend.expected_memory(tokens, TraceOptions { first_row: 0, parts: TraceParts::default() })
     }
 
-    /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`, keeping the heads of
-    /// `selection`.
+    /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`, recording `parts`
+    /// of each row.
     ///
     /// # Errors
     /// A response without tokens, a sequence longer than the model's context, or one the backend cannot run.
@@ -219,9 +219,9 @@ impl Engine {
         &mut self,
         tokens: &[u32],
         prompt_len: usize,
-        selection: HeadSelection,
+        parts: TraceParts,
     ) -> Result<TracedSequence<'_>, EngineError> {
-        let (sequence, generation) = self.trace_sequence(tokens, prompt_len, selection)?;
+        let (sequence, generation) = self.trace_sequence(tokens, prompt_len, parts)?;
         TracedSequence::new(self, sequence, generation)
     }
 
@@ -230,13 +230,13 @@ impl Engine {
         &mut self,
         tokens: &[u32],
         prompt_len: usize,
-        selection: HeadSelection,
+        parts: TraceParts,
     ) -> Result<(SequenceId, Generation), EngineError> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
-        let sequence = self.backend.open(Some(TraceOptions { first_row: prompt_len - 1, parts: selection }))?;
+        let sequence = self.backend.open(Some(TraceOptions { first_row: prompt_len - 1, parts }))?;
         let steps = trace_response(&mut *self.backend, sequence, tokens, prompt_len);
         let steps = steps.inspect_err(|_| self.backend.close(sequence))?;
         let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);

@@ -7,20 +7,20 @@ use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::reference::dot;
-use crate::backend::{Backend, HeadRecord, HeadSelection, Row, SequenceId, TraceOptions};
+use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
 use std::ops::{ControlFlow, Range};
 
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
 
-impl HeadSelection {
+impl TraceParts {
     /// K as published, exact entropies, and nothing else.
-    pub const PUBLISHED: HeadSelection = TraceOptions::new(0, SELECTED_HEADS, EntropyRule::Exact).parts;
+    pub const PUBLISHED: TraceParts = TraceOptions::new(0, SELECTED_HEADS, EntropyRule::Exact).parts;
 }
 
-impl Default for HeadSelection {
+impl Default for TraceParts {
     fn default() -> Self {
-        HeadSelection::PUBLISHED
+        TraceParts::PUBLISHED
     }
 }
 

@@ -184,7 +184,7 @@ impl ModelSpec {
     }
 
     /// A layer's index among those of its kind: with attention, or delta nets.
-    pub fn place(&self, layer: usize) -> usize {
+    pub fn index_in_kind(&self, layer: usize) -> usize {
         self.layers[..layer].iter().filter(|other| other.delta_net == self.layers[layer].delta_net).count()
     }
 
@@ -321,7 +321,7 @@ mod tests {
         };
         let s = qwen(|_| ()).unwrap();
         assert_eq!(s.attention_layers().collect::<Vec<_>>(), [3, 7]);
-        assert_eq!((s.place(7), s.place(6), s.total_heads()), (1, 5, 2 * 16));
+        assert_eq!((s.index_in_kind(7), s.index_in_kind(6), s.total_heads()), (1, 5, 2 * 16));
         assert_eq!((s.rope[0].rotary_dim, s.family.norm_weight_offset, s.family.output_gate), (64, 1.0, true));
         assert_eq!(s.delta_net.unwrap().widths(), [2048, 2048, 4096]);
         assert_eq!(qwen(|c| c["full_attention_interval"] = json!(1)).unwrap().delta_net, None);

@@ -21,15 +21,18 @@ fn settled(text: &str, stop: &[String]) -> usize {
     cut(text, stop).min(text.len() - stop.iter().map(partial).max().unwrap_or(0))
 }
 
-/// A token's log-probabilities with `top` alternatives, and the token itself if it is not among them.
+/// A token's log-probability with `top` alternatives from the step that predicts it, and the token itself if it is not among
+/// them. `offset`: of its first byte in the text.
 ///
 /// # Errors
 /// An id outside the vocabulary.
 pub fn token_info(
     tokenizer: &Tokenizer,
     token: u32,
-    (logprob, step): (Option<f64>, &Step),
-    (offset, top): (usize, usize),
+    logprob: Option<f64>,
+    step: &Step,
+    offset: usize,
+    top: usize,
 ) -> Result<TokenInfo, TokenizerError> {
     let chosen = logprob.filter(|_| top > 0).map(|logprob| TokenLogprob { token, logprob });
     let mut listed: Vec<TokenLogprob> = step.top.iter().take(top).copied().collect();
@@ -70,7 +73,7 @@ impl Streamed {
         let offset = self.sent.0 + self.text.len();
         self.text += &self.stream.push(token.token)?;
         if let Some(top) = logprobs {
-            let info = token_info(&self.stream.tokenizer, token.token, (Some(token.logprob), step), (offset, top))?;
+            let info = token_info(&self.stream.tokenizer, token.token, Some(token.logprob), step, offset, top)?;
             self.tokens.push((info, self.sent.0 + self.text.len()));
         }
         let rest = self.text.split_off(settled(&self.text, stop));

@@ -163,7 +163,7 @@ impl Worker<'_, '_> {
     fn enqueue(&mut self, generate: Generate, prompts: Vec<EncodedPrompt>, reply: Reply) {
         let traced = generate.uqac.is_some() || generate.logprobs.is_some_and(|top| top > 0);
         let request = self.batch.engine().request(&GenerateOptions {
-            trace: traced.then(|| self.common.parameters.head_selection()),
+            trace: traced.then(|| self.common.parameters.trace_parts()),
             running: generate.uqac.as_ref().and_then(|options| options.running),
             ..generate.options.clone()
         });
@@ -184,27 +184,34 @@ impl Worker<'_, '_> {
         if job.is_cancelled() {
             return Ok(());
         }
-        let mut pass = None;
-        let prefilled = self.prefill(&job, index, &mut pass);
-        pass.and_then(|pass| self.batch.take(pass));
+        let prefilled = self.scored_prompt(&job, index).and_then(|pass| {
+            let prefilled = self.prefill(&job, index, pass);
+            pass.and_then(|pass| self.batch.take(pass));
+            prefilled
+        });
         prefilled.or_else(|error| {
             job.fail(&error);
             if error.status >= 500 { Err(error) } else { Ok(()) }
         })
     }
 
-    /// Prefills a choice's prompt, and finishes the choice if there is nothing to generate. `pass`: the prompt's own
-    /// pass, if the prompt is echoed with logprobs.
-    fn prefill(&mut self, job: &Rc<Running>, index: usize, pass: &mut Option<Ticket>) -> Result<(), ApiError> {
+    /// A pass of its own over the prompt, if it is echoed with logprobs and has any.
+    fn scored_prompt(&mut self, job: &Running, index: usize) -> Result<Option<Ticket>, ApiError> {
+        let tokens = &job.prompt(index).tokens;
+        let scored = job.generate.echo && job.generate.logprobs.is_some() && tokens.len() > 1;
+        Ok(scored.then(|| self.batch.add(tokens, 1, self.common.parameters.trace_parts())).transpose()?)
+    }
+
+    /// Prefills a choice's prompt, and finishes the choice if there is nothing to generate. `pass`: of
+    /// [`scored_prompt`](Self::scored_prompt).
+    fn prefill(&mut self, job: &Rc<Running>, index: usize, pass: Option<Ticket>) -> Result<(), ApiError> {
         let Running { generate, request, .. } = &**job;
         let (prompt, batch) = (job.prompt(index), &mut self.batch);
         let mut echoed = Vec::new();
         if let Some(top) = generate.logprobs.filter(|_| generate.echo) {
             let mut steps = vec![Step::default()]; // nothing predicts the first token
-            if prompt.tokens.len() > 1 {
-                let ticket = batch.add(&prompt.tokens, 1, self.common.parameters.head_selection())?;
-                *pass = Some(ticket);
-                steps.extend(batch.generation(ticket).ok_or_else(gone)?.steps.iter().cloned());
+            if let Some(pass) = pass {
+                steps.extend(batch.generation(pass).ok_or_else(gone)?.steps.iter().cloned());
             }
             echoed = infos(batch.engine(), &prompt.tokens, &steps, top)?;
             echoed.iter_mut().for_each(|info| info.offset = info.offset.saturating_sub(prompt.before));
@@ -220,7 +227,7 @@ impl Worker<'_, '_> {
         let mut active = Active { job: job.clone(), index, echoed, streamed, eos };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
         let mut on_token = |progress: Progress| active.token(&progress);
-        let ticket = batch.start_with(*pass, &prompt.tokens, stream, request, &mut on_token)?;
+        let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
         self.active.insert(ticket, active);
         Ok(())
     }
@@ -284,7 +291,7 @@ impl Worker<'_, '_> {
         let chat = engine.chat_template().is_some();
         let (tokens, prompt_len, answer) = sequence(engine, &item.content, chat, parameters)?;
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
-        let ticket = batch.add(&tokens, prompt_len, parameters.head_selection())?;
+        let ticket = batch.add(&tokens, prompt_len, parameters.trace_parts())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
         let request = assess::Request { trace: explain, ..(*common).clone().of_item(&item, answer) };
         let record = assess(&mut traced, item.id.clone(), &request)?;
@@ -369,7 +376,7 @@ fn gone() -> ApiError {
 fn infos(engine: &Engine, tokens: &[u32], steps: &[Step], top: usize) -> Result<Vec<TokenInfo>, TokenizerError> {
     let (_, ranges) = engine.tokenizer().decode_with_offsets(tokens)?;
     let info = |((token, range), step): ((&u32, &Range<usize>), &Step)| {
-        token_info(engine.tokenizer(), *token, (step.logprob, step), (range.start, top))
+        token_info(engine.tokenizer(), *token, step.logprob, step, range.start, top)
     };
     tokens.iter().zip(&ranges).zip(steps).map(info).collect()
 }

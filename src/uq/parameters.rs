@@ -2,7 +2,7 @@
 
 use super::rules::{self, RULES, Rules, one_of};
 use crate::backend::entropy::EntropyRule;
-use crate::engine::{HeadSelection, SELECTED_HEADS};
+use crate::engine::{SELECTED_HEADS, TraceParts};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -257,10 +257,10 @@ impl Parameters {
     }
 
     /// Data that the engine must record.
-    pub fn head_selection(&self) -> HeadSelection {
+    pub fn trace_parts(&self) -> TraceParts {
         let entropy: EntropyRule = self.rules().head_entropy;
         let (heads, wide) = (self.selected_heads, self.wide_trace);
-        HeadSelection { heads, entropy, wide, head_attention: self.head_trace, layer_means: self.layer_trace }
+        TraceParts { heads, entropy, wide, head_attention: self.head_trace, layer_means: self.layer_trace }
     }
 }
 

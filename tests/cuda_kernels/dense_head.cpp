@@ -305,7 +305,7 @@ static void test_draws(int vocab, float scale, Sampler sampler, int draws, int a
       for (int r = 0; r < 8; ++r) {
         const Sampler& s = p.samplers[r];
         double margin = 1;
-        const double u = uniform_f64(s.seed, p.rows[r].stream, p.rows[r].position - s.first_position);
+        const double u = uniform_f64(s.seed, p.rows[r].stream, p.rows[r].position - s.counter_offset);
         const int token = r == 7 ? argmax(logits) : draw_f64(logits, s, u, margin);
         if (margin < 1e-5) continue;  // weights are rounded: too close to tell
         check_row(logits, 0, results[r], token, "draw from " + std::to_string(vocab));

@@ -68,7 +68,7 @@ static void test(int width, const std::vector<Pass>& passes, int seed) {
       double sum = 0;
       for (size_t r = 0; r < summed; ++r) sum += (double)want.rows[r][c];
       check(sums[i][(size_t)PLACE * width + c] == sum, "sum: " + what);
-      check(sums[i][c] == 0 && std::isnan(kept[i][c]), "another place: " + what);
+      check(sums[i][c] == 0 && std::isnan(kept[i][c]), "another point: " + what);
       for (size_t r = summed; r < want.came; ++r)
         check(kept[i][((size_t)PLACE * KEPT + r % KEPT) * width + c] == want.rows[r][c], "kept: " + what);
     }

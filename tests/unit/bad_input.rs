@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
 use test_support::tiny;
-use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, TraceParts};
 
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn weights_that_are_not_finite_are_named() {
         }
     });
     let mut engine = load(folder.path()).unwrap();
-    let message = engine.trace(&[1, 2, 3, 4], 2, HeadSelection::default()).err().unwrap().to_string();
+    let message = engine.trace(&[1, 2, 3, 4], 2, TraceParts::default()).err().unwrap().to_string();
     says(&message, &["model.layers.1.mlp.up_proj.weight", "index 77"]);
 }
 
@@ -122,7 +122,7 @@ fn weights_that_are_not_finite_are_named() {
 fn impossible_sequences() {
     let mut engine = load(folder().path()).unwrap();
     let mut trace = |tokens: &[u32], prompt_len| {
-        engine.trace(tokens, prompt_len, HeadSelection::default()).err().map_or(String::new(), |e| e.to_string())
+        engine.trace(tokens, prompt_len, TraceParts::default()).err().map_or(String::new(), |e| e.to_string())
     };
     says(&trace(&[1, 2, 257, 3], 1), &["257", "vocabulary"]);
     says(&trace(&[1, 2, 3], 3), &["n_instr", "3"]);
@@ -145,14 +145,8 @@ fn an_unaligned_file_is_read_all_the_same() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
-    let before = load(folder.path())
-        .unwrap()
-        .trace(&[1, 2, 3, 4], 2, HeadSelection::default())
-        .unwrap()
-        .parts()
-        .0
-        .steps
-        .to_vec();
+    let before =
+        load(folder.path()).unwrap().trace(&[1, 2, 3, 4], 2, TraceParts::default()).unwrap().parts().0.steps.to_vec();
     // one more space in the header moves every tensor to an odd offset
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut moved = (len as u64 + 1).to_le_bytes().to_vec();
@@ -161,7 +155,7 @@ fn an_unaligned_file_is_read_all_the_same() {
     moved.extend_from_slice(&bytes[8 + len..]);
     std::fs::write(&path, &moved).unwrap();
     let mut engine = load(folder.path()).unwrap();
-    assert_eq!(engine.trace(&[1, 2, 3, 4], 2, HeadSelection::default()).unwrap().parts().0.steps, before);
+    assert_eq!(engine.trace(&[1, 2, 3, 4], 2, TraceParts::default()).unwrap().parts().0.steps, before);
     drop(engine);
     // an invalid value in a copy is invalid in the file, too: NaN in every type
     moved[8 + len + 1..].fill(0xff);

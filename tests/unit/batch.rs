@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use test_support::tiny;
 use uqac::backend::Step;
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Progress};
+use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, TraceParts};
 use uqac::uq::Variant;
 
 /// One engine of a model with attention in all layers, and one of a model with delta nets.
@@ -98,7 +98,7 @@ fn questions_may_be_asked_twice() {
     for mut engine in engines() {
         let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles. ".repeat(12), true).unwrap();
         let last = tokens.len() - 1;
-        let mut traced = engine.trace(&tokens, 20, HeadSelection::default()).unwrap();
+        let mut traced = engine.trace(&tokens, 20, TraceParts::default()).unwrap();
         let (_, mut queries) = traced.parts();
         let variants = [Variant { position: 30, token: 9 }, Variant { position: 140, token: 3 }];
         let ask = |queries: &mut uqac::engine::TraceQueries<'_>| {

@@ -144,12 +144,12 @@ fn check(case: &Case, seed: u64) {
                 assert!((found - expected).abs() <= 2.0 * bound, "{name}: places {found} not {expected}");
             }
             let query = &data.query[head * s.head_dim..(head + 1) * s.head_dim];
-            let traced = RowHead { head, query, max: state.entropy.max, sum: state.entropy.sum };
+            let traced = RowHead { query, max: state.entropy.max, sum: state.entropy.sum };
             let mut rebuilt = vec![0.0; case.len];
-            accumulate_row(isa, s, &cache, &traced, &mut rebuilt);
+            accumulate_row(isa, s, &cache, head, &traced, &mut rebuilt);
             let plain = RowHead { max: state.softmax.max, sum: state.softmax.sum, ..traced };
             let mut added = vec![0.0; case.len];
-            add_row(isa, s, &cache, &plain, &mut added);
+            add_row(isa, s, &cache, head, &plain, &mut added);
             for (what, found, expected) in [("alpha'", rebuilt, row), ("alpha", added, alpha)] {
                 for (found, expected) in found.iter().zip(&expected) {
                     assert!(

@@ -15,8 +15,8 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward;
 use uqac::backend::sampling::{Choice, Sampling};
 use uqac::backend::{
-    Backend, BackendError, DecodeRow, HeadAttention, HeadRecord, HeadSelection, Next, Pass, Prediction, Row,
-    SequenceId, Step, TraceOptions,
+    Backend, BackendError, DecodeRow, HeadAttention, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step,
+    TraceOptions, TraceParts,
 };
 use uqac::model::{ModelSpec, Weights};
 
@@ -106,7 +106,7 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// Everything that a trace can record.
 fn everything(options: TraceOptions) -> TraceOptions {
-    let parts = HeadSelection { wide: true, head_attention: true, layer_means: true, ..options.parts };
+    let parts = TraceParts { wide: true, head_attention: true, layer_means: true, ..options.parts };
     TraceOptions { parts, ..options }
 }
 

@@ -12,7 +12,7 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{Backend, BackendError, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions};
-use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, TraceParts};
 use uqac::model::{ModelSpec, Weights};
 
 /// Tokens of a long response: in the long variant enough for a cache to grow twice, including the room it reserves
@@ -49,7 +49,7 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
     // 2 heads of 64, f32 and f16; one step beyond the end, and two granules of mapped memory
     let exact = len * 2 * 64 * (4 + 2);
     assert!((exact..exact + (5 << 20)).contains(&parts[2]), "{parts:?}");
-    drop(engine.trace(&text(len), 1, HeadSelection::default()).unwrap());
+    drop(engine.trace(&text(len), 1, TraceParts::default()).unwrap());
     let peak = cuda_host::peak_memory() as usize;
     // norms and other small buffers: a few KiB
     assert!(peak.abs_diff(predicted) <= predicted / 200, "{peak} bytes, {predicted} predicted: {parts:?}");

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use test_support::{model, tiny};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, Step, ValueType, WeightFormat};
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection};
+use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, TraceParts};
 use uqac::uq::Variant;
 
 fn engine(folder: &std::path::Path, threads: usize) -> Engine {
@@ -38,7 +38,7 @@ fn check(folder: &std::path::Path, max_tokens: usize) {
     }
     // scoring reproduces what was generated
     for generation in &single {
-        let mut traced = one.trace(&generation.tokens, generation.prompt_len, HeadSelection::default()).unwrap();
+        let mut traced = one.trace(&generation.tokens, generation.prompt_len, TraceParts::default()).unwrap();
         let (response, _) = traced.parts();
         assert_eq!(response.steps, generation.steps);
     }
@@ -96,7 +96,7 @@ fn generation_ends_at_eos_at_the_limit_and_when_broken_off() {
 fn from_scratch(engine: &mut Engine, tokens: &[u32], prompt_len: usize, variant: Variant, at: &[usize]) -> Vec<f64> {
     let mut tokens = tokens.to_vec();
     tokens[variant.position] = variant.token;
-    let mut traced = engine.trace(&tokens, prompt_len, HeadSelection::default()).unwrap();
+    let mut traced = engine.trace(&tokens, prompt_len, TraceParts::default()).unwrap();
     let (response, _) = traced.parts();
     at.iter().map(|p| response.logprob_at(*p)).collect()
 }
@@ -117,7 +117,7 @@ fn check_variants(engine: &mut Engine) {
     for position in [prompt_len, 40, 130, 130, 400, last] {
         variants.push(Variant { position, token: (position % 250) as u32 });
     }
-    let mut traced = engine.trace(&tokens, prompt_len, HeadSelection::default()).unwrap();
+    let mut traced = engine.trace(&tokens, prompt_len, TraceParts::default()).unwrap();
     let (response, mut queries) = traced.parts();
     // one replacement is listed in its row, so that both ways of obtaining its own logprob are exercised
     variants.push(Variant { position: 41, token: response.step(40).top[1].token });
@@ -137,7 +137,7 @@ fn narrower_caches_change_little_and_stay_deterministic() {
             EngineOptions { k_cache: Some(k_cache), v_cache: Some(v_cache), threads, ..EngineOptions::default() };
         let mut engine = Engine::load(folder.path(), options).unwrap();
         let tokens = engine.tokenizer().encode(&"Tom has 3 boxes with 12 pencils each. ".repeat(8), true).unwrap();
-        let mut traced = engine.trace(&tokens, 10, HeadSelection::default()).unwrap();
+        let mut traced = engine.trace(&tokens, 10, TraceParts::default()).unwrap();
         traced.parts().0.steps.to_vec()
     };
     let exact = steps(DType::F32, ValueType::F32, 2);
@@ -175,7 +175,7 @@ fn check_eight_bits(folder: &std::path::Path) {
     assert_eq!(generate(&mut load(WeightFormat::Q8, 3), &prompts, &greedy), single);
     let tokens = &single[2].tokens;
     let logprobs = |engine: &mut Engine| -> Vec<f64> {
-        let mut traced = engine.trace(tokens, 10, HeadSelection::default()).unwrap();
+        let mut traced = engine.trace(tokens, 10, TraceParts::default()).unwrap();
         traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect()
     };
     let pairs = logprobs(&mut q8).into_iter().zip(logprobs(&mut exact));

@@ -25,7 +25,7 @@ struct Errors {
 fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
     let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
     let mut traced =
-        engine.trace(&tokens, prompt_len, Parameters::published(Profile::Reference).head_selection()).unwrap();
+        engine.trace(&tokens, prompt_len, Parameters::published(Profile::Reference).trace_parts()).unwrap();
     let rows: Vec<i64> = item["chain_src"].as_array().unwrap().iter().map(|r| r.as_i64().unwrap()).collect();
     for row in rows.iter().filter(|r| **r >= 0) {
         let record = traced.head_record(prompt_len + *row as usize).unwrap().unwrap();

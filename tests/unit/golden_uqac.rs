@@ -77,7 +77,7 @@ fn reference_outcomes_equal_the_authors() {
         for item in &items {
             let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
             let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-            let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection()).unwrap();
+            let mut traced = engine.trace(&tokens, prompt_len, parameters.trace_parts()).unwrap();
             let assessed = pipeline::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
             check(&item["id"], item, prompt_len, &assessed.outcome);
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use test_support::tiny;
 use uqac::backend::Step;
-use uqac::engine::{Engine, EngineOptions, HeadSelection};
+use uqac::engine::{Engine, EngineOptions, TraceParts};
 
 struct Tensor {
     name: String,
@@ -52,7 +52,7 @@ fn write(path: &Path, tensors: &[Tensor], dtype: Dtype) {
 fn steps(folder: &Path) -> Vec<Step> {
     let mut engine = Engine::load(folder, EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap();
     let tokens = engine.tokenizer().encode("Tom has 3 boxes with 12 pencils each.", true).unwrap();
-    engine.trace(&tokens, 5, HeadSelection::default()).unwrap().parts().0.steps.to_vec()
+    engine.trace(&tokens, 5, TraceParts::default()).unwrap().parts().0.steps.to_vec()
 }
 
 #[test]

@@ -22,7 +22,7 @@ use uqac::backend::forward::{enter, forward, mean_attention};
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{
-    Backend, BackendError, DecodeRow, HeadRecord, HeadSelection, Next, Pass, Prediction, Row, SequenceId, TraceOptions,
+    Backend, BackendError, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, TraceOptions, TraceParts,
     WeightFormat,
 };
 
@@ -136,7 +136,7 @@ fn prefill(
     heads: usize,
     mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>),
 ) -> SequenceId {
-    let parts = HeadSelection { heads, entropy: run.rule, wide: true, head_attention: true, layer_means: true };
+    let parts = TraceParts { heads, entropy: run.rule, wide: true, head_attention: true, layer_means: true };
     let everything = TraceOptions { first_row: 0, parts };
     let id = backend.open(Some(everything)).unwrap();
     let (mut start, mut widths) = (0, run.widths.iter().copied());

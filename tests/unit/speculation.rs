@@ -8,10 +8,10 @@ use test_support::{cuda_host, tiny};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, DeviceChoice, HeadRecord, ValueType};
 use uqac::engine::{
-    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Speculate, SpeculationStats,
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Speculate, SpeculationStats, TraceParts,
 };
 
-const ALL: HeadSelection = HeadSelection { wide: true, head_attention: true, ..HeadSelection::PUBLISHED };
+const ALL: TraceParts = TraceParts { wide: true, head_attention: true, ..TraceParts::PUBLISHED };
 
 fn load(folder: &Path, device: DeviceChoice, speculate: Speculate) -> Engine {
     // the types that CUDA supports, on every device
@@ -59,7 +59,7 @@ fn everything(
     max_tokens: usize,
 ) -> (Vec<Generation>, Traced, SpeculationStats) {
     let greedy = GenerateOptions { max_tokens, trace: Some(ALL), ..GenerateOptions::default() };
-    let layers = HeadSelection { layer_means: true, ..ALL };
+    let layers = TraceParts { layer_means: true, ..ALL };
     let mut found = Vec::new();
     for options in [
         greedy.clone(),

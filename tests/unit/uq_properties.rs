@@ -8,7 +8,7 @@ use std::ops::Range;
 use test_support::tiny;
 use uqac::backend::DeviceChoice;
 use uqac::backend::entropy::Gamma;
-use uqac::engine::{Engine, EngineOptions, HeadSelection};
+use uqac::engine::{Engine, EngineOptions, TraceParts};
 use uqac::uq::pipeline;
 use uqac::uq::rules::RULES;
 use uqac::uq::stopwords::{is_stop_word, is_stop_word_for_answer};
@@ -233,7 +233,7 @@ fn gamma_only_reweights() {
         let options = EngineOptions { device, gamma, threads: 1, ..EngineOptions::default() };
         let mut engine = Engine::load(folder.path(), options).unwrap();
         let heads = engine.spec().total_heads();
-        let mut traced = engine.trace(&tokens, 5, HeadSelection { heads, ..HeadSelection::default() }).unwrap();
+        let mut traced = engine.trace(&tokens, 5, TraceParts { heads, ..TraceParts::default() }).unwrap();
         let row = 36;
         let mut by_head: Vec<(u32, Vec<f32>)> =
             traced.head_record(row).unwrap().unwrap().heads.into_iter().zip(traced.head_rows(row).unwrap()).collect();

@@ -3,7 +3,7 @@
 //! computed in parallel, sixteen columns at a time, which stay in the L1 cache from row to row.
 
 use super::cache::value_stride;
-use super::input_rounding::{Output, round_inputs};
+use super::input_rounding::round_inputs;
 use super::layer::each_row;
 use super::matmul::{Job, matmul_many};
 use super::simd::{Kernel, LANES, Simd};
@@ -75,7 +75,7 @@ impl CpuBackend {
 
     /// Gate, rates, and queries, keys and values after their convolutions, from h.
     pub(super) fn project_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
-        let (weights, terms, place) = (self.weights.clone(), self.terms(Output::Values), self.spec.place(layer));
+        let (weights, terms, index) = (self.weights.clone(), self.terms(), self.spec.index_in_kind(layer));
         let l = &weights.layers[layer];
         let (Some(w), Some(gate), Some(w_k), Some(w_v)) = (&l.delta_net, &l.output_gate, &l.k, &l.v) else { return };
         let (isa, n, pool, pass) = (self.options.isa, self.pass.rows.len(), &self.pool, &mut self.pass);
@@ -93,7 +93,7 @@ impl CpuBackend {
             mixed.resize(n * width, 0.0);
             each_row(pool, mixed, width, &|row, out| {
                 let Some(states) = &sequences[rows[row].sequence.0].states else { return };
-                let before = &states.layer(place).inputs[part];
+                let before = &states.layer(index).inputs[part];
                 convolve(before, &raw[firsts[row] * width..(row + 1) * width], &w.conv[part], out);
                 norm::activate(isa, activation, out, &ones[..width]);
                 for head in out.chunks_exact_mut(net.key_head_dim).filter(|_| part < 2) {
@@ -105,7 +105,7 @@ impl CpuBackend {
 
     /// The delta rule over the rows of every sequence.
     pub(super) fn attend_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
-        let (weights, isa, place) = (self.weights.clone(), self.options.isa, self.spec.place(layer));
+        let (weights, isa, index) = (self.weights.clone(), self.options.isa, self.spec.index_in_kind(layer));
         let Some(w) = &weights.layers[layer].delta_net else { return };
         let (pass, heads, width) = (&mut self.pass, net.num_value_heads, net.widths()[2]);
         let rates = rates(w, &pass.delta.a, &pass.delta.b);
@@ -116,7 +116,7 @@ impl CpuBackend {
             let mut taken: Vec<Arc<LayerState>> = Vec::with_capacity(segments.len());
             for segment in segments {
                 let states = self.sequences[sequence(segment)].states.as_mut();
-                taken.push(states.map(|states| states.take(place)).unwrap_or_default());
+                taken.push(states.map(|states| states.take(index)).unwrap_or_default());
             }
             let states: Vec<&mut LayerState> = taken.iter_mut().map(Arc::make_mut).collect();
             let mut memories = Vec::with_capacity(states.len());
@@ -141,7 +141,7 @@ impl CpuBackend {
             for (segment, state) in segments.iter().zip(taken) {
                 let tokens = pass.rows[segment.rows.end - 1].position + 1;
                 if let Some(states) = &mut self.sequences[sequence(segment)].states {
-                    states.put(place, state, tokens, segment.keep);
+                    states.put(index, state, tokens, segment.keep);
                 }
             }
         }

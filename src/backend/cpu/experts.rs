@@ -2,7 +2,7 @@
 //! once per pass. A row's sum is in the order of its experts' ids, whatever the other rows choose.
 
 use super::CpuBackend;
-use super::input_rounding::{Output, round_inputs};
+use super::input_rounding::round_inputs;
 use super::layer::activate;
 use super::matmul::{Job, matmul, matmul_many};
 use crate::backend::reference::choose_experts;
@@ -68,7 +68,7 @@ impl CpuBackend {
             groups.push(shared);
         }
         groups.retain(|group| !group.rows.is_empty());
-        let terms = self.terms(Output::Values);
+        let terms = self.terms();
         for group in &mut groups {
             round_inputs(&mut group.x, hidden, group.expert.gate.elements(), terms);
         }

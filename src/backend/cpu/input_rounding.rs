@@ -22,29 +22,16 @@ pub enum InputRounding {
     /// weights are f16 values there with a power of two per row: exact over 32 binades, and to 2^-39 of the row's maximum
     /// below: omitted here.)
     OneTerm,
-    /// Like [`OneTerm`](Self::OneTerm), but two terms for computing queries and keys, which determine the choice of heads
-    /// and of the chain.
-    OneTermButScores,
-}
-
-/// Use of a product's output.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Output {
-    /// Queries and keys.
-    Scores,
-    /// Everything else.
-    Values,
 }
 
 impl InputRounding {
     /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: not rounded.
-    pub fn terms(self, rows: usize, output: Output) -> Option<usize> {
+    pub fn terms(self, rows: usize) -> Option<usize> {
         match self {
             _ if rows <= 16 => None,
             InputRounding::F32 => None,
             InputRounding::OneTerm => Some(1),
-            InputRounding::OneTermButScores if output == Output::Values => Some(1),
-            InputRounding::TwoTerms | InputRounding::OneTermButScores => Some(2),
+            InputRounding::TwoTerms => Some(2),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The operations of a pass, a layer at a time, over all rows of the pass.
 
 use super::attention::{self, AttentionRow};
-use super::input_rounding::{InputRounding, Output, round_inputs, round_operands};
+use super::input_rounding::{InputRounding, round_inputs, round_operands};
 use super::matmul::{Job, matmul, matmul_many};
 use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
@@ -65,13 +65,13 @@ impl CpuBackend {
     }
 
     /// Number of 16-bit terms that inputs of this pass's products are rounded to.
-    pub(super) fn terms(&self, output: Output) -> Option<usize> {
-        self.options.input_rounding.terms(self.pass.width, output)
+    pub(super) fn terms(&self) -> Option<usize> {
+        self.options.input_rounding.terms(self.pass.width)
     }
 
     /// h ← W_down (act(W_gate h) ⊙ W_up h), every row.
     pub(super) fn dense_feed_forward(&mut self, l: &LayerWeights, Expert { gate, up, down }: &Expert) {
-        let terms = self.terms(Output::Values);
+        let terms = self.terms();
         let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let (pass, inner) = (&mut self.pass, gate.rows);
         round_inputs(&mut pass.h, width, gate.elements(), terms);
@@ -88,14 +88,14 @@ impl CpuBackend {
 
     /// Offers every head of a layer to the traced rows' selections.
     fn select_heads(&mut self, layer: usize) {
-        let (heads, head_dim, place) =
-            (self.spec.num_attention_heads, self.spec.layers[layer].head_dim, self.spec.place(layer));
+        let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.layers[layer].head_dim);
+        let first = self.spec.index_in_kind(layer) * heads;
         for (row, selection) in self.pass.selections.iter_mut().enumerate() {
             let Some(selection) = selection else { continue };
             for head in 0..heads {
                 let index = row * heads + head;
                 let query = &self.pass.q[index * head_dim..(index + 1) * head_dim];
-                selection.offer((place * heads + head) as u32, &self.pass.states[index], query);
+                selection.offer((first + head) as u32, &self.pass.states[index], query);
             }
         }
     }
@@ -162,13 +162,8 @@ impl Operations for CpuBackend {
         let pass = &mut self.pass;
         let [mut q, mut k, mut v, mut gate] =
             [&mut pass.q, &mut pass.k, &mut pass.v, &mut pass.output_gate].map(std::mem::take);
-        let (terms, width) = (self.terms(Output::Scores), self.spec.hidden_size);
-        let mut for_values = None;
-        if terms != self.terms(Output::Values) {
-            let h = for_values.insert(self.pass.h.clone());
-            round_inputs(h, width, l.q.elements(), self.terms(Output::Values));
-        }
-        round_inputs(&mut self.pass.h, width, l.q.elements(), terms);
+        let terms = self.terms();
+        round_inputs(&mut self.pass.h, self.spec.hidden_size, l.q.elements(), terms);
         let mut jobs = Vec::with_capacity(4);
         for (w, bias, y) in [
             (Some(&l.q), &l.q_bias, &mut q),
@@ -178,13 +173,7 @@ impl Operations for CpuBackend {
         ] {
             jobs.extend(w.map(|w| Job { w: self.packed.matrix(w), bias: bias.as_deref(), y }));
         }
-        match &for_values {
-            Some(h) if l.v.is_some() => {
-                matmul_many(&self.pool, isa, &mut jobs[..2], &self.pass.h, n);
-                matmul_many(&self.pool, isa, &mut jobs[2..], h, n);
-            }
-            _ => matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n),
-        }
+        matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n);
         let rounds = self.options.input_rounding != InputRounding::F32;
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
         if rounds {
@@ -240,7 +229,7 @@ impl Operations for CpuBackend {
     }
 
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
-        let (weights, terms) = (self.weights.clone(), self.terms(Output::Values));
+        let (weights, terms) = (self.weights.clone(), self.terms());
         let l = &weights.layers[layer];
         let (isa, n, pass) = (self.options.isa, self.pass.rows.len(), &mut self.pass);
         if l.output_gate.is_some() {

@@ -1,7 +1,7 @@
 //! Per-layer embeddings: every layer's input for a token, and how a layer adds its own to the residual stream.
 
 use super::CpuBackend;
-use super::input_rounding::{Output, round_inputs};
+use super::input_rounding::round_inputs;
 use super::layer::{activate, each_row};
 use super::matmul::matmul;
 use super::norm;
@@ -12,7 +12,7 @@ impl CpuBackend {
     /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
     pub(super) fn make_layer_inputs(&mut self) {
         let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return };
-        let (spec, isa, terms) = (&self.spec, self.options.isa, self.terms(Output::Values));
+        let (spec, isa, terms) = (&self.spec, self.options.isa, self.terms());
         let (width, pass) = (w.embedding.in_features, &mut self.pass);
         pass.h.copy_from_slice(&pass.x);
         round_inputs(&mut pass.h, spec.hidden_size, w.projection.elements(), terms);
@@ -34,7 +34,7 @@ impl CpuBackend {
     pub(super) fn add_layer_input(&mut self, l: &LayerWeights, layer: usize) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         if let Some(LayerInput { gate, projection, norm }) = &l.input {
-            let (terms, d) = (self.terms(Output::Values), gate.rows);
+            let (terms, d) = (self.terms(), gate.rows);
             let pass = &mut self.pass;
             pass.h.copy_from_slice(&pass.x);
             round_inputs(&mut pass.h, hidden, gate.elements(), terms);

@@ -112,12 +112,11 @@ impl CpuBackend {
     }
 
     /// Takes the maximum of `row` and α' of one traced head, position by position.
-    fn accumulate(&self, cache: &KvCache, selected: &RowHead, row: &mut [f32]) {
+    fn accumulate(&self, cache: &KvCache, (id, selected): &(usize, RowHead), row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
-        let shape = self.shape(self.spec.attention_layers().nth(selected.head / heads).unwrap_or_default());
-        let (head, query) = (selected.head % heads, &selected.query[..shape.head_dim]);
-        let traced = RowHead { head, query, ..*selected };
-        attention::accumulate_row(self.options.isa, &shape, cache, &traced, row);
+        let shape = self.shape(self.spec.attention_layers().nth(id / heads).unwrap_or_default());
+        let traced = RowHead { query: &selected.query[..shape.head_dim], ..*selected };
+        attention::accumulate_row(self.options.isa, &shape, cache, id % heads, &traced, row);
     }
 
     fn shape(&self, layer: usize) -> AttentionShape {
@@ -327,8 +326,8 @@ impl Backend for CpuBackend {
         let cache = &self.sequences[row.sequence.0].cache;
         let queries = pass.q.chunks_exact(shape.head_dim);
         for (head, (query, state)) in queries.zip(&pass.states).take(spec.num_attention_heads).enumerate() {
-            let head = RowHead { head, query, max: state.softmax.max, sum: state.softmax.sum };
-            attention::add_row(self.options.isa, &shape, cache, &head, &mut sum);
+            let of = RowHead { query, max: state.softmax.max, sum: state.softmax.sum };
+            attention::add_row(self.options.isa, &shape, cache, head, &of, &mut sum);
         }
         Ok(sum)
     }

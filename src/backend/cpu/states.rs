@@ -85,22 +85,22 @@ impl States {
     }
 
     /// The state of the layer at this index.
-    pub fn layer(&self, place: usize) -> &LayerState {
-        &self.layers[place]
+    pub fn layer(&self, index: usize) -> &LayerState {
+        &self.layers[index]
     }
 
     /// Takes a state out for writing; the rest are then ahead of it or behind.
-    pub fn take(&mut self, place: usize) -> Arc<LayerState> {
+    pub fn take(&mut self, index: usize) -> Arc<LayerState> {
         self.len = None;
-        std::mem::take(&mut self.layers[place])
+        std::mem::take(&mut self.layers[index])
     }
 
     /// Puts the state back, as it is after `tokens` tokens.
-    pub fn put(&mut self, place: usize, state: Arc<LayerState>, tokens: usize, keep: bool) {
+    pub fn put(&mut self, index: usize, state: Arc<LayerState>, tokens: usize, keep: bool) {
         if keep {
             self.kept.entry(tokens).or_default().push(state.clone());
         }
-        self.layers[place] = state;
-        self.len = Some(tokens).filter(|_| place + 1 == self.layers.len());
+        self.layers[index] = state;
+        self.len = Some(tokens).filter(|_| index + 1 == self.layers.len());
     }
 }

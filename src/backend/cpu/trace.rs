@@ -36,7 +36,7 @@ pub struct Selection {
 
 impl Selection {
     pub fn new(options: TraceOptions, width: usize) -> Selection {
-        let (entries, queries, heads, layers) = Default::default();
+        let (entries, queries, heads, layers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Selection { options, entries, width, queries, rejected: f32::INFINITY, heads, layers }
     }
 
@@ -146,14 +146,17 @@ impl Trace {
         self.rows.get(row.checked_sub(self.options.first_row)?)
     }
 
-    /// The selected heads of row `row` (absolute) by l·H + h, lowest entropy first; none if it was not traced. Only the first
+    /// The selected heads (l·H + h) of row `row` (absolute), lowest entropy first; none if it was not traced. Only the first
     /// `head_dim` elements of a query are used.
-    pub fn selected(&self, row: usize) -> Vec<RowHead<'_>> {
+    pub fn selected(&self, row: usize) -> Vec<(usize, RowHead<'_>)> {
         let Some(TracedRow { selection: Selection { entries, queries, width, .. }, .. }) = self.row(row) else {
             return Vec::new();
         };
-        let query = |e: &Entry| &queries[e.slot * width..(e.slot + 1) * width];
-        entries.iter().map(|e| RowHead { head: e.head as usize, max: e.max, sum: e.sum, query: query(e) }).collect()
+        let head = |e: &Entry| {
+            let query = &queries[e.slot * width..(e.slot + 1) * width];
+            (e.head as usize, RowHead { query, max: e.max, sum: e.sum })
+        };
+        entries.iter().map(head).collect()
     }
 
     pub fn head_record(&self, row: usize) -> Option<HeadRecord> {
@@ -213,7 +216,7 @@ mod tests {
         trace.record(3, selection, &[7.0]);
         let record = trace.head_record(3).unwrap();
         assert_eq!((record.heads, record.entropies, record.gap), (vec![4, 1, 5], vec![0.5, 1.0, 1.0], 1.0));
-        assert!(trace.selected(3).iter().all(|s| s.query[0] == s.head as f32));
+        assert!(trace.selected(3).iter().all(|(head, of)| of.query[0] == *head as f32));
         assert_eq!((trace.hidden(3), trace.hidden(2), trace.hidden(4)), (Some(&[7.0f32][..]), None, None));
     }
 

@@ -54,11 +54,11 @@ structs! {
 
     /// Addresses of a sequence's sums of hidden states; null: not recorded.
     LayersView {
-        /// `[places, hidden_size]`
+        /// `[points, hidden_size]`
         sums: DevicePtr<f64>,
-        /// The latest rows, not yet in the sums: `[places, kept, hidden_size]`, row r at r % kept
+        /// The latest rows, not yet in the sums: `[points, kept, hidden_size]`, row r at r % kept
         rows: DevicePtr<f32>,
-        /// `[places, blocks of columns]`
+        /// `[points, blocks of columns]`
         counts: DevicePtr<i32>,
     }
 
@@ -103,7 +103,7 @@ structs! {
         top_p: f32,
         top_k: i32,
         /// Position of the first sampled token: the counter of the random numbers.
-        first_position: i32,
+        counter_offset: i32,
         /// Only ids below this are sampled.
         choosable: i32,
         padding: i32,
@@ -196,7 +196,8 @@ structs! {
         mixed: [DevicePtr<f32>; 3],
         /// `[rows, value_heads, 2]`
         rates: DevicePtr<f32>,
-        place: i32,
+        /// Its number among the delta nets.
+        layer: i32,
         key_heads: i32,
         value_heads: i32,
         key_dim: i32,
@@ -445,7 +446,7 @@ parameters! {
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {
-        x: DevicePtr<f32>, rows: DevicePtr<RowState>, n: Int, sequences: DevicePtr<SequenceView>, place: Int, kept: Int,
+        x: DevicePtr<f32>, rows: DevicePtr<RowState>, n: Int, sequences: DevicePtr<SequenceView>, point: Int, kept: Int,
         width: Int,
     }
     /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
@@ -468,7 +469,7 @@ parameters! {
     /// `attn_places.cu`: `attn_places_k{k}`
     AttnPlaces(128) {
         states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads,
-        head_dim: Int, place: Int, layers: Int, regularized: Int,
+        head_dim: Int, trace_layer: Int, layers: Int, regularized: Int,
     }
     /// `attn_places.cu`: `attn_sum_k{k}`
     AttnSum(128) {

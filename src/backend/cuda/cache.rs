@@ -34,7 +34,7 @@ struct Shape {
     /// Elements of a position's keys (or values), over all layers.
     numbers: usize,
     /// Per layer: same-sized layers before it in the cache, or before the one whose keys and values it shares.
-    places: Vec<usize>,
+    before: Vec<usize>,
 }
 
 /// Keys (or values) of the layers of one size: `count` planes `[capacity, head_dim]`.
@@ -52,18 +52,18 @@ impl Shape {
         // largest first: the other sizes mostly divide it, so that almost no space is lost between them
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes.dedup();
-        let (mut planes, mut numbers, mut places) = (Vec::new(), 0_usize, vec![0; spec.layers.len()]);
+        let (mut planes, mut numbers, mut before) = (Vec::new(), 0_usize, vec![0; spec.layers.len()]);
         for (width, head_dim) in sizes {
             let first = numbers.next_multiple_of(width);
             numbers = first;
             for (index, _) in spec.cached_layers().filter(|(_, layer)| size(layer) == (width, head_dim)) {
-                places[index] = numbers / width;
+                before[index] = numbers / width;
                 numbers += width;
             }
             planes.push(Planes { first, count: (numbers - first) / head_dim, head_dim });
         }
-        let places = spec.layers.iter().map(|layer| places[layer.kv_layer]).collect();
-        Shape { spec: spec.clone(), k, v, planes, numbers, places }
+        let before = spec.layers.iter().map(|layer| before[layer.kv_layer]).collect();
+        Shape { spec: spec.clone(), k, v, planes, numbers, before }
     }
 
     /// Bytes of the keys or values of `capacity` positions.
@@ -308,7 +308,7 @@ impl Sequences {
     pub fn layer_shape(&self, layer: usize) -> LayerShape {
         let LayerSpec { num_key_value_heads, head_dim, window, .. } = self.shape.spec.layers[layer];
         LayerShape {
-            layer: self.shape.places[layer] as i32,
+            layer: self.shape.before[layer] as i32,
             kv_heads: num_key_value_heads as i32,
             head_dim: head_dim as i32,
             window: window.unwrap_or(0) as i32,

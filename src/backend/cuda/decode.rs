@@ -12,7 +12,7 @@ use super::memory::Pinned;
 use super::pass::{PassState, shared_trace};
 use super::scratch::HeadScratch;
 use crate::backend::forward;
-use crate::backend::{Backend, BackendError, DecodeRow, HeadSelection, Row, Step};
+use crate::backend::{Backend, BackendError, DecodeRow, Row, Step, TraceParts};
 use cudarc::driver::{CudaEvent, CudaGraph};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -28,7 +28,7 @@ const FIRST_ROOM: usize = 64;
 pub struct Shape {
     rows: usize,
     /// The trace options that all traced rows share: all but `first_row`.
-    trace: Option<HeadSelection>,
+    trace: Option<TraceParts>,
     /// Whether a row draws from the whole vocabulary.
     mass: bool,
 }

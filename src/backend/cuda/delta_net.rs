@@ -69,7 +69,7 @@ impl CudaBackend {
             dt_bias: w.dt_bias.ptr(),
             mixed: delta.mixed(net),
             rates: delta.rates.ptr(),
-            place: self.spec.place(layer) as i32,
+            layer: self.spec.index_in_kind(layer) as i32,
             key_heads: net.num_key_heads as i32,
             value_heads: net.num_value_heads as i32,
             key_dim: net.key_head_dim as i32,

@@ -6,6 +6,7 @@ use super::error::CudaError;
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
 use super::memory::{Buffer, DevicePtr};
+use super::pass::Gates;
 use super::scratch::ExpertScratch;
 use super::weights::Matrix;
 use crate::model::config::ExpertSpec;
@@ -31,7 +32,7 @@ impl CudaBackend {
         self.gemv(h, Norm::default(), &[job(gate_of_rows, logits)], n, Product::Linear { accumulate: false })?;
         let jobs = [job(gate, y), job(up, DevicePtr::NULL)];
         self.gated(h, self.input_norm(None), jobs, self.activation(), None)?;
-        self.gate_rows((logits, 1, 0), (y, inner), inner, SIGMOID, y)?;
+        self.gate_rows(Gates { first: logits, stride: 1, step: 0, activation: SIGMOID }, y, inner, inner, y)?;
         self.matmul(Input::F32(y), job(down, scratch.x.ptr()), true)
     }
 

@@ -4,6 +4,7 @@ use super::CudaBackend;
 use super::abi::{AddRmsNorm, Norm};
 use super::error::CudaError;
 use super::gemm::{Input, Job};
+use super::pass::Gates;
 use crate::model::weights::LayerInput;
 use std::f32::consts::FRAC_1_SQRT_2;
 
@@ -27,8 +28,8 @@ impl CudaBackend {
         let (scratch, d) = (&self.scratch, gate.out_features);
         let y = scratch.gate();
         self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, false)?;
-        let input = (scratch.inputs.ptr().add(layer * d), self.spec.layers.len() * d);
-        self.gate_rows((y, d, 1), input, d, self.activation(), y)?;
+        let gates = Gates { first: y, stride: d, step: 1, activation: self.activation() };
+        self.gate_rows(gates, scratch.inputs.ptr().add(layer * d), self.spec.layers.len() * d, d, y)?;
         self.add_residual(Input::F32(y), projection, None, Some(norm), w.scalar)
     }
 }

@@ -16,29 +16,29 @@ pub const KEPT: usize = OVERRUN + 1;
 /// Sums over the traced rows: O(1) memory per sequence.
 pub struct LayerSums {
     /// From the embedding to the final norm: L + 1.
-    places: usize,
+    points: usize,
     width: usize,
-    /// `[places, width]`
+    /// `[points, width]`
     sums: Buffer<f64>,
-    /// `[places, KEPT, width]`
+    /// `[points, KEPT, width]`
     rows: Buffer<f32>,
-    /// `[places, blocks of columns]`
+    /// `[points, blocks of columns]`
     counts: Buffer<i32>,
 }
 
 impl LayerSums {
     pub fn new(device: &Device, spec: &ModelSpec) -> Result<LayerSums, CudaError> {
-        let (places, width) = (spec.layers.len() + 1, spec.hidden_size);
-        let (what, size, blocks) = ("the sums of hidden states", places * width, width.div_ceil(COLUMNS));
+        let (points, width) = (spec.layers.len() + 1, spec.hidden_size);
+        let (what, size, blocks) = ("the sums of hidden states", points * width, width.div_ceil(COLUMNS));
         let sums = device.upload(what, &vec![0.0; size])?;
-        let counts = device.upload(what, &vec![0; places * blocks])?;
-        Ok(LayerSums { places, width, sums, rows: device.allocate(what, KEPT * size)?, counts })
+        let counts = device.upload(what, &vec![0; points * blocks])?;
+        Ok(LayerSums { points, width, sums, rows: device.allocate(what, KEPT * size)?, counts })
     }
 
     /// Bytes per sequence.
     pub fn expected_bytes(spec: &ModelSpec) -> usize {
-        let (places, width) = (spec.layers.len() + 1, spec.hidden_size);
-        places * (width * (8 + 4 * KEPT) + 4 * width.div_ceil(COLUMNS))
+        let (points, width) = (spec.layers.len() + 1, spec.hidden_size);
+        points * (width * (8 + 4 * KEPT) + 4 * width.div_ceil(COLUMNS))
     }
 
     pub fn bytes(&self) -> usize {
@@ -49,10 +49,10 @@ impl LayerSums {
         LayersView { sums: self.sums.ptr(), rows: self.rows.ptr(), counts: self.counts.ptr() }
     }
 
-    /// The mean of the first `rows` rows, `[places, width]`. At most `OVERRUN` + 1 rows follow them.
+    /// The mean of the first `rows` rows, `[points, width]`. At most `OVERRUN` + 1 rows follow them.
     pub fn means(&self, device: &Device, rows: usize) -> Result<Vec<Vec<f64>>, CudaError> {
         let count = device.read(&self.counts, 0, 1)?.first().map_or(0, |count| *count as usize);
-        let (mut sums, kept) = (device.read(&self.sums, 0, self.places * self.width)?, KEPT * self.width);
+        let (mut sums, kept) = (device.read(&self.sums, 0, self.points * self.width)?, KEPT * self.width);
         let mut mean = |(sums, kept): (&mut [f64], &[f32])| {
             for row in count.saturating_sub(KEPT)..rows {
                 let row = &kept[row % KEPT * self.width..][..self.width];
@@ -60,7 +60,7 @@ impl LayerSums {
             }
             sums.iter().map(|sum| sum / rows as f64).collect()
         };
-        let latest = device.read(&self.rows, 0, self.places * kept)?;
+        let latest = device.read(&self.rows, 0, self.points * kept)?;
         Ok(sums.chunks_mut(self.width).zip(latest.chunks(kept)).map(&mut mean).collect())
     }
 }

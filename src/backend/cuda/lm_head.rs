@@ -141,9 +141,9 @@ pub fn sampler(choice: &Choice, row_position: usize) -> Result<Sampler, CudaErro
     if temperature > 0.0 && top_k > LIST {
         return Err(CudaError::Unsupported(format!("top-k of {top_k}: expected at most {LIST}, or 0 for all")));
     }
-    let first_position = (row_position as i64 - position as i64) as i32;
+    let counter_offset = (row_position as i64 - position as i64) as i32;
     let (top_k, choosable) = (top_k as i32, vocabulary as i32);
-    Ok(Sampler { seed, temperature, top_p, top_k, first_position, choosable, padding: 0 })
+    Ok(Sampler { seed, temperature, top_p, top_k, counter_offset, choosable, padding: 0 })
 }
 
 /// Whether sampling needs the mass of the whole vocabulary.

@@ -17,7 +17,7 @@ use super::layers;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
 use crate::backend::entropy::EntropyRule;
-use crate::backend::{BackendError, HeadSelection, Operations, Row};
+use crate::backend::{BackendError, Operations, Row, TraceParts};
 use crate::model::ModelSpec;
 use crate::model::config::{Activation, QkNorm};
 use crate::model::weights::Expert;
@@ -28,7 +28,7 @@ use std::ops::Range;
 pub struct PassState {
     pub rows: Vec<Row>,
     /// Trace options of the traced rows; `None` if no row is traced.
-    pub trace: Option<HeadSelection>,
+    pub trace: Option<TraceParts>,
     /// Entries of `Scratch::parts` for the layers with these lines; none in a narrow pass.
     pub parts: Vec<(Lines, Range<usize>)>,
     /// A decode step: narrow, whatever its number of rows. Its heads are selected later, in parallel with the logits.
@@ -47,6 +47,16 @@ impl PassState {
     }
 }
 
+/// Gates of a pass's rows, in device memory.
+pub struct Gates {
+    pub first: DevicePtr<f32>,
+    /// Elements from row to row.
+    pub stride: usize,
+    /// Elements from one gate of a row to the next.
+    pub step: usize,
+    pub activation: Int,
+}
+
 /// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, split into blocks of lines.
 pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<PrefillPart> {
     let (mut parts, mut first) = (Vec::new(), 0);
@@ -61,8 +71,8 @@ pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<Pre
 }
 
 /// The parts of the trace shared by all traced rows; `wide` if one of them is.
-pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<HeadSelection>, CudaError> {
-    let mut shared: Option<HeadSelection> = None;
+pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceParts>, CudaError> {
+    let mut shared: Option<TraceParts> = None;
     for row in rows {
         let Some(options) = sequences.options(row.sequence) else { continue };
         if !record || row.position < options.first_row || !sequences.note_traced(row.sequence, row.position) {
@@ -70,7 +80,7 @@ pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Re
         }
         let other = shared.get_or_insert(options.parts);
         other.wide |= options.parts.wide;
-        if (HeadSelection { wide: options.parts.wide, ..*other }) != options.parts {
+        if (TraceParts { wide: options.parts.wide, ..*other }) != options.parts {
             return Err(CudaError::Unsupported("sequences with different trace options in one pass".to_owned()));
         }
     }
@@ -130,9 +140,9 @@ impl Operations for CudaBackend {
         if self.pass.trace.is_some_and(|trace| trace.head_attention) {
             self.note_places(layer)?;
         }
-        let place = self.spec.place(layer);
-        if !self.pass.narrow() && place + 1 < self.spec.attention_layers().count() {
-            self.select_heads(&self.device, place..place + 1, DevicePtr::NULL)?;
+        let index = self.spec.index_in_kind(layer);
+        if !self.pass.narrow() && index + 1 < self.spec.attention_layers().count() {
+            self.select_heads(&self.device, index..index + 1, DevicePtr::NULL)?;
         }
         Ok(())
     }
@@ -182,7 +192,7 @@ impl Operations for CudaBackend {
 impl CudaBackend {
     /// Offset, in heads, of a layer's queries and states.
     pub(super) fn heads_before(&self, layer: usize) -> usize {
-        let before = if self.pass.narrow() { self.spec.place(layer) * self.pass.rows.len() } else { 0 };
+        let before = if self.pass.narrow() { self.spec.index_in_kind(layer) * self.pass.rows.len() } else { 0 };
         before * self.spec.num_attention_heads
     }
 
@@ -303,20 +313,29 @@ impl CudaBackend {
         }
         let (gate, width) = (self.scratch.output_gate.ptr(), w.o.in_features);
         let activation = if w.delta_net.is_some() { SILU } else { SIGMOID };
-        self.gate_rows((gate, width, 1), (attended, width), width, activation, attended)
+        let gates = Gates { first: gate, stride: width, step: 1, activation };
+        self.gate_rows(gates, attended, width, width, attended)
     }
 
-    /// y = act(gate) ⊙ x, every row. Strides are in elements from row to row; `gate_step` is from one gate to the next within a row.
+    /// y = act(gate) ⊙ x, every row of `width`; a row of x is `x_stride` elements after the one before.
     pub(super) fn gate_rows(
         &self,
-        (gate, gate_stride, gate_step): (DevicePtr<f32>, usize, usize),
-        (x, x_stride): (DevicePtr<f32>, usize),
+        gates: Gates,
+        x: DevicePtr<f32>,
+        x_stride: usize,
         width: usize,
-        activation: Int,
         y: DevicePtr<f32>,
     ) -> Result<(), CudaError> {
-        let (gate_stride, gate_step, x_stride) = (gate_stride.into(), gate_step.into(), x_stride.into());
-        let parameters = GateRows { gate, gate_stride, gate_step, x, x_stride, width: width.into(), activation, y };
+        let parameters = GateRows {
+            gate: gates.first,
+            gate_stride: gates.stride.into(),
+            gate_step: gates.step.into(),
+            x,
+            x_stride: x_stride.into(),
+            width: width.into(),
+            activation: gates.activation,
+            y,
+        };
         self.device.launch(&self.kernels.gate, [width.div_ceil(256), self.pass.rows.len(), 1], &parameters)
     }
 
@@ -366,7 +385,7 @@ impl CudaBackend {
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.
-    fn note_layer(&self, place: usize, x: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn note_layer(&self, point: usize, x: DevicePtr<f32>) -> Result<(), CudaError> {
         if !self.pass.trace.is_some_and(|trace| trace.layer_means) {
             return Ok(());
         }
@@ -376,7 +395,7 @@ impl CudaBackend {
             rows: self.scratch.rows.ptr(),
             n: n.into(),
             sequences: self.sequences.views.ptr(),
-            place: place.into(),
+            point: point.into(),
             kept: layers::KEPT.into(),
             width: width.into(),
         };
@@ -392,7 +411,7 @@ impl CudaBackend {
             rows: scratch.rows.ptr(),
             of: self.layer_heads(layer),
             head_dim: self.spec.layers[layer].head_dim.into(),
-            place: self.spec.place(layer).into(),
+            trace_layer: self.spec.index_in_kind(layer).into(),
             layers: self.spec.attention_layers().count().into(),
             regularized: self.pass.trace.is_some_and(|trace| trace.entropy == EntropyRule::Regularized).into(),
         };
@@ -407,9 +426,9 @@ impl CudaBackend {
         self.select_heads(device, first..layers, self.scratch.h.ptr())
     }
 
-    /// Adds the layers at these places among those with attention to the selections of the traced rows. Hidden states, if not
+    /// Adds these of the layers with attention to the selections of the traced rows. Hidden states, if not
     /// null, are recorded too.
-    fn select_heads(&self, device: &Device, places: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -419,16 +438,16 @@ impl CudaBackend {
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
             shapes: self.shapes.ptr(),
-            first_layer: places.start.into(),
-            layers: places.len().into(),
+            first_layer: layers.start.into(),
+            layers: layers.len().into(),
             heads: s.num_attention_heads.into(),
             head_dim: self.widest_head().into(),
             hidden_size: s.hidden_size.into(),
             hidden_scale: self.weights.hidden_scale,
             keep: trace.heads.into(),
             regularized: (trace.entropy == EntropyRule::Regularized).into(),
-            begin: (places.start == 0).into(),
-            finish: (places.end == s.attention_layers().count()).into(),
+            begin: (layers.start == 0).into(),
+            finish: (layers.end == s.attention_layers().count()).into(),
         };
         device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }

@@ -59,13 +59,13 @@ pub(super) fn generate<'t>(
         max_tokens: task.max_tokens,
         stop: task.stop.clone(),
         sampling: Sampling::GREEDY,
-        trace: Some(options.parameters.head_selection()),
+        trace: Some(options.parameters.trace_parts()),
         running: options.running,
         ..GenerateOptions::default()
     };
     let mut batch = engine.batch(&generate);
     batch.share_guesses();
-    let (items, owners, waiting, seconds) = Default::default();
+    let (items, owners, waiting, seconds) = (HashMap::new(), HashMap::new(), VecDeque::new(), HashMap::new());
     let mut run = Run { task, options, batch, questions, lines, on_event, items, owners, waiting, seconds };
     loop {
         while run.batch.unfinished() < batch_size.max(1) {
@@ -73,7 +73,7 @@ pub(super) fn generate<'t>(
                 run.start_draw(owner, draw)?;
             } else if let Some(question) = run.questions.pop_front() {
                 if let Err(why) = run.start_item(question) {
-                    run.done(&failed(task, question, options, Some(why.to_string())))?;
+                    run.write(&failed(task, question, options, Some(why.to_string())))?;
                 }
             } else {
                 break;
@@ -88,7 +88,7 @@ pub(super) fn generate<'t>(
         let per_token = begun.elapsed().as_secs_f64() / of_tokens.len().max(1) as f64;
         of_tokens.into_iter().for_each(|ticket| *run.seconds.entry(ticket).or_default() += per_token);
         let Some(ticket) = next else { return Ok(()) };
-        run.ended(ticket)?;
+        run.response_ended(ticket)?;
     }
 }
 
@@ -121,7 +121,7 @@ impl<'t> Run<'t, '_, '_, '_> {
     }
 
     /// Records a response's outcome, and finishes its item if this completes it.
-    fn note(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Result<(), RunError> {
+    fn settle(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Result<(), RunError> {
         if let (Err(error), Some(item)) = (outcome, self.items.get_mut(&own)) {
             item.error.get_or_insert_with(|| error.to_string());
         }
@@ -141,18 +141,18 @@ impl<'t> Run<'t, '_, '_, '_> {
                 }
                 Ok(())
             }
-            Err(error) => self.note(of, Err(error.into())),
+            Err(error) => self.settle(of, Err(error.into())),
         }
     }
 
     /// Handles a response that has ended.
-    fn ended(&mut self, ticket: Ticket) -> Result<(), RunError> {
+    fn response_ended(&mut self, ticket: Ticket) -> Result<(), RunError> {
         let Some((own, method)) = self.owners.remove(&ticket) else { return Ok(()) };
         let read = match method {
             None => self.read(own),
-            Some(method) => self.drew(own, method),
+            Some(method) => self.draw_more(own, method),
         };
-        self.note(own, read)
+        self.settle(own, read)
     }
 
     /// Reads an item's own response and queues its follow-up turns.
@@ -169,8 +169,8 @@ impl<'t> Run<'t, '_, '_, '_> {
         Ok(())
     }
 
-    /// Handles the end of one of a method's responses; after the last one, lets the method draw more.
-    fn drew(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
+    /// After the last of a method's responses, queues those that the method draws next.
+    fn draw_more(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
         let owner = (own, Some(method));
         let Some(item) = self.items.get(&own).filter(|item| item.error.is_none()) else { return Ok(()) };
         if !self.has_more(|other| *other == owner) {
@@ -199,11 +199,11 @@ impl<'t> Run<'t, '_, '_, '_> {
             (None, _, Some(Err(error))) => Err(error.to_string()),
             (error, ..) => Err(error.unwrap_or_default()),
         };
-        self.done(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, Some(why))))
+        self.write(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, Some(why))))
     }
 
     /// Writes a sample to disk.
-    fn done(&mut self, sample: &Sample) -> Result<(), RunError> {
+    fn write(&mut self, sample: &Sample) -> Result<(), RunError> {
         self.lines.append(sample).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
         (self.on_event)(Event::Item(sample, false));
         Ok(())

@@ -207,7 +207,7 @@ impl Sweep {
     /// # Errors
     /// The engine, a prompt that is no longer encoded as it was, or a file that cannot be written.
     pub fn run(&mut self, engine: &mut Engine, on_row: &mut dyn FnMut()) -> Result<(), RunError> {
-        let selection = |applied: &&Applied| applied.parameters.head_selection();
+        let selection = |applied: &&Applied| applied.parameters.trace_parts();
         for sample in &self.samples {
             let fits = |a: &&Applied| a.caches == engine.cache_types() && !a.is_in(&self.done, sample);
             let mut missing: Vec<&Applied> = self.settings.iter().filter(fits).collect();

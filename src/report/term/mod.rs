@@ -156,11 +156,12 @@ impl AskReport {
         let Record { prompt_len, answer, kept, chain, .. } = &self.record;
         let is = |row: i64| token_of(row) == Some(token);
         let position = prompt_len.unwrap_or_default() + token;
-        match () {
-            () if answer.as_ref().is_some_and(|answer| answer.tokens.contains(&position)) => Some(Mark::Answer),
-            () if kept.iter().any(|row| is(*row)) => Some(Mark::Kept),
-            () if chain.iter().any(|link| is(link.row)) => Some(Mark::Chain),
-            () => None,
+        if answer.as_ref().is_some_and(|answer| answer.tokens.contains(&position)) {
+            Some(Mark::Answer)
+        } else if kept.iter().any(|row| is(*row)) {
+            Some(Mark::Kept)
+        } else {
+            chain.iter().any(|link| is(link.row)).then_some(Mark::Chain)
         }
     }
 

@@ -6,14 +6,14 @@ use crate::uq::predictions::{entropies, response_entropies};
 
 scores! {
     SINGLE_PASS:
-    "predictive_entropy", "Entropy", "minus the summed entropy, nats", place: 0
+    "predictive_entropy", "Entropy", "minus the summed entropy, nats", rank: 0
         => |found| Some(negative_sum(&of_response(found)));
-    "ln_predictive_entropy", "Entropy, mean", "1 - mean entropy", place: 0, is_probability: true
+    "ln_predictive_entropy", "Entropy, mean", "1 - mean entropy", rank: 0, is_probability: true
         => |found| Some(1.0 - mean(&of_response(found)));
-    "answer_entropy", "Answer entropy", "minus the summed entropy of the answer's tokens", place: 0, of_answer: true
+    "answer_entropy", "Answer entropy", "minus the summed entropy of the answer's tokens", rank: 0, of_answer: true
         => |found| Some(negative_sum(&of_answer(found)));
     "ln_answer_entropy", "Answer entropy, mean", "1 - mean entropy of the answer's tokens",
-        place: 0, is_probability: true, of_answer: true => |found| Some(1.0 - mean(&of_answer(found)));
+        rank: 0, is_probability: true, of_answer: true => |found| Some(1.0 - mean(&of_answer(found)));
 }
 
 fn of_response(found: &Found) -> Vec<f64> {

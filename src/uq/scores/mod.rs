@@ -71,7 +71,7 @@ pub struct Score {
     pub meaning: &'static str,
     pub group: Group,
     /// Rank within its group in reports; ties keep the registry's order.
-    pub place: u8,
+    pub rank: u8,
     /// Whether it is meant as a probability, so that its calibration can be measured.
     pub is_probability: bool,
     /// Whether it needs the answer's position.
@@ -88,7 +88,7 @@ pub const SINGLE_PASS: Score = Score {
     name: "",
     meaning: "",
     group: Group::SinglePass,
-    place: 2,
+    rank: 2,
     is_probability: false,
     of_answer: false,
     of_majority: false,
@@ -125,7 +125,7 @@ pub fn all() -> impl Iterator<Item = &'static Score> {
 pub fn as_shown() -> &'static [&'static Score] {
     static SHOWN: LazyLock<Vec<&'static Score>> = LazyLock::new(|| {
         let mut scores: Vec<&Score> = all().collect();
-        scores.sort_by_key(|score| (score.group, score.place));
+        scores.sort_by_key(|score| (score.group, score.rank));
         scores
     });
     &SHOWN

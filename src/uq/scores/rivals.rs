@@ -15,13 +15,13 @@ const LEAST_PART: f64 = 1e-4;
 
 scores! {
     SINGLE_PASS:
-    "trace_length", "Length", "minus the number of tokens", place: 1
+    "trace_length", "Length", "minus the number of tokens", rank: 1
         => |found| Some(-(exact_logprobs(found).len() as f64));
-    "min_token_prob", "Least token p", "minimum token probability", place: 0, is_probability: true
+    "min_token_prob", "Least token p", "minimum token probability", rank: 0, is_probability: true
         => |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()); // 1 without tokens
     "lowest_window", "Lowest window", "minimum over 64-token windows of the geometric mean probability",
-        place: 0, is_probability: true => |found| Some(lowest_window(&exact_logprobs(found)));
-    "g4", "G4", "mean −ln of NLL and entropy; what to rank by", place: 1, of_answer: true
+        rank: 0, is_probability: true => |found| Some(lowest_window(&exact_logprobs(found)));
+    "g4", "G4", "mean −ln of NLL and entropy; what to rank by", rank: 1, of_answer: true
         => |found| Some(g4(found));
 }
 

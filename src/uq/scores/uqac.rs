@@ -9,24 +9,24 @@ use crate::uq::predictions::{product_and_mean, token_logprob};
 
 scores! {
     UQAC:
-    "p_attn", "P_attn", "probability of the whole chain and the answer", place: 2
+    "p_attn", "P_attn", "probability of the whole chain and the answer", rank: 2
         => |found| Some(over(found, chain_rows(found)).0);
-    "attn_mean", "P_attn, mean", "mean token probability, whole chain and answer", place: 4
+    "attn_mean", "P_attn, mean", "mean token probability, whole chain and answer", rank: 4
         => |found| Some(over(found, chain_rows(found)).1);
-    "p_sim", "P_sim", "probability of the kept chain and the answer", place: 1
+    "p_sim", "P_sim", "probability of the kept chain and the answer", rank: 1
         => |found| Some(over(found, found.kept.iter().copied()).0);
-    "sim_mean", "P_sim, mean", "mean token probability, kept chain and answer", place: 3
+    "sim_mean", "P_sim, mean", "mean token probability, kept chain and answer", rank: 3
         => |found| Some(over(found, found.kept.iter().copied()).1);
-    "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", place: 0
+    "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", rank: 0
         => |found| Some(marginal(found.ensemble));
     // For when P_attn underflows.
-    "attn_logprob", "ln P_attn", "logarithm of P_attn", place: 7, is_probability: false
+    "attn_logprob", "ln P_attn", "logarithm of P_attn", rank: 7, is_probability: false
         => |found| Some(logprobs(found, chain_rows(found)).iter().sum());
     // For when P_sim underflows.
-    "sim_logprob", "ln P_sim", "logarithm of P_sim", place: 6, is_probability: false
+    "sim_logprob", "ln P_sim", "logarithm of P_sim", rank: 6, is_probability: false
         => |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum());
     // ln Σ e^{ln P of a member}, for when P underflows.
-    "p_logprob", "ln UQAC P", "logarithm of UQAC P", place: 5, is_probability: false
+    "p_logprob", "ln UQAC P", "logarithm of UQAC P", rank: 5, is_probability: false
         => |found| Some(log_marginal(found.ensemble));
 }
 

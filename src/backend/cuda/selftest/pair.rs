@@ -18,7 +18,7 @@ use crate::backend::entropy::{EntropyRule, Gamma};
 use crate::backend::reference::{PassRow, ReferenceBackend};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{
-    Backend, BackendError, DecodeRow, HeadSelection, Next, Pass, Prediction, Row, SequenceId, TraceOptions,
+    Backend, BackendError, DecodeRow, Next, Pass, Prediction, Row, SequenceId, TraceOptions, TraceParts,
 };
 use crate::model::config::LayerSpec;
 use crate::model::weights::{DType, Noise};
@@ -108,7 +108,7 @@ impl<'a> Pair<'a> {
     pub fn run(&mut self) -> Result<(), BackendError> {
         let rule = if self.case.family == Family::Gemma { EntropyRule::Regularized } else { EntropyRule::Exact };
         let first = self.case.context();
-        let parts = HeadSelection { heads: KEPT, entropy: rule, wide: true, head_attention: true, layer_means: true };
+        let parts = TraceParts { heads: KEPT, entropy: rule, wide: true, head_attention: true, layer_means: true };
         let options = self.case.traced.then_some(TraceOptions { first_row: first + UNTRACED, parts });
         let ids = [0, 1, 2].map(SequenceId);
         self.both(|backend| backend.open(None))?; // keeps the others out of the first slot

@@ -25,7 +25,7 @@ pub(super) const P_TRUE: Method = Method {
     needs_chat_template: true,
     turns: |engine, subject, sequence| {
         // traced, because its steps list the most probable tokens; the item's own trace, so that one pass can serve both
-        let (trace, running) = (Some(subject.options.parameters.head_selection()), subject.options.running);
+        let (trace, running) = (Some(subject.options.parameters.trace_parts()), subject.options.running);
         let generate = GenerateOptions { max_tokens: 1, trace, running, ..GenerateOptions::default() };
         subject.ask(engine, sequence, QUESTION, generate)
     },

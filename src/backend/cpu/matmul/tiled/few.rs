@@ -178,7 +178,7 @@ impl<T: Tiles> Few<'_, T> {
             for (i, step) in self.depth.cut(cut).enumerate() {
                 let inputs = self.inputs[step * C * SIDE..][..C * SIDE].as_ptr();
                 for (s, source) in sources.iter().enumerate() {
-                    self.ask::<S, STRIPS>(source, i, step);
+                    self.prefetch::<S, STRIPS>(source, i, step);
                     T::load(LEFT, source.start.wrapping_add(i * source.step), source.row);
                     for c in 0..C {
                         if C > 1 || s == 0 {
@@ -203,7 +203,7 @@ impl<T: Tiles> Few<'_, T> {
     /// # Safety
     /// As for [`Simd`].
     #[inline(always)]
-    unsafe fn ask<S: Simd, const STRIPS: usize>(&self, source: &Source, i: usize, step: usize) {
+    unsafe fn prefetch<S: Simd, const STRIPS: usize>(&self, source: &Source, i: usize, step: usize) {
         if source.step != ROW || source.row > LONG_ROW {
             return;
         }
