@@ -35,23 +35,33 @@
 //! 5. `model` reads checkpoints. `io`, `eval`, `report`, `bench`, `serve` and `cli` handle files, benchmarks, tables,
 //!    measurements, the server and the commands.
 //!
-//! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`. Positions are
-//! 0-based over the whole sequence, **row T** is computed with the token at position T as input, log-probabilities are
-//! natural and over the full vocabulary, and for every score, higher means more confident.
+//! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`; the first six are the
+//! default feature `program`, without which the rest builds alone. Positions are 0-based over the whole sequence, **row T**
+//! is computed with the token at position T as input, log-probabilities are natural and over the full vocabulary, and for
+//! every score, higher means more confident.
 
 mod backend;
-mod bench;
 mod cache;
-mod cli;
 mod engine;
-mod eval;
 mod files;
-mod io;
 mod model;
-mod report;
-mod serve;
+mod names;
 mod units;
 mod uq;
+
+// The program.
+#[cfg(feature = "program")]
+mod bench;
+#[cfg(feature = "program")]
+mod cli;
+#[cfg(feature = "program")]
+mod eval;
+#[cfg(feature = "program")]
+mod io;
+#[cfg(feature = "program")]
+mod report;
+#[cfg(feature = "program")]
+mod serve;
 
 // Models and generation.
 pub use backend::sampling::Sampling;
@@ -66,6 +76,7 @@ pub use model::chat::{ChatTemplate, Conversation, Message};
 pub use model::hub::locate_model;
 pub use model::tokenizer::{TextStream, Tokenizer};
 pub use model::{ModelSpec, Weights};
+pub use names::Named;
 
 // The method applied to a response.
 pub use backend::entropy::Gamma;
@@ -74,15 +85,16 @@ pub use uq::pipeline::{Assessed, assess};
 pub use uq::scores::as_shown;
 pub use uq::{Outcome, Parameters, Profile, Reading, Scores};
 
-// Grading against references, and records.
-pub use eval::calibration::Calibration;
-pub use eval::grading::{correct, normal_form};
-pub use eval::tasks::Grader;
-pub use io::item::{BadItem, Item};
-pub use io::record::{AnswerRecord, Calibrated, Origin, Record};
-
-// The program itself.
-pub use cli::{main, main_with};
+// The program: grading against references, records, and the commands.
+#[cfg(feature = "program")]
+pub use {
+    cli::{main, main_with},
+    eval::calibration::Calibration,
+    eval::grading::{correct, normal_form},
+    eval::tasks::Grader,
+    io::item::{BadItem, Item},
+    io::record::{AnswerRecord, Calibrated, Origin, Record},
+};
 
 /// Internals for the benchmarks, the fuzzer, the Python module and the program's tests. Not stable.
 #[doc(hidden)]
@@ -99,20 +111,22 @@ pub mod internals {
     pub use crate::backend::cpu::threads::ThreadPool;
     pub use crate::backend::cpu::{InputRounding, trace::Selection};
     pub use crate::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
-    pub use crate::bench::machine::MultiplyAdds;
-    pub use crate::bench::{MedianRange, checkpoint, machine, roofline, shapes};
-    pub use crate::eval::metrics;
-    pub use crate::eval::run::fingerprint::Fingerprint;
-    pub use crate::eval::run::methods::self_consistency::SelfConsistency;
-    pub use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
-    pub use crate::eval::{analysis, assess, calibration, tasks};
-    pub use crate::io::record::{Answer, Status};
-    pub use crate::report::{finding, html, pictures, svg, tables, term};
     pub use crate::uq::{Link, Member, Variant, chain, ensemble, similarity};
+    #[cfg(feature = "program")]
+    pub use crate::{
+        bench::machine::MultiplyAdds,
+        bench::{MedianRange, checkpoint, machine, roofline, shapes},
+        eval::run::fingerprint::Fingerprint,
+        eval::run::methods::self_consistency::SelfConsistency,
+        eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq},
+        eval::{analysis, assess, calibration, metrics, tasks},
+        io::record::{Answer, Status},
+        report::{finding, html, pictures, svg, tables, term},
+    };
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "program"))]
 extern crate self as uqac; // lets the tests below use the crate's public name
-#[cfg(test)]
+#[cfg(all(test, feature = "program"))]
 #[path = "../tests/unit/mod.rs"]
 mod unit;

@@ -1,11 +1,9 @@
 //! Quantities as displayed and as parsed from command-line options.
 
-use clap::builder::RangedU64ValueParser;
-use std::ops::RangeInclusive;
-
 /// Parses a count within a range.
-pub fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(range)
+#[cfg(feature = "program")]
+pub fn count(range: std::ops::RangeInclusive<u64>) -> clap::builder::RangedU64ValueParser<usize> {
+    clap::builder::RangedU64ValueParser::new().range(range)
 }
 
 /// Bytes in the largest fitting unit: `12 B`, `1.5 KiB`, `8.00 GiB`.

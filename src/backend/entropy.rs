@@ -1,6 +1,8 @@
 //! The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. Both are defined
 //! only here; every chunk of the KV cache produces a state, and states are merged.
 
+use crate::names::named;
+
 /// γ of the reweighting, nearest position first: w_{T-1-i} = γ_i.
 pub const GAMMA: [f64; 10] = [
     0.16644488, 0.20938152, 0.32959151, 0.46061748, 0.59304059, 0.67549127, 0.73914525, 0.81274293, 0.87378443,
@@ -78,14 +80,16 @@ pub struct EntropyState {
     pub weighted: f32,
 }
 
-/// Whether the regularized normalization of the authors' code is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
-pub enum EntropyRule {
-    /// H = ln Z' - S'/Z'.
-    Exact,
-    /// The authors divide by Σ w α + 1e-12, so that a head whose attention is all on masked positions has an entropy
-    /// near 0 and wins the selection.
-    Regularized,
+named! {
+    /// Whether the regularized normalization of the authors' code is followed.
+    #[derive(Hash)]
+    pub enum EntropyRule {
+        /// H = ln Z' - S'/Z'.
+        Exact = "exact",
+        /// The authors divide by Σ w α + 1e-12, so that a head whose attention is all on masked positions has an entropy
+        /// near 0 and wins the selection.
+        Regularized = "regularized",
+    }
 }
 
 /// e^x; when two states are merged, x = 0 for one of them.

@@ -3,31 +3,16 @@
 use super::cpu::norm::argmax;
 use super::cpu::simd::Isa;
 
-/// Options of drawing a token; also those of the command line.
-#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
+/// Options of drawing a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Sampling temperature; 0: greedy
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
+    /// 0: greedy.
     pub temperature: f32,
-    /// Sample from the smallest set of tokens with this total probability
-    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    /// Only the smallest set of tokens with this total probability can be drawn; 1: all.
     pub top_p: f32,
-    /// Sample from the K most probable tokens; 0: from all
-    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
+    /// Only the K most probable tokens can be drawn; 0: all.
     pub top_k: usize,
-    /// Sampling seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-}
-
-fn temperature(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number ≥ 0".to_owned()) }
-}
-
-fn probability(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
 }
 
 impl Sampling {

@@ -31,8 +31,18 @@ pub struct AskArgs {
     /// Max tokens of the response
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
-    #[command(flatten)]
-    sampling: Sampling,
+    /// Sampling temperature; 0: greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
+    temperature: f32,
+    /// Sample from the smallest set of tokens with this total probability
+    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    top_p: f32,
+    /// Sample from the K most probable tokens; 0: from all
+    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Sampling seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
     /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat_template")]
     system: Option<String>,
@@ -51,6 +61,16 @@ pub struct AskArgs {
     early: EarlyArgs,
 }
 
+fn temperature(text: &str) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number ≥ 0".to_owned()) }
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   uqac ask \"What is 17 + 25?\"
@@ -59,6 +79,7 @@ Examples:
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let AssessArgs { model, method, abstain } = &args.assess;
+    let AskArgs { temperature, top_p, top_k, seed, .. } = *args;
     let parameters = method.parameters()?;
     let question = question(&args.question)?;
     let (_, folder) = model.or_embedded()?;
@@ -68,7 +89,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
-        sampling: args.sampling,
+        sampling: Sampling { temperature, top_p, top_k, seed },
         trace: Some(parameters.trace_parts()),
         running: args.early.running(),
         ..GenerateOptions::default()

@@ -1,7 +1,7 @@
 //! `uqac eval`: runs a model over benchmarks into a resumable output folder.
 
 use super::error::{CliError, Failure};
-use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::cache;
@@ -15,6 +15,7 @@ use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
+use crate::names::Named;
 use crate::report::tables::{build::brief, text::text};
 use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
@@ -46,7 +47,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX.into()))]
     max_tokens: Option<usize>,
     /// Source of the chain; all but attention are controls
-    #[arg(long, value_enum, default_value_t = ChainRule::Attention, hide_short_help = true)]
+    #[arg(long, value_parser = named::<ChainRule>(), default_value = ChainRule::Attention.name(), hide_short_help = true)]
     chain: ChainRule,
     /// Ask for a \boxed{} answer in GSM8K and MATH [default: in MATH for Gemma, as published]
     #[arg(long, value_name = "BOOL", hide_short_help = true)]

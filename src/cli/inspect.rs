@@ -1,9 +1,8 @@
 //! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
 use super::error::Failure;
-use super::options::{load, locate};
+use super::options::{EngineArgs, load, locate};
 use super::{note, show};
-use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
@@ -32,12 +31,12 @@ pub struct InspectArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    engine: EngineOptions,
+    engine: EngineArgs,
 }
 
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let folder = locate(&args.model)?;
-    let engine = load(&folder, args.engine)?;
+    let engine = load(&folder, args.engine.options())?;
     let longest = engine.spec().max_position_embeddings;
     let context = args.context.map_or(longest.min(4096), |n| n as usize);
     if context > longest {

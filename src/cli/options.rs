@@ -1,21 +1,54 @@
-//! Options shared by commands, each declared once: an engine's in [`EngineOptions`], a run's in
-//! [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the others here.
+//! Options shared by commands, each declared once: a run's in [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the
+//! others here.
 
 use super::error::{CliError, Failure};
 use super::{detail, note, progress, signals};
 use crate::backend::entropy::Gamma;
+use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions, Speculate};
 use crate::files;
 use crate::model::chat::is_reserved;
 use crate::model::demo;
 use crate::model::hub::locate_model;
+use crate::names::Named;
 use crate::units::count;
 use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// How a model runs: [`EngineOptions`].
+#[derive(Args)]
+pub struct EngineArgs {
+    /// Device; auto: the first CUDA device if usable, else the CPU; reference: one scalar thread, for checks
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+    /// CPU threads; 0: one per core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
+    pub threads: usize,
+    /// Type of cached keys [default: f32; f16 is faster on CUDA and reproduces fewer chains]
+    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
+    k_cache: Option<DType>,
+    /// Type of cached values [default: f32; on CUDA f16]; q8, 8 bits, on the CPU only
+    #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
+    v_cache: Option<ValueType>,
+    /// Weights in memory; q8: 8 bits, faster, slightly different results
+    #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
+    weights: WeightFormat,
+    /// Tokens to guess per pass from earlier text, without changing results; auto: as many as pay off, none on CUDA
+    #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
+    speculate: Speculate,
+}
+
+impl EngineArgs {
+    pub fn options(&self) -> EngineOptions {
+        let EngineArgs { device, threads, k_cache, v_cache, weights, speculate } = *self;
+        EngineOptions { device, threads, k_cache, v_cache, weights, speculate, ..EngineOptions::default() }
+    }
+}
 
 /// A model, and how it runs.
 #[derive(Args)]
@@ -26,7 +59,7 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     #[command(flatten)]
-    pub engine: EngineOptions,
+    pub engine: EngineArgs,
     /// γ, the discount of the nearest positions: output of `fit-gamma --json`, or a JSON list, nearest first [default: the
     /// published γ]
     #[arg(long, value_name = "FILE", value_parser = gamma, hide_short_help = true)]
@@ -75,7 +108,7 @@ impl ModelArgs {
     }
 
     pub fn options(&self) -> EngineOptions {
-        EngineOptions { gamma: self.gamma.unwrap_or(Gamma::PUBLISHED), ..self.engine }
+        EngineOptions { gamma: self.gamma.unwrap_or(Gamma::PUBLISHED), ..self.engine.options() }
     }
 
     pub fn load(&self, folder: &Path) -> Result<Engine, Failure> {
@@ -131,7 +164,7 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
     /// Interpretation of the method
-    #[arg(long, value_enum, default_value_t = Profile::Corrected)]
+    #[arg(long, value_parser = named::<Profile>(), default_value = Profile::Corrected.name())]
     profile: Profile,
     /// Set one rule of the profile; can be repeated
     #[arg(long = "rule", value_name = "NAME=VALUE", hide_short_help = true)]
@@ -180,6 +213,12 @@ pub fn examples_and_rules(examples: &str) -> String {
     format!("{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
 }
 
+/// Parses the name of a value; help lists them all.
+pub fn named<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let value = |(_, name, meaning): &(T, &'static str, &'static str)| PossibleValue::new(*name).help(*meaning);
+    PossibleValuesParser::new(T::VALUES.iter().map(value)).try_map(|name| T::named(&name))
+}
+
 /// Early stopping by confidence.
 #[derive(Args)]
 #[command(next_help_heading = "Early stopping")]
@@ -188,7 +227,7 @@ pub struct EarlyArgs {
     #[arg(long, value_name = "C", value_parser = finite, allow_negative_numbers = true, hide_short_help = true)]
     stop_below: Option<f64>,
     /// Quantity averaged over the window
-    #[arg(long, default_value = "group", requires = "stop_below", hide_short_help = true)]
+    #[arg(long, value_parser = named::<Measure>(), default_value = Measure::Group.name(), requires = "stop_below", hide_short_help = true)]
     running: Measure,
     /// Window in tokens; shorter responses are not stopped
     #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below", hide_short_help = true)]

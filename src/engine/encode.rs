@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::model::chat::{Arguments, ChatError, ChatTemplate, Conversation, Message, encode_plain};
 use crate::model::tokenizer::TokenizerError;
+use crate::names::named;
 use std::ops::Range;
 
 /// A conversation cannot be made into tokens.
@@ -35,13 +36,12 @@ fn check_length(engine: &Engine, bytes: usize) -> Result<(), EncodeError> {
     }
 }
 
-/// Encoding of a prompt and an existing response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Encoding {
-    /// Each on its own, as in generation.
-    Separate,
-    /// The rendered conversation as one text, as the authors do.
-    Joint,
+named! {
+    /// Encoding of a prompt and an existing response.
+    pub enum Encoding {
+        Separate = "separate": "Each on its own, as in generation.",
+        Joint = "joint": "The rendered conversation as one text, as the authors do.",
+    }
 }
 
 /// The tokens of a prompt, up to the start of the response; `chat`: through the model's chat template.

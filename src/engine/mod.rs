@@ -32,40 +32,29 @@ use crate::backend::{
 use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
-use crate::units::count;
 use pace::Pace;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Options of an engine; also those of the command line.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+/// Options of an engine.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct EngineOptions {
-    /// Device; auto: the first CUDA device if usable, else the CPU; reference: one scalar thread, for checks
-    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
-    /// CPU threads; 0: one per core
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
+    /// CPU threads; 0: one per core.
     pub threads: usize,
-    /// Type of cached keys [default: f32; f16 is faster on CUDA and reproduces fewer chains]
-    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
+    /// Type of cached keys; `None`: f32.
     pub k_cache: Option<DType>,
-    /// Type of cached values [default: f32; on CUDA f16]; q8, 8 bits, on the CPU only
-    #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
+    /// Type of cached values; `None`: f32, on CUDA f16. Q8 on the CPU only.
     pub v_cache: Option<ValueType>,
-    /// Weights in memory; q8: 8 bits, faster, slightly different results
-    #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
+    /// Weights in memory.
     pub weights: WeightFormat,
-    /// Tokens to guess per pass from earlier text, without changing results; auto: as many as pay off, none on CUDA
-    #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
+    /// Tokens to guess per pass from earlier text, without changing results.
     pub speculate: Speculate,
     /// Instruction set of the CPU backend.
-    #[arg(skip)]
     pub isa: Isa,
     /// Rounding of the CPU backend's matmul inputs.
-    #[arg(skip)]
     pub input_rounding: InputRounding,
     /// γ, the discount of the nearest positions.
-    #[arg(skip)]
     pub gamma: Gamma,
 }
 

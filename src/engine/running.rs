@@ -1,6 +1,7 @@
 //! Running confidence of a response while it is written, and early stopping below a threshold.
 
 use crate::backend::Step;
+use crate::names::named;
 use serde::{Deserialize, Serialize};
 
 /// Default window of a running confidence, in steps: DeepConf's authors use 2,048, but nearly every response is shorter.
@@ -9,31 +10,23 @@ pub const WINDOW: usize = 64;
 /// The longest window.
 pub const MAX_WINDOW: usize = 1 << 20;
 
-/// The averaged quantity; higher is more confident. Both come from the step itself, with no further pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Measure {
-    /// C_t = −(1/20) Σ_{k ≤ 20} ln p_t(k) over the 20 most probable tokens, so that the mean is DeepConf's group confidence
-    /// (Fu et al. 2025, arXiv 2508.15260, eqs. 2 and 4). Needs a wide trace.
-    #[default]
-    #[value(help = "negative mean log-probability of the top 20 tokens (DeepConf)")]
-    Group,
-    /// −H_t in nats, full vocabulary.
-    #[value(help = "negative entropy of the prediction in nats")]
-    Entropy,
+named! {
+    /// The averaged quantity; higher is more confident. Both come from the step itself, with no further pass.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Measure {
+        ///
+        /// C_t = −(1/20) Σ_{k ≤ 20} ln p_t(k) over the 20 most probable tokens, so that the mean is DeepConf's group
+        /// confidence (Fu et al. 2025, arXiv 2508.15260, eqs. 2 and 4). Needs a wide trace.
+        #[default]
+        Group = "group": "negative mean log-probability of the top 20 tokens (DeepConf)",
+        ///
+        /// −H_t, full vocabulary.
+        Entropy = "entropy": "negative entropy of the prediction in nats",
+    }
 }
 
 impl Measure {
-    pub const ALL: [Measure; 2] = [Measure::Group, Measure::Entropy];
-
-    /// Its name in options and in samples.
-    pub fn name(self) -> &'static str {
-        match self {
-            Measure::Group => "group",
-            Measure::Entropy => "entropy",
-        }
-    }
-
     /// Of a step; `None` if its detail was not recorded.
     fn of(self, step: &Step) -> Option<f64> {
         match self {

@@ -1,25 +1,24 @@
 //! The method's options: a profile, single rules, and the published parameters.
 
-use super::rules::{self, RULES, Rules, one_of};
+use super::rules::{self, RULES, Rules};
 use crate::backend::entropy::EntropyRule;
 use crate::engine::{SELECTED_HEADS, TraceParts};
-use clap::ValueEnum;
+use crate::names::{Named, named, one_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// A reading of the method: the authors' code differs from their paper, and both have defects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// The authors' published code, defects included: for comparison with published numbers
-    Reference,
-    /// The paper's text
-    Paper,
-    /// The paper's intent, without the defects of either
-    #[default]
-    Corrected,
+named! {
+    /// A reading of the method: the authors' code differs from their paper, and both have defects.
+    #[derive(Default, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Profile {
+        Reference = "reference": "The authors' published code, defects included: for comparison with published numbers",
+        Paper = "paper": "The paper's text",
+        #[default]
+        Corrected = "corrected": "The paper's intent, without the defects of either",
+    }
 }
 
 impl Profile {
@@ -32,24 +31,19 @@ impl Profile {
     }
 }
 
-/// Source of the chain. All but `Attention` are [controls](super::control).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum ChainRule {
-    /// Backtracking along the attention
-    Attention,
-    /// A control: the same number of response tokens, at random
-    Random,
-    /// A control: the same number of tokens with a digit, at random
-    RandomDigits,
-    /// A control: the chain, its tokens with a digit replaced by random ones with a digit
-    DigitsMatched,
-    /// A control: the same number of tokens that are not stop words, at random
-    RandomContent,
-    /// A control: the same number of tokens, those most similar to the answer
-    Similarity,
-    /// An ablation: every token of the response
-    None,
+named! {
+    /// Source of the chain. All but `Attention` are [controls](super::control).
+    #[derive(Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum ChainRule {
+        Attention = "attention": "Backtracking along the attention",
+        Random = "random": "A control: the same number of response tokens, at random",
+        RandomDigits = "random-digits": "A control: the same number of tokens with a digit, at random",
+        DigitsMatched = "digits-matched": "A control: the chain, its tokens with a digit replaced by random ones with a digit",
+        RandomContent = "random-content": "A control: the same number of tokens that are not stop words, at random",
+        Similarity = "similarity": "A control: the same number of tokens, those most similar to the answer",
+        None = "none": "An ablation: every token of the response",
+    }
 }
 
 impl ChainRule {
@@ -61,7 +55,7 @@ impl ChainRule {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&rules::name(*self))
+        f.pad(self.name())
     }
 }
 
@@ -69,7 +63,7 @@ impl FromStr for ChainRule {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        rules::named(name)
+        Named::named(name)
     }
 }
 
@@ -81,7 +75,7 @@ pub enum RuleError {
     #[error("there is no rule \"{0}\"; valid names: {names}", names = RULES.iter().map(|rule| rule.name).collect::<Vec<_>>().join(", "))]
     Name(String),
     #[error("rule {rule}: expected {}, found \"{found}\"", one_of(valid))]
-    Value { rule: &'static str, valid: Vec<String>, found: String },
+    Value { rule: &'static str, valid: Vec<&'static str>, found: String },
 }
 
 /// A rule and a value by name: `threshold=above`.
@@ -145,7 +139,7 @@ impl Reading {
     pub fn changed(&self) -> BTreeMap<String, String> {
         let own = self.profile.rules();
         let changed = RULES.iter().filter(|rule| (rule.get)(&self.rules) != (rule.get)(&own));
-        changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules))).collect()
+        changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules).to_owned())).collect()
     }
 }
 
@@ -270,15 +264,14 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        for profile in Profile::value_variants() {
-            assert_eq!(rules::named(&profile.to_string()), Ok(*profile));
-            assert_eq!(serde_json::to_value(profile).unwrap(), profile.to_string());
+        for (profile, name, _) in Profile::VALUES {
+            assert_eq!(Profile::named(&profile.to_string()), Ok(*profile));
+            assert_eq!(serde_json::to_value(profile).unwrap(), *name);
         }
-        for chain in ChainRule::value_variants() {
-            let name = rules::name(*chain);
-            assert_eq!((name.parse(), serde_json::to_value(chain).unwrap()), (Ok(*chain), name.into()));
+        for (chain, name, _) in ChainRule::VALUES {
+            assert_eq!((name.parse(), serde_json::to_value(chain).unwrap()), (Ok(*chain), (*name).into()));
         }
-        let unknown = rules::named::<Profile>("Paper").unwrap_err();
+        let unknown = Profile::named("Paper").unwrap_err();
         assert_eq!(unknown, "expected reference, paper or corrected, found \"Paper\"");
     }
 

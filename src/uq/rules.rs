@@ -5,145 +5,89 @@
 
 use crate::backend::entropy::EntropyRule;
 use crate::engine::encode::Encoding;
-use clap::ValueEnum;
+use crate::names::{Named, named};
 
-/// The name of a value in options and in JSON.
-pub fn name<T: ValueEnum>(value: T) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-/// The names of all values.
-pub fn names<T: ValueEnum>() -> Vec<String> {
-    T::value_variants().iter().cloned().map(name).collect()
-}
-
-/// The value with this name.
-///
-/// # Errors
-/// The valid names, and the one found.
-pub fn named<T: ValueEnum>(found: &str) -> Result<T, String> {
-    T::from_str(found, false).map_err(|_| format!("expected {}, found \"{found}\"", one_of(&names::<T>())))
-}
-
-/// Names joined for a message: `a, b or c`.
-pub(super) fn one_of(names: &[String]) -> String {
-    match names {
-        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
-        _ => names.concat(),
+named! {
+    /// How the answer is found in the text.
+    pub enum Extraction {
+        Full = "full": "By the rules of [`answer`](super::answer), before the first end token.",
+        Published = "published": "As the authors' code: in the whole text, tokenized again.",
     }
-}
 
-/// How the answer is found in the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Extraction {
-    /// By the rules of [`answer`](super::answer), before the first end token.
-    Full,
-    /// As the authors' code: in the whole text, tokenized again.
-    Published,
-}
+    /// The tokens of a prediction whose probabilities are known.
+    pub enum Vocabulary {
+        Full = "full": "All of them.",
+        Top5 = "top5": "The five most probable; any other token gets the probability of the first.",
+    }
 
-/// The tokens of a prediction whose probabilities are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Vocabulary {
-    /// All of them.
-    Full,
-    /// The five most probable; any other token gets the probability of the first.
-    Top5,
-}
+    /// The rows of a response's entropies.
+    pub enum EntropyRows {
+        Predicting = "predicting": "The rows that predict its tokens.",
+        Own = "own": "The rows of its own tokens, including the last.",
+    }
 
-/// The rows of a response's entropies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EntropyRows {
-    /// The rows that predict its tokens.
-    Predicting,
-    /// The rows of its own tokens, including the last.
-    Own,
-}
+    /// Row −1 relative to the response, which predicts its first token.
+    pub enum FirstRow {
+        Prompt = "prompt": "The prompt's last row.",
+        Wrapped = "wrapped": "Array index −1: the prediction of the response's last row; zeros as attention.",
+    }
 
-/// Row −1 relative to the response, which predicts its first token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FirstRow {
-    /// The prompt's last row.
-    Prompt,
-    /// Array index −1: the prediction of the response's last row; zeros as attention.
-    Wrapped,
-}
+    /// Whether P(response) counts the response's first token.
+    pub enum FirstToken {
+        Counted = "counted",
+        Skipped = "skipped",
+    }
 
-/// Whether P(response) counts the response's first token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FirstToken {
-    Counted,
-    Skipped,
-}
+    /// End of the response for scores over all of it.
+    pub enum ResponseEnd {
+        Answer = "answer": "The answer's last token.",
+        Sequence = "sequence": "The end of the sequence, including the template's end tokens.",
+    }
 
-/// End of the response for scores over all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ResponseEnd {
-    /// The answer's last token.
-    Answer,
-    /// The end of the sequence, including the template's end tokens.
-    Sequence,
-}
+    /// Stop words.
+    pub enum StopWords {
+        AnswerAware = "answer-aware": "The list, except the answer itself: with the answer `(A)`, ` a` is content.",
+        List = "list": "The list.",
+    }
 
-/// Stop words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StopWords {
-    /// The list, except the answer itself: with the answer `(A)`, ` a` is content.
-    AnswerAware,
-    /// The list.
-    List,
-}
+    /// Weights of a source's row of α* that add to φ.
+    pub enum Positions {
+        All = "all": "All.",
+        /// The five highest, counted before filtering; more only while this step has found nothing and the chain is short.
+        Top5 = "top5",
+    }
 
-/// Weights of a source's row of α* that add to φ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Positions {
-    /// All.
-    All,
-    /// The five highest, counted before filtering; more only while this step has found nothing and the chain is short.
-    Top5,
-}
+    /// When stop words are dropped from a step's targets.
+    pub enum StopFilter {
+        BeforeTop = "before-top": "Before the top L_tgt are taken.",
+        AfterTop = "after-top": "After the top L_tgt are taken.",
+    }
 
-/// When stop words are dropped from a step's targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StopFilter {
-    /// Before the top L_tgt are taken.
-    BeforeTop,
-    /// After the top L_tgt are taken.
-    AfterTop,
-}
+    /// Which targets pass θ.
+    pub enum Threshold {
+        AtLeast = "at-least": "φ ≥ θ",
+        Above = "above": "φ > θ",
+    }
 
-/// Which targets pass θ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Threshold {
-    /// φ ≥ θ
-    AtLeast,
-    /// φ > θ
-    Above,
-}
+    /// Counting of this step's targets towards the chain length from which θ applies.
+    pub enum LengthCount {
+        Once = "once",
+        Twice = "twice",
+    }
 
-/// Counting of this step's targets towards the chain length from which θ applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LengthCount {
-    Once,
-    Twice,
-}
+    /// Alternatives that form the ensemble.
+    pub enum Candidates {
+        AboveTau = "above-tau": "All with p > τ at each filtered position.",
+        /// The 10 + n most probable with p > τ among the top five at all n filtered positions, including the original tokens,
+        /// which are then removed.
+        MostProbable = "most-probable",
+    }
 
-/// Alternatives that form the ensemble.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Candidates {
-    /// All with p > τ at each filtered position.
-    AboveTau,
-    /// The 10 + n most probable with p > τ among the top five at all n filtered positions, including the original tokens,
-    /// which are then removed.
-    MostProbable,
-}
-
-/// Minimum probability of a token of an ensemble member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MemberFloor {
-    None,
-    #[value(name = "1e-12")]
-    Published,
+    /// Minimum probability of a token of an ensemble member.
+    pub enum MemberFloor {
+        None = "none",
+        Published = "1e-12",
+    }
 }
 
 impl MemberFloor {
@@ -162,9 +106,9 @@ pub struct Rule {
     pub name: &'static str,
     pub meaning: &'static str,
     /// The names of its values.
-    pub values: fn() -> Vec<String>,
+    pub values: fn() -> Vec<&'static str>,
     /// The name of its current value.
-    pub get: fn(&Rules) -> String,
+    pub get: fn(&Rules) -> &'static str,
     /// Sets it by the name of a value; `None` if there is no such value.
     pub set: fn(&mut Rules, &str) -> Option<()>,
 }
@@ -191,9 +135,9 @@ macro_rules! rules {
         pub const RULES: &[Rule] = &[$(Rule {
             name: $name,
             meaning: $meaning,
-            values: names::<$type>,
-            get: |rules| name(rules.$field),
-            set: |rules, name| named(name).ok().map(|value| rules.$field = value),
+            values: $type::names,
+            get: |rules| rules.$field.name(),
+            set: |rules, name| Named::named(name).ok().map(|value| rules.$field = value),
         },)+];
     };
 }
@@ -242,7 +186,7 @@ mod tests {
             assert!(values.len() >= 2 && values.contains(&(rule.get)(&PAPER)), "{}", rule.name);
             for value in values {
                 let mut rules = CORRECTED;
-                (rule.set)(&mut rules, &value).unwrap();
+                (rule.set)(&mut rules, value).unwrap();
                 assert_eq!((rule.get)(&rules), value);
                 let others = RULES.iter().filter(|other| other.name != rule.name);
                 assert!(
@@ -261,7 +205,7 @@ mod tests {
         for target in [PAPER, REFERENCE] {
             let mut rules = CORRECTED;
             for rule in RULES {
-                (rule.set)(&mut rules, &(rule.get)(&target)).unwrap();
+                (rule.set)(&mut rules, (rule.get)(&target)).unwrap();
             }
             assert_eq!(rules, target);
         }

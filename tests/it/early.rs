@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Output};
 use uqac::{
-    Conversation, Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Measure, Progress,
+    Conversation, Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Measure, Named, Progress,
     RunningConfidence, encode_prompt,
 };
 
@@ -32,7 +32,7 @@ fn generate(engine: &mut Engine, prompts: &[Vec<u32>], running: RunningConfidenc
 fn a_response_ends_with_the_token_after_which_it_is_unsure() {
     let mut engine = engine();
     let prompts = prompts(&engine);
-    for measure in Measure::ALL {
+    for &(measure, ..) in Measure::VALUES {
         let running = RunningConfidence { measure, window: 4, stop_below: None };
         let mut seen: Vec<Vec<Option<f64>>> = vec![Vec::new(); prompts.len()];
         let options = GenerateOptions { max_tokens: 200, running: Some(running), ..GenerateOptions::default() };

@@ -208,7 +208,7 @@ proptest! {
     fn every_rule_alone_computes_something_for_everything(world in world()) {
         for rule in RULES {
             for value in (rule.values)() {
-                let outcome = world.assess(Reading::new(Profile::Corrected, [(rule.name, value.as_str())]).unwrap());
+                let outcome = world.assess(Reading::new(Profile::Corrected, [(rule.name, value)]).unwrap());
                 for (score, value) in outcome.scores.iter() {
                     prop_assert!(value.is_finite(), "{}={}: {} is {}", rule.name, value, score.key, value);
                 }

@@ -4,6 +4,8 @@ use super::compare::{Row, View, by_metric, estimates, minus};
 use super::load::{SweepItem, confidence};
 use super::*;
 use crate::eval::metrics::Confidence;
+use crate::names::Named;
+use crate::uq::ChainRule;
 use std::collections::BTreeSet;
 
 /// A control of the chain.
@@ -43,16 +45,15 @@ pub(super) fn is_control(point: &SweepItem) -> bool {
 
 /// Every control present in any item, in the order of [`ChainRule`](crate::uq::ChainRule).
 pub(super) fn controls(data: Data) -> Vec<Control> {
-    use crate::uq::{ChainRule, rules};
-    let of_chain = |chain: String| {
+    let of_chain = |chain: &str| {
         let points = data.items.iter().flat_map(|item| &item.sweep);
         let controls = points.filter_map(|point| control_of(&point.setting).filter(|(name, _)| *name == chain));
         let draws: BTreeSet<u64> = controls.map(|(_, draw)| draw).collect();
         let uqac = data.methods.iter().filter(|method| method.group == Group::Uqac);
-        let methods: Vec<ControlMethod> = uqac.filter_map(|method| of_method(data, method, &chain, &draws)).collect();
-        (!methods.is_empty()).then_some(Control { chain, draws: draws.len(), methods })
+        let methods: Vec<ControlMethod> = uqac.filter_map(|method| of_method(data, method, chain, &draws)).collect();
+        (!methods.is_empty()).then_some(Control { chain: chain.to_owned(), draws: draws.len(), methods })
     };
-    rules::names::<ChainRule>().into_iter().filter_map(of_chain).collect()
+    ChainRule::names().into_iter().filter_map(of_chain).collect()
 }
 
 fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) -> Option<ControlMethod> {

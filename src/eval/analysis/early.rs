@@ -6,6 +6,7 @@ use super::summary::wilson;
 use super::*;
 use crate::engine::running::{Measure, WINDOW};
 use crate::eval::metrics::{Ranking, auroc};
+use crate::names::Named;
 
 /// Shares of the responses stopped early by a curve's thresholds.
 const SHARES: [f64; 7] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
@@ -46,7 +47,7 @@ pub struct EarlyPoint {
 
 /// One curve for each running confidence the items have.
 pub(super) fn curves(data: Data) -> Vec<EarlyStopping> {
-    Measure::ALL.iter().filter_map(|measure| curve(data, measure.name())).collect()
+    Measure::names().into_iter().filter_map(|measure| curve(data, measure)).collect()
 }
 
 fn curve(data: Data, measure: &str) -> Option<EarlyStopping> {

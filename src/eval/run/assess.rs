@@ -10,6 +10,7 @@ use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, Uq, score_map};
 use crate::eval::tasks::{Grader, Question, Task};
 use crate::io::record::Status;
+use crate::names::Named;
 use crate::uq::Outcome;
 use crate::uq::pipeline;
 use serde_json::{Map, Value, json};
@@ -41,7 +42,7 @@ pub fn assess(
             let running = RunningConfidence { measure, window: WINDOW, stop_below: None };
             (measure.name().to_owned(), running.lows(steps))
         };
-        sample.uq.running_lows = Measure::ALL.map(lows).into();
+        sample.uq.running_lows = Measure::VALUES.iter().map(|(measure, ..)| lows(*measure)).collect();
     }
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, *finish);

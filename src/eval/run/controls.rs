@@ -5,8 +5,8 @@ use super::manifest::EvalOptions;
 use super::methods::MethodError;
 use crate::engine::TracedSequence;
 use crate::eval::sample::SweepPoint;
+use crate::names::Named;
 use crate::uq::{ChainRule, Outcome, Parameters, chain, control, pipeline};
-use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub fn controls(
         return Ok(points);
     }
     let (response, mut queries) = traced.parts();
-    for &rule in ChainRule::value_variants().iter().filter(|rule| **rule != ChainRule::Attention) {
+    for &(rule, ..) in ChainRule::VALUES.iter().filter(|(rule, ..)| *rule != ChainRule::Attention) {
         let draws = if rule.is_random() { options.draws as u64 } else { 1 };
         for index in 0..draws {
             // no alternative exceeds this τ: no ensemble
