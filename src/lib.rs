@@ -74,6 +74,7 @@ pub use engine::{
 };
 pub use model::chat::{ChatTemplate, Conversation, Message};
 pub use model::hub::locate_model;
+pub use model::reply::{Reply, Thinking};
 pub use model::tokenizer::{TextStream, Tokenizer};
 pub use model::{ModelSpec, Weights};
 pub use names::Named;

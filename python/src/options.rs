@@ -10,6 +10,7 @@ use uqac::BATCH_SIZE;
 use uqac::Gamma;
 use uqac::Reading;
 use uqac::Sampling;
+use uqac::Thinking;
 use uqac::{EngineOptions, GenerateOptions, Parameters, Profile};
 use uqac::{Measure, RunningConfidence, WINDOW};
 
@@ -77,6 +78,7 @@ pub struct Options {
     pub stream: bool,
     profile: Profile,
     rules: BTreeMap<String, String>,
+    thinking: Thinking,
     wide_trace: bool,
     /// Whether a trace includes each head's attention, the layers' mean hidden states, and the final hidden
     /// states.
@@ -107,6 +109,7 @@ impl Default for Options {
             stream: false,
             profile: Profile::Corrected,
             rules: BTreeMap::new(),
+            thinking: Thinking::Auto,
             wide_trace: false,
             heads: false,
             layers: false,
@@ -122,7 +125,14 @@ impl Options {
     pub fn parameters(&self) -> PyResult<Parameters> {
         let reading = Reading::new(self.profile, self.rules.iter()).map_err(invalid)?;
         let &Options { wide_trace, heads, layers, .. } = self;
-        Ok(Parameters { wide_trace, head_trace: heads, layer_trace: layers, ..Parameters::published(reading) })
+        let thinking = self.thinking.clone();
+        Ok(Parameters {
+            wide_trace,
+            head_trace: heads,
+            layer_trace: layers,
+            thinking,
+            ..Parameters::published(reading)
+        })
     }
 
     pub fn generate(&self, parameters: &Parameters) -> PyResult<GenerateOptions> {

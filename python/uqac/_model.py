@@ -40,6 +40,8 @@ class Method(TypedDict, total=False):
     """Interpretation of the method; default `corrected`."""
     rules: Mapping[str, str]
     """Changed rules of the profile, by name: {"threshold": "above"}."""
+    thinking: str
+    """Marks of a response's thought, where no answer is looked for: `auto` (the known formats; default), `none`, or `OPEN,CLOSE`."""
     wide_trace: bool
     """Record statistics of each prediction's whole distribution, for the scores that need them."""
     trace: bool
@@ -75,6 +77,7 @@ class Generating(Method, total=False):
 _DEFAULTS: dict[str, Any] = dict(
     profile="corrected",
     rules={},
+    thinking="auto",
     wide_trace=False,
     trace=False,
     abstain=False,

@@ -19,7 +19,6 @@ use crate::names::Named;
 use crate::report::tables::{build::brief, text::text};
 use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
-use crate::uq::answer::ENDS_OF_THOUGHT;
 use crate::uq::{ChainRule, Parameters};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -114,7 +113,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let mut engine = args.model.load(&model_folder)?;
     let options = args.options(&engine, parameters);
     check_template(&engine, &options)?;
-    let thinks = |source: &str| ENDS_OF_THOUGHT.iter().any(|end| source.contains(end));
+    let thinks = |source: &str| options.parameters.thinking.is_in(source);
     let thinking = engine.chat_template().is_some_and(|template| thinks(template.source()));
     let boxed_instruction = options.boxed_instruction;
     let tasks = load_tasks(args, TaskOptions { boxed_instruction, thinking, ..TaskOptions::default() })?;

@@ -11,6 +11,7 @@ use crate::files;
 use crate::model::chat::is_reserved;
 use crate::model::demo;
 use crate::model::hub::locate_model;
+use crate::model::reply::{self, Thinking};
 use crate::names::Named;
 use crate::units::count;
 use crate::uq::rules;
@@ -172,6 +173,9 @@ pub struct MethodArgs {
     /// Record more per token, for the scores that need it
     #[arg(long, value_name = "PART,..", value_delimiter = ',', hide_short_help = true)]
     trace: Vec<TracePart>,
+    /// How a response's thought is marked, where no answer is looked for: auto (the known formats), none, or OPEN,CLOSE
+    #[arg(long, value_name = "auto|none|OPEN,CLOSE", default_value_t, hide_short_help = true)]
+    thinking: Thinking,
 }
 
 /// A model, the reading of the method, and the use of a calibration: of commands that give an answer its confidence.
@@ -204,13 +208,17 @@ impl MethodArgs {
         let reading = Reading::new(self.profile, self.rules.iter().map(|rule| (&rule.name, &rule.value)))?;
         let [wide_trace, head_trace, layer_trace] =
             [TracePart::Wide, TracePart::Heads, TracePart::Layers].map(|part| self.trace.contains(&part));
-        Ok(Parameters { wide_trace, head_trace, layer_trace, ..Parameters::published(reading) })
+        let thinking = self.thinking.clone();
+        Ok(Parameters { wide_trace, head_trace, layer_trace, thinking, ..Parameters::published(reading) })
     }
 }
 
-/// The last section of a command's long help: its examples, and the rules with their values.
+/// The last section of a command's long help: its examples, the rules with their values, and the formats of thoughts.
 pub fn examples_and_rules(examples: &str) -> String {
-    format!("{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
+    let (rules, formats) = (rules::help(), reply::help());
+    format!(
+        "{examples}\n\nRules (--rule NAME=VALUE):\n{rules}\n\nThoughts (--thinking auto; ^: at the start only):\n{formats}"
+    )
 }
 
 /// Parses the name of a value; help lists them all.

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::model::chat::{Arguments, ChatError, ChatTemplate, Conversation, Message, encode_plain};
+use crate::model::reply::{Reply, Thinking};
 use crate::model::tokenizer::TokenizerError;
 use crate::names::named;
 use std::ops::Range;
@@ -155,5 +156,19 @@ impl ResponseText {
         let len = response.iter().position(|id| ends.contains(id)).unwrap_or(response.len());
         let (text, ranges) = engine.tokenizer().decode_with_offsets(&response[..len])?;
         Ok(ResponseText { text, ranges })
+    }
+
+    /// The response's thought and reply; `prompt` are the tokens before it, whose end may open the thought.
+    pub fn reply(&self, engine: &Engine, prompt: &[u32], thinking: &Thinking) -> Result<Reply, TokenizerError> {
+        /// In tokens; more than a marker and its line breaks take.
+        const TAIL: usize = 32;
+        let tail = engine.tokenizer().decode(&prompt[prompt.len().saturating_sub(TAIL)..])?;
+        Ok(thinking.split(&tail, &self.text))
+    }
+
+    /// Number of tokens before the reply, if there is a thought.
+    pub fn thought(&self, reply: &Reply) -> usize {
+        let before = self.ranges.iter().take_while(|range| range.end <= reply.start);
+        if reply.thought.is_empty() { 0 } else { before.count() }
     }
 }

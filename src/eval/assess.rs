@@ -106,7 +106,9 @@ impl<'a> Request<'a> {
 /// The engine's.
 pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>) -> Result<Record, EngineError> {
     let (parameters, reading) = (request.parameters, request.parameters.reading);
-    let prompt_len = traced.tokens().1;
+    let (tokens, prompt_len) = traced.tokens();
+    let response = ResponseText::new(traced.engine(), &tokens[prompt_len..])?;
+    let reply = response.reply(traced.engine(), &tokens[..prompt_len], &parameters.thinking)?;
     let record = match pipeline::assess(traced, request.finder, request.answer.clone(), parameters)? {
         Some(pipeline::Assessed { answer, outcome, .. }) => {
             let correct = request.target.map(|(target, grader)| correct(&answer.text, target, *grader));
@@ -119,10 +121,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
         None => {
             let scores = Some(Scores::of_response(&traced.parts().0, parameters.rules()));
             let correct = match request.target {
-                Some((target, Grader::Contains)) => {
-                    let text = ResponseText::new(traced.engine(), &traced.tokens().0[prompt_len..])?.text;
-                    Some(correct(&text, target, Grader::Contains))
-                }
+                Some((target, Grader::Contains)) => Some(correct(&reply.text, target, Grader::Contains)),
                 other => other.map(|_| false),
             };
             Record { scores, correct, ..Record::no_answer(id, reading, prompt_len) }
@@ -131,7 +130,8 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     // without an answer there is nothing to return
     let certified = record.confidence.as_ref().is_some_and(|confidence| confidence.certified);
     let abstained = request.abstain.then_some(!certified);
-    Ok(Record { abstained, weights: traced.engine().options().weights, ..record })
+    let (thought, weights) = (response.thought(&reply), traced.engine().options().weights);
+    Ok(Record { abstained, thought, weights, ..record })
 }
 
 /// The selected heads and the largest entries of α* for every row of the chain. The authors' code has no row -1, so neither

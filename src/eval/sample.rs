@@ -128,6 +128,10 @@ impl Sample {
     }
 }
 
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
 /// The confidences of a response, and their ingredients. Rows are relative to `prompt_len` (row r predicts response token
 /// r + 1, row -1 the first); positions are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -141,6 +145,9 @@ pub struct Uq {
     pub finish: FinishReason,
     #[serde(rename = "n_instr")]
     pub prompt_len: usize,
+    /// Tokens of the response before its reply; all of them, if it was cut off in its thought.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub thought: usize,
     pub tokens: ResponseTokens,
     pub answer: Option<Answer>,
     pub chain: Vec<Link>,

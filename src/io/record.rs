@@ -81,6 +81,10 @@ pub struct Origin {
     pub ece: f64,
 }
 
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
 /// The fields of a [`Calibrated`], or `"confidence": null`.
 fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S::Ok, S::Error> {
     match found {
@@ -103,6 +107,9 @@ pub struct Record {
     /// `None` if unknown, for an invalid item.
     #[serde(rename = "n_instr")]
     pub prompt_len: Option<usize>,
+    /// Tokens of the response before its reply.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub thought: usize,
     pub answer: Option<Answer>,
     pub chain: Vec<Link>,
     /// Rows of the chain that the similarity filter kept.

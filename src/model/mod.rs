@@ -5,6 +5,7 @@ pub mod chat;
 pub mod config;
 pub mod demo;
 pub mod hub;
+pub mod reply;
 pub mod tokenizer;
 pub mod weights;
 

@@ -65,6 +65,7 @@ function itemOf(text, uqac) {
     task: "response",
     id: ++asked,
     ...pieces(text, uqac.tokens.offsets),
+    thought: uqac.thought,
     p: uqac.tokens.logprobs.map((logprob) => (logprob === null ? null : Math.exp(logprob))),
     chain: uqac.chain.map((link) => [token(link.row), link.score, link.similarity, token(link.from)]),
     kept: uqac.kept.map(token),

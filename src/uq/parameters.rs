@@ -3,6 +3,7 @@
 use super::rules::{self, RULES, Rules};
 use crate::backend::entropy::EntropyRule;
 use crate::engine::{SELECTED_HEADS, TraceParts};
+use crate::model::reply::Thinking;
 use crate::names::{Named, named, one_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -219,6 +220,9 @@ pub struct Parameters {
     /// Record [`Response::layer_means`](super::Response), for the chain-of-embeddings scores.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layer_trace: bool,
+    /// How a response's thought, which has no answer, is told from its reply.
+    #[serde(default, skip_serializing_if = "Thinking::is_auto")]
+    pub thinking: Thinking,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -243,6 +247,7 @@ impl Parameters {
             wide_trace: false,
             head_trace: false,
             layer_trace: false,
+            thinking: Thinking::Auto,
         }
     }
 

@@ -2,10 +2,12 @@
 //! follow the attention chain → finish with similarity filter, ensemble and scores.
 
 use super::answer::{self, AnswerForm, AnswerRule, AnswerSpan, Finder};
-use super::rules::{Extraction, Rules};
+use super::rules::Extraction;
 use super::scores::Found;
 use super::{Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, similarity};
+use crate::engine::encode::ResponseText;
 use crate::engine::{Engine, EngineError, TracedSequence};
+use crate::model::reply::Reply;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -62,7 +64,7 @@ pub fn assess<'f>(
     given: Option<Range<usize>>,
     parameters: &Parameters,
 ) -> Result<Option<Assessed>, EngineError> {
-    let Some(answer) = find(traced, finder.into(), given, parameters.rules())? else { return Ok(None) };
+    let Some(answer) = find(traced, finder.into(), given, parameters)? else { return Ok(None) };
     let (response, mut queries) = traced.parts();
     let (outcome, seconds) = run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
     Ok(Some(Assessed { answer, outcome, seconds }))
@@ -126,11 +128,11 @@ pub fn find(
     traced: &TracedSequence,
     finder: Finder,
     given: Option<Range<usize>>,
-    rules: &Rules,
+    parameters: &Parameters,
 ) -> Result<Option<Answer>, TokenizerError> {
     let ((tokens, prompt_len), engine) = (traced.tokens(), traced.engine());
     let cut_off = traced.is_cut_off();
-    let Some(span) = given else { return find_in(engine, tokens, prompt_len, cut_off, finder, rules) };
+    let Some(span) = given else { return find_in(engine, tokens, prompt_len, cut_off, finder, parameters) };
     if span.start < prompt_len || span.end > tokens.len() || span.is_empty() {
         return Ok(None);
     }
@@ -138,8 +140,9 @@ pub fn find(
     Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
 }
 
-/// The answer found in the response `tokens[prompt_len..]`. By a rule, a `cut_off` response has an answer only if that is
-/// boxed, or announced and not at the very end, where it might continue: its last number is a step on the way.
+/// The answer found in the response `tokens[prompt_len..]`, outside of its thought. By a rule, a `cut_off` response has an
+/// answer only if that is boxed, or announced and not at the very end, where it might continue: its last number is a step on
+/// the way.
 ///
 /// # Errors
 /// Tokens that the tokenizer cannot decode.
@@ -149,36 +152,38 @@ pub fn find_in(
     prompt_len: usize,
     cut_off: bool,
     finder: Finder,
-    rules: &Rules,
+    parameters: &Parameters,
 ) -> Result<Option<Answer>, TokenizerError> {
-    let (tokenizer, response) = (engine.tokenizer(), &tokens[prompt_len..]);
-    let found = match (rules.extraction, finder) {
-        (Extraction::Published, Finder::Rule(rule)) => find_published(tokenizer, response, rule)?,
+    let (prompt, response) = tokens.split_at(prompt_len);
+    let found = match (parameters.rules().extraction, finder) {
+        (Extraction::Published, Finder::Rule(rule)) => find_published(engine.tokenizer(), response, rule)?,
         _ => {
-            let ends = |id: &u32| engine.spec().eos_token_ids.contains(id);
-            let end = response.iter().position(ends).unwrap_or(response.len());
-            find_full(tokenizer, &response[..end], cut_off, finder)?
+            let response = ResponseText::new(engine, response)?;
+            let reply = response.reply(engine, prompt, &parameters.thinking)?;
+            let options = matches!(finder, Finder::Rule(AnswerRule::Auto))
+                && answer::lists_options(&engine.tokenizer().decode(prompt)?);
+            let finder = if options { Finder::Rule(AnswerRule::Choice) } else { finder };
+            find_full(&response, &reply, cut_off, finder)
         }
     };
     Ok(found.map(|(text, span)| Answer { text, tokens: prompt_len + span.start..prompt_len + span.end }))
 }
 
-/// [`Extraction::Full`]: searches the response before its first end token, using the tokens' own offsets.
+/// [`Extraction::Full`]: searches the reply, using the tokens' own offsets.
 fn find_full(
-    tokenizer: &Tokenizer,
-    response: &[u32],
+    ResponseText { text, ranges }: &ResponseText,
+    reply: &Reply,
     cut_off: bool,
     finder: Finder,
-) -> Result<Option<(String, Range<usize>)>, TokenizerError> {
-    let (text, offsets) = tokenizer.decode_with_offsets(response)?;
-    let is_final = |span: &AnswerSpan| !cut_off || is_final(&text, span);
-    let bytes = match finder {
-        Finder::Rule(rule) => answer::find_answer(&text, rule).filter(is_final).map(|span| span.bytes),
-        Finder::Pattern(pattern) => pattern.find(&text),
-    };
-    let Some(bytes) = bytes else { return Ok(None) };
-    let tokens = answer::tokens_of_span(&offsets, &bytes);
-    Ok(tokens.map(|tokens| (with_percent_sign(&text, bytes).to_owned(), tokens)))
+) -> Option<(String, Range<usize>)> {
+    let is_final = |span: &AnswerSpan| !cut_off || is_final(&reply.text, span);
+    let found = match finder {
+        Finder::Rule(rule) => answer::find_in_reply(&reply.text, rule).filter(is_final).map(|span| span.bytes),
+        Finder::Pattern(pattern) => pattern.find(&reply.text),
+    }?;
+    let bytes = reply.start + found.start..reply.start + found.end;
+    let tokens = answer::tokens_of_span(ranges, &bytes)?;
+    Some((with_percent_sign(text, bytes).to_owned(), tokens))
 }
 
 /// An answer's text, with a percent sign right after it if there is one: that is outside a number's tokens, but 50 % may be

@@ -126,20 +126,31 @@ const NUMBERS: &[(AnswerForm, &str)] = &[
     (AsNumber, "答案是⟦42⟧。"),
     (AsNumber, "它是⟦-5⟧。"),
     (AsNumber, "⟦１２⟧個"),
-    (AsNumber, "**⟦-5⟧**"),
+    (Phrase, "**⟦-5⟧**"),
     (AsNumber, "\\boxed{12 and ⟦5⟧"),
     // thought and answer
     (Phrase, "so 3.</think>The answer is ⟦4⟧"),
     (InBox, "\\boxed{3}</think>\\boxed{⟦4⟧} it is"),
     (AsNumber, "\\boxed{3}</think>it is ⟦4⟧"),
-    (InBox, "so \\boxed{⟦3⟧}</think> That is all."),
     (AsNumber, "a</think>5</think>⟦6⟧"),
     (AsNumber, "<|channel>thought\nso 5.<channel|>⟦6⟧"),
-    (AsNumber, "<think>7 or ⟦8⟧"),
 ];
 
-const NOT_NUMBERS: &[&str] =
-    &["", " ", "no digits here", "yes", ".", "-", "$", "\\boxed{}", "\\boxed{...}", "The answer is", "####"];
+const NOT_NUMBERS: &[&str] = &[
+    "",
+    " ",
+    "no digits here",
+    "yes",
+    ".",
+    "-",
+    "$",
+    "\\boxed{}",
+    "\\boxed{...}",
+    "The answer is",
+    "####",
+    "<think>7 or 8",
+    "so \\boxed{3}</think> That is all.",
+];
 
 const ANYTHING: &[(AnswerForm, &str)] = &[
     // boxes
@@ -224,7 +235,7 @@ const ANYTHING: &[(AnswerForm, &str)] = &[
     (AsNumber, "from 3 ⟦200⟧"),
     (AsNumber, "of 100 200 ⟦300⟧"),
     (Phrase, "The answer is ⟦5 million⟧."),
-    (AsNumber, r"it is $⟦5 \text{ million}⟧$ in all"),
+    (Phrase, r"it is $⟦5 \text{ million}⟧$ in all"),
     (Phrase, "The answer is ⟦15⟧ minutes (0.25 hours)."),
     (Phrase, "Of 12 apples 5 are red. The answer is ⟦twelve⟧."),
     (Phrase, "With 2 of them, the answer is ⟦twenty-one⟧."),

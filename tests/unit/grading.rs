@@ -6,7 +6,7 @@ use serde_json::json;
 use uqac::eval::grading::{correct, correct_for, label_reference, normal_form, normal_form_for};
 use uqac::eval::tasks::Grader::{self, Choice, Exact, Math, Number};
 use uqac::eval::tasks::{Question, TaskOptions, load};
-use uqac::uq::answer::{AnswerRule, find_answer};
+use uqac::uq::answer::find_answer;
 
 /// A response judged by hand: its answer, and whether that is correct.
 #[derive(Debug, Deserialize)]
@@ -24,22 +24,13 @@ fn cases() -> Vec<Case> {
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn rule(grader: Grader) -> AnswerRule {
-    match grader {
-        Number => AnswerRule::Number,
-        Exact => AnswerRule::Words,
-        Math | Choice => AnswerRule::Boxed,
-        Grader::Contains => AnswerRule::Auto,
-    }
-}
-
 #[test]
 fn responses_are_graded_as_by_hand() {
     let cases = cases();
     assert!(cases.len() >= 256, "{}", cases.len());
     let mut wrong = Vec::new();
     for case in &cases {
-        let found = find_answer(&case.response, rule(case.grader)).map(|span| &case.response[span.bytes]);
+        let found = find_answer(&case.response, case.grader.rule()).map(|span| &case.response[span.bytes]);
         if found != case.answer.as_deref() {
             wrong.push(format!("{}: found {found:?} in {:?}", case.note, case.response));
         }
@@ -90,6 +81,14 @@ fn a_target_may_be_contained() {
         ("Parisian", "Paris", false),
         ("1,000", "1000", true),
         ("anything", " ", false),
+        ("It is Paris/Lyon.", "Lyon", true),
+        ("Paris—a city", "Paris", true),
+        ("答えはリヨンです。", "リヨン", true),
+        ("它是里昂市", "里昂", true),
+        ("수도는 리옹입니다", "리옹", true),
+        ("Ｐａｒｉｓ", "Paris", true),
+        ("the cafe\u{301} Paris", "café", true),
+        ("It is 3.5.", "5", false),
     ] {
         assert_eq!(correct(answer, target, Grader::Contains), right, "{answer} {target}");
     }

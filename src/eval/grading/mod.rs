@@ -6,10 +6,10 @@
 //! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; units, degree, percent and dollar signs and `x =` are ignored; an answer with an unknown command equals only itself |
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
 //! | [`Grader::Exact`] | the same words, ignoring case, quotes and punctuation; the same number |
-//! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence |
+//! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
 use super::tasks::{Grader, Question};
-use crate::uq::answer::digit;
+use crate::uq::answer::{comparable, pattern};
 
 mod expression;
 mod form;
@@ -24,12 +24,11 @@ mod text;
 mod vocabulary;
 mod words;
 
-use std::borrow::Cow;
 use vocabulary::half_of_day;
 
 /// Whether `answer`, as extracted from a response, equals `target`.
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
-    let (answer, target) = (&*ascii_digits(answer), &*ascii_digits(target));
+    let (answer, target) = (&*comparable(answer), &*comparable(target));
     // one time is am, the other pm: unlike units, these count
     let half_days_differ = || half_of_day(answer).zip(half_of_day(target)).is_some_and(|(a, b)| a != b);
     match grader {
@@ -45,7 +44,7 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
 ///
 /// Answers that are equal only in a wider sense ([`correct`] accepts `50\%` for 0.5) differ.
 pub fn normal_form(answer: &str, grader: Grader) -> String {
-    let answer = &*ascii_digits(answer);
+    let answer = &*comparable(answer);
     let form = match grader {
         Grader::Number => number::normal_form(answer),
         Grader::Math => math::normal_form(answer),
@@ -55,20 +54,24 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))
 }
 
-/// Digits of other scripts as ASCII digits.
-fn ascii_digits(text: &str) -> Cow<'_, str> {
-    if text.is_ascii() { text.into() } else { text.chars().map(ascii_digit).collect() }
-}
-
-/// A digit of another script as an ASCII digit.
-fn ascii_digit(c: char) -> char {
-    digit(c).and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
-}
-
-/// Whether the target's words occur consecutively in the answer.
+/// Whether the target's words occur in the answer, next to no other word; a script without spaces has no words.
 fn contains(answer: &str, target: &str) -> bool {
-    let [answer, target] = [answer, target].map(|text| format!(" {} ", words::normal_form(text)));
-    target.trim() != "" && answer.contains(&target)
+    let [answer, target] = [answer, target].map(words::normal_form);
+    let (Some(first), Some(last)) = (target.chars().next(), target.chars().next_back()) else { return false };
+    let joins = |outer: Option<char>, inner: char| {
+        let number = inner.is_ascii_digit() && outer.is_some_and(|c| matches!(c, '.' | '/' | ':' | '-'));
+        number || outer.is_some_and(|c| c.is_alphanumeric() && !is_spaceless(c) && !is_spaceless(inner))
+    };
+    answer.match_indices(&target).any(|(at, found)| {
+        let before = answer[..at].chars().next_back();
+        !joins(before, first) && !joins(answer[at + found.len()..].chars().next(), last)
+    })
+}
+
+/// Whether a character is of a script that puts no spaces between words, or, as Korean, none before endings.
+fn is_spaceless(c: char) -> bool {
+    let script = pattern!(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー々]");
+    script.is_match(c.encode_utf8(&mut [0; 4]))
 }
 
 /// Words; for a number written only in digits, its value.

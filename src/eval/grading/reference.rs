@@ -1,7 +1,7 @@
 //! Grading as in the authors' code, defects included: the basis of their published results. A label is `None` where their
 //! code fails, in which case they skip the item.
 
-use crate::uq::answer::{is_space, last_box_text, last_number_text, pattern};
+use crate::uq::answer::{ascii_digit, is_space, last_box_text, last_number_text, pattern};
 
 /// The last number of the last line, else the box, as a float.
 pub(super) fn gsm8k(response: &str, target: &str) -> Option<bool> {
@@ -15,7 +15,7 @@ pub(super) fn gsm8k(response: &str, target: &str) -> Option<bool> {
 fn float(text: &str) -> Option<f64> {
     let text = text.strip_prefix(['$', '£', '€', '¥']).unwrap_or(text);
     let (text, divisor) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
-    let text: String = text.replace(',', "").trim_matches(is_space).chars().map(super::ascii_digit).collect();
+    let text: String = text.replace(',', "").trim_matches(is_space).chars().map(ascii_digit).collect();
     text.parse::<f64>().ok().map(|value| value / divisor)
 }
 

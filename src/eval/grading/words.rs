@@ -1,6 +1,6 @@
 //! Answers in words, and answers that name one of the question's options.
 
-use crate::uq::answer::pattern;
+use crate::uq::answer::{is_list, pattern};
 
 /// Lower-case words with single spaces, without surrounding quotes, punctuation and formatting; an answer of brackets
 /// only (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
@@ -9,11 +9,22 @@ pub(super) fn normal_form(answer: &str) -> String {
     if let Some(brackets) = brackets(&text) {
         return brackets;
     }
-    let text = text.replace(['{', '}', '$', '*', '`', '"', '“', '”', '\\', '~'], " ").replace(['’', '‘'], "'");
+    let text =
+        initials(&text.replace(['{', '}', '$', '*', '`', '"', '“', '”', '\\', '~'], " ").replace(['’', '‘'], "'"));
     let loose = |c: char| matches!(c, '.' | '!' | '?' | ':' | '\'' | '(' | ')' | '[' | ']');
     let words = text.split([' ', '\t', '\n', '\r', ',', ';', '\u{a0}']).map(|word| word.trim_matches(loose));
     let words: Vec<String> = words.filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
     words.join(" ")
+}
+
+/// A text with initials as one word: `J. K.` and `J.K.` are `JK`, `U.S.A.` is `USA`.
+fn initials(text: &str) -> String {
+    let dotted = pattern!(r"\b(?:\p{Lu}\.[ \u{a0}]?)+(?:\p{Lu}\b\.?)?");
+    let joined = |found: &regex::Captures| {
+        let letters: String = found[0].chars().filter(|c| c.is_alphabetic()).collect();
+        if letters.chars().count() > 1 { letters + " " } else { found[0].to_owned() }
+    };
+    dotted.replace_all(text, joined).into_owned()
 }
 
 /// An answer that consists only of brackets.
@@ -33,8 +44,8 @@ pub(super) fn letter(answer: &str) -> Option<char> {
         r"(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Za-z])(?:[).:]|\s*$|\s+[-–—]))"
     )
     .captures(plain.trim())?;
-    let letter = found.get(1).or_else(|| found.get(2))?.as_str().chars().next()?;
-    Some(letter.to_ascii_uppercase())
+    let letter = found.get(1).or_else(|| found.get(2))?;
+    (!is_list(&plain.trim()[letter.end()..])).then(|| letter.as_str().to_ascii_uppercase().chars().next()).flatten()
 }
 
 /// The letter of the option whose words an answer repeats; `question` lists the options as `(A) …`, one per line.

@@ -24,10 +24,11 @@ pub type Drawn = (&'static Method, Vec<Generation>, f64);
 pub fn assess(
     traced: &mut TracedSequence,
     subject: &Subject,
-    Reading { finish, text: ResponseText { text, ranges }, answer }: &Reading,
+    Reading { finish, text: response_text, reply, answer }: &Reading,
     (generate, drawn): (f64, &[Drawn]),
 ) -> Result<Sample, MethodError> {
     let &Subject { task, item, options, ref prompt, .. } = subject;
+    let ResponseText { text, ranges } = response_text;
     let parameters = &options.parameters;
     let mut sample = failed(task, item, options, None);
     sample.uq.seconds.insert("generate".to_owned(), generate);
@@ -45,7 +46,7 @@ pub fn assess(
         sample.uq.running_lows = Measure::VALUES.iter().map(|(measure, ..)| lows(*measure)).collect();
     }
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
-    (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, *finish);
+    (sample.uq.prompt_len, sample.uq.finish, sample.uq.thought) = (prompt_len, *finish, response_text.thought(reply));
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments.push((prompt.clone(), arguments(task, options, None)));
     sample.resps.push(vec![text.clone()]);
@@ -85,7 +86,7 @@ pub fn assess(
         }
         (sample.uq.chain, sample.uq.kept) = (outcome.chain, outcome.kept);
     } else if item.grader == Grader::Contains {
-        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, text)));
+        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, &reply.text)));
     }
     // the authors skip what their code cannot grade
     if let Some(right) = grading::label_reference(text, &item.target, &task.name, item.grader) {

@@ -13,7 +13,7 @@ use minijinja::{Value, context};
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without
 /// `page`, only the fragment that a notebook embeds.
 pub fn answer(report: &AskReport, page: bool) -> String {
-    let Record { answer, scores, confidence: calibrated, .. } = &report.record;
+    let Record { answer, scores, confidence: calibrated, thought, .. } = &report.record;
     let (label, shown, mut notes) = match calibrated {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
@@ -31,6 +31,7 @@ pub fn answer(report: &AskReport, page: bool) -> String {
     });
     let data = context! {
         page,
+        thought,
         label,
         shown,
         notes,
@@ -49,7 +50,8 @@ fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece)
         let similarity = link.map_or(String::new(), |link| format!(", similarity {}", number(link.similarity)));
         format!("p {}{similarity}", number(report.p(Some(j))))
     });
-    context! { text, class => mark.map(Mark::name), title }
+    let replies = token == Some(report.record.thought) && token != Some(0);
+    context! { text, class => mark.map(Mark::name), title, replies }
 }
 
 #[cfg(test)]

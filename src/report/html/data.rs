@@ -81,6 +81,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         "task": (sample.task != task).then(|| visible(&sample.task)),
         "id": sample.doc_id,
         "outcome": outcome,
+        "thought": (uq.thought > 0).then_some(uq.thought),
         "truncated": uq.finish.is_cut_off().then_some(true),
         "question": visible(question(sample)),
         "target": visible(&sample.target),

@@ -34,8 +34,12 @@ function drawResponse(item) {
   const view = { item, strongest, links, kept, inAnswer, response, spans: new Map(), marked: [], detail, held: null };
   response.view = view;
   const gaps = new Map(item.gaps);
+  const thought = make("details", "thought", make("summary", "", `Thought (${item.thought} tokens)`));
+  thought.addEventListener("toggle", () => drawArcs(view, null));
+  if (item.thought) response.append(thought);
   for (const [token, text] of item.tokens.entries()) {
-    if (gaps.has(token)) response.append(gaps.get(token));
+    const into = token < (item.thought ?? 0) ? thought : response;
+    if (gaps.has(token)) into.append(gaps.get(token));
     const part = (links.has(token) ? " link" : "") + (kept.has(token) ? " kept" : "") + (inAnswer(token) ? " answer" : "");
     if (text === "" && !part) continue;
     const lead = part && text.trim() !== "" ? text.length - text.trimStart().length : 0; // space before a word is not marked
@@ -49,7 +53,7 @@ function drawResponse(item) {
       view.marked.push(token);
     }
     view.spans.set(token, span);
-    response.append(text.slice(0, lead), span);
+    into.append(text.slice(0, lead), span);
   }
   response.append(gaps.get(item.tokens.length) ?? "");
   colour(view);

@@ -1,31 +1,36 @@
 //! Locates the final answer in a response, as bytes of its text and as tokens.
 //!
-//! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the text
-//! has an end of thought, [`find_answer`] searches after the last one first, and the whole text only if that fails.
+//! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. Only the
+//! [reply](crate::model::reply) is searched, never the thought: a response that ends in its thought has no answer.
 //!
 //! | step | what counts | [`AnswerRule::Number`] takes | the others take |
 //! |---|---|---|---|
-//! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}` | its number if it has exactly one, else its content | its content |
-//! | 2 | the last of `the answer is X`, `answer: X`, an answer heading, `#### X`, `the correct option is X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is (not [`AnswerRule::Words`]); else its words |
+//! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}`, unless an announcement after it says only a value | its number if it has exactly one, else its content | its content |
+//! | 2 | the last of `announcements.txt` (`the answer is X`, `答案：X`, `<answer>X`, `"answer": X`, …) or `#### X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is (not [`AnswerRule::Words`]); else its words; a letter first ([`AnswerRule::Choice`]) |
 //! | 3 | a text that is one formula, or ends with an option's line (`C) Paris`) | — | that formula, the option's letter |
-//! | 4 | the numbers of the text | the last one | the last one |
-//! | 5 | a text of a single word | — | that word |
+//! | 4 | what a text starts with: alone on its line, or before a comma, colon, dash or period and the reason | its number | number, formula, letter, verdict, a few words |
+//! | 5 | the last bold part of the last paragraph; what the only or concluding sentence says something is | its number | as above |
+//! | 6 | the numbers of the text, without its check, citations and asides if it has others | the last one | the last one |
+//! | 7 | a text of a single word | — | that word |
+//!
+//! The text is read in normalization form C, with ASCII forms of full-width characters.
 //!
 //! The elements:
 //!
 //! | element | rule |
 //! |---|---|
 //! | box content | trimmed; braces nest, `\{` and `\}` are ignored; an inner `\text{…}` stays; `...` and `___` count as empty; if it is brackets only (`\boxed{] }}`), up to the last brace |
-//! | X | ends with its sentence, its line, or after 400 bytes; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
+//! | X | ends with its sentence (not at an abbreviation or initial), its line, its tag, or after 400 bytes; a question, or what the answer is not, is none; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
 //! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, complete except for a final period; for `x = 5` and `3 + 4 = 7`, the number |
 //! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; anything after "because" or after a comma and a letter is ignored |
-//! | words of X | in `the largest n is 34` the part after `is`; an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), otherwise X up to "because" and the like |
+//! | words of X | in `the largest n is 34` the part after `is`; an option's letter (`(B) the cat` → `B`, but `A, C` is a list), a verdict (`yes, because …` → `yes`), otherwise X up to "because" and the like |
 //! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `,\!`, spaces where it cannot be two numbers), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `3:30`, `1e5`, `3 \times 10^5`, `5 million` |
 //! | sign | `-`, `−` or `+` directly before the digits, and not after a digit, a letter, a closing bracket or another sign |
 //! | currency, percent | outside of a number's span, except in `-$5`, where the sign precedes the currency |
 //! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only if there is no other number |
 
 pub(crate) use crate::model::chat::is_space;
+use crate::model::reply::Thinking;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -39,17 +44,22 @@ macro_rules! pattern {
 }
 pub(crate) use pattern;
 
+mod announce;
 mod boxed;
 pub(crate) mod custom;
+mod fold;
 mod number;
-mod phrase;
+mod plain;
 mod reference;
+mod statement;
 mod tokens;
 
 pub use custom::AnswerPattern;
+pub(crate) use fold::{ascii_digit, comparable};
 pub use number::digit;
 pub use reference::find_answer_reference;
 pub(crate) use reference::{last_box_text, last_number_text};
+pub(crate) use statement::is_list;
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
 /// Words for zero to nineteen, in order.
@@ -70,6 +80,8 @@ pub enum AnswerRule {
     Auto,
     /// The answer is compared as written: in `the answer is 20 km` the unit is part of it.
     Words,
+    /// The answer is one of the question's options.
+    Choice,
 }
 
 impl AnswerRule {
@@ -112,8 +124,8 @@ impl Grader {
         match self {
             Grader::Number => AnswerRule::Number,
             Grader::Math => AnswerRule::Boxed,
-            Grader::Exact => AnswerRule::Words,
-            Grader::Choice | Grader::Contains => AnswerRule::Auto,
+            Grader::Exact | Grader::Contains => AnswerRule::Words,
+            Grader::Choice => AnswerRule::Choice,
         }
     }
 }
@@ -142,9 +154,6 @@ pub enum AnswerForm {
     Number,
 }
 
-/// End-of-thought markers of reasoning models; Gemma 4 uses the last one.
-pub(crate) const ENDS_OF_THOUGHT: [&str; 2] = ["</think>", "<channel|>"];
-
 /// An answer's position in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerSpan {
@@ -154,38 +163,60 @@ pub struct AnswerSpan {
     pub form: AnswerForm,
 }
 
-/// The answer of a response for the `corrected` and `paper` profiles, found by the steps in the module's table.
+/// The answer of a response for the `corrected` and `paper` profiles, found in its reply by the steps in the module's table.
 ///
-/// `text` is the response without the template's end tokens.
+/// `text` is the response without the template's end tokens. Its thought, marked in any of the known formats, has no answer.
 pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
-    let ends = ENDS_OF_THOUGHT.iter().filter_map(|end| Some(text.rfind(end)? + end.len()));
-    if let Some(from) = ends.max()
-        && let Some(span) = find_in(&text[from..], rule)
-    {
-        return Some(AnswerSpan { bytes: from + span.bytes.start..from + span.bytes.end, form: span.form });
-    }
-    find_in(text, rule)
+    let reply = Thinking::Auto.split("", text);
+    let AnswerSpan { bytes, form } = find_in_reply(&reply.text, rule)?;
+    Some(AnswerSpan { bytes: reply.start + bytes.start..reply.start + bytes.end, form })
+}
+
+/// [`find_answer`] in a reply.
+pub(crate) fn find_in_reply(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
+    let (plain, offsets) = fold::folded(text);
+    let (bytes, form) = search(&plain, rule)?;
+    Some(AnswerSpan { bytes: offsets[bytes.start]..offsets[bytes.end], form })
 }
 
 /// The steps of the module's table applied to one text.
-fn find_in(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
+fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
+    use AnswerForm::{Boxed, Number, Phrase};
     let numbers = number::numbers(text);
-    let span = |bytes, form| AnswerSpan { bytes, form };
-    if let Some(content) = boxed::last_box(text) {
+    let boxed = boxed::last_box(text);
+    let after = boxed.as_ref().map_or(0, |content| content.end);
+    let mut found = announce::announcements(text, rule == AnswerRule::Choice);
+    found.extend(statement::hashes(text, &numbers));
+    found.retain(|found| found.at.start >= after);
+    found.sort_by_key(|found| found.at.start);
+    if let Some(content) = boxed {
+        let later = found.iter().rev().find_map(|found| statement::concluded(text, found, &numbers, rule));
         let number = (rule == AnswerRule::Number).then(|| number::only_number(&numbers, &content)).flatten();
-        return Some(span(number.unwrap_or(content), AnswerForm::Boxed));
+        return Some(later.map_or_else(|| (number.unwrap_or(content), Boxed), |answer| (answer, Phrase)));
     }
-    if let Some(bytes) = phrase::announced(text, &numbers, rule) {
-        return Some(span(bytes, AnswerForm::Phrase));
+    let letter = || {
+        let value = |found: &announce::Found| statement::concluded(text, found, &numbers, rule);
+        found.iter().rev().filter(|_| rule == AnswerRule::Choice).find_map(value)
+    };
+    let announced = |found: &announce::Found| statement::announced(text, found, &numbers, rule);
+    if let Some(answer) = letter().or_else(|| found.iter().rev().find_map(announced)) {
+        return Some((answer, Phrase));
     }
-    if rule != AnswerRule::Number
-        && let Some(bytes) = phrase::only_formula(text, &numbers).or_else(|| phrase::option_line(text))
-    {
-        return Some(span(bytes, AnswerForm::Phrase));
+    let other = rule != AnswerRule::Number;
+    let phrase =
+        other.then(|| plain::only_formula(text, &numbers).or_else(|| plain::option_line(text, rule))).flatten();
+    let phrase = phrase.or_else(|| plain::first(text, &numbers, rule));
+    let phrase = phrase.or_else(|| plain::last_sentence(text, &numbers, rule));
+    let phrase = phrase.or_else(|| plain::concluding_formula(text, &numbers).filter(|_| other));
+    if let Some(answer) = phrase {
+        return Some((answer, Phrase));
     }
-    if let Some(bytes) = number::last_number(&numbers, &(0..text.len())) {
-        return Some(span(bytes, AnswerForm::Number));
-    }
-    let word = if rule == AnswerRule::Number { None } else { phrase::single_word(text) };
-    word.map(|bytes| span(bytes, AnswerForm::Phrase))
+    let number = plain::closing_number(text, &numbers).or_else(|| plain::counted(text).filter(|_| !other));
+    let number = number.map(|bytes| (bytes, Number));
+    number.or_else(|| plain::single_word(text).filter(|_| other).map(|bytes| (bytes, Phrase)))
+}
+
+/// Whether a prompt lists options, so that a letter is an answer.
+pub(crate) fn lists_options(prompt: &str) -> bool {
+    pattern!(r"(?s)(?:^|[\s*_(])A[*_]*[).:][*_]*\s.*[\s*_(]B[*_]*[).:][*_]*\s").is_match(prompt)
 }

@@ -12,7 +12,7 @@ pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize
     match rule {
         AnswerRule::Number => last_number(text).or_else(|| last_box(text)),
         AnswerRule::Boxed => last_box(text),
-        AnswerRule::Auto | AnswerRule::Words => last_box(text).or_else(|| last_number(text)),
+        AnswerRule::Auto | AnswerRule::Words | AnswerRule::Choice => last_box(text).or_else(|| last_number(text)),
     }
 }
 

@@ -27,7 +27,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Foun
     let Some(answer) = subject.answer() else { return Ok(None) };
     let (tokens, prompt_len) = traced.tokens();
     let response = prompt_len..answer.tokens.end;
-    let asked = subject.next_turn(traced.engine(), tokens, QUESTION)?;
+    let asked = subject.next_reply(traced.engine(), tokens, QUESTION)?;
     let mut csl = None;
     // a template may drop the reasoning from the response: then there is nothing to attend to
     if asked.starts_with(&tokens[..response.end]) {

@@ -14,6 +14,7 @@ use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
 use crate::model::chat::Conversation;
+use crate::model::reply::Reply;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::answer::Finder;
 use crate::uq::pipeline::{self, Answer};
@@ -71,20 +72,22 @@ const METHOD: Method = Method {
     run: |_, _, _| Ok(None),
 };
 
-/// A response that has been read: finish reason, text, and answer.
+/// A response that has been read: finish reason, text, its reply, and answer.
 pub struct Reading {
     pub finish: FinishReason,
     pub text: ResponseText,
+    pub reply: Reply,
     pub answer: Option<Answer>,
 }
 
 impl Reading {
     pub fn of(engine: &Engine, response: &Generation, subject: &Subject) -> Result<Reading, TokenizerError> {
         let Generation { tokens, prompt_len, .. } = response;
-        let (finder, rules) = (subject.finder(), subject.options.parameters.rules());
+        let (finder, parameters) = (subject.finder(), &subject.options.parameters);
         let text = ResponseText::new(engine, &tokens[*prompt_len..])?;
-        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.finish.is_cut_off(), finder, rules)?;
-        Ok(Reading { finish: response.finish, text, answer })
+        let reply = text.reply(engine, &tokens[..*prompt_len], &parameters.thinking)?;
+        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.finish.is_cut_off(), finder, parameters)?;
+        Ok(Reading { finish: response.finish, text, reply, answer })
     }
 }
 
@@ -116,6 +119,16 @@ impl Subject<'_> {
         let conversation = Conversation::Prompt(self.item.prompt.clone());
         let text = self.reading.as_ref().map_or("", |reading| reading.text.text.as_str());
         encode_next_turn(engine, &conversation, text, sequence, question)
+    }
+
+    /// [`Self::next_turn`] up to the reply: a thought that the template opens is closed, empty.
+    fn next_reply(&self, engine: &Engine, sequence: &[u32], question: &str) -> Result<Vec<u32>, EncodeError> {
+        let mut tokens = self.next_turn(engine, sequence, question)?;
+        let nothing = ResponseText { text: String::new(), ranges: Vec::new() };
+        if let Some(close) = nothing.reply(engine, &tokens, &self.options.parameters.thinking)?.open {
+            tokens.extend(engine.tokenizer().encode(&format!("{close}\n\n"), false)?);
+        }
+        Ok(tokens)
     }
 
     /// Requests the reply to a question asked in a turn after a response that has an answer.

@@ -2,7 +2,7 @@
 //! asked whether its answer is true: p = p(True) / (p(True) + p(False)), over the first token of the reply, counting tokens
 //! with p > 0.01, and at least twenty. Input: one more turn of one token, on the response's cache.
 
-use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
+use super::{Draw, Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::model::tokenizer::TokenizerError;
 use serde_json::json;
@@ -27,7 +27,8 @@ pub(super) const P_TRUE: Method = Method {
         // traced, because its steps list the most probable tokens; the item's own trace, so that one pass can serve both
         let (trace, running) = (Some(subject.options.parameters.trace_parts()), subject.options.running);
         let generate = GenerateOptions { max_tokens: 1, trace, running, ..GenerateOptions::default() };
-        subject.ask(engine, sequence, QUESTION, generate)
+        let ask = |_| Ok(Draw { prompt: subject.next_reply(engine, sequence, QUESTION)?, stream: 0, generate });
+        subject.answer().map(ask).into_iter().collect()
     },
     run,
     ..METHOD

@@ -3,7 +3,7 @@
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::encode::ResponseText;
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
-use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
+use crate::uq::answer::{AnswerForm, AnswerRule, find_in_reply};
 use serde_json::json;
 
 /// Max tokens for stating the confidence, as published.
@@ -36,17 +36,19 @@ pub(super) const VERBALIZED: Method = Method {
     ..METHOD
 };
 
-fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found {
+fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Found {
     let Some(generation) = drawn.first() else { return Ok(None) };
-    let response = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
-    let confidence = stated_confidence(&response);
+    let (prompt, response) = generation.tokens.split_at(generation.prompt_len);
+    let response = ResponseText::new(traced.engine(), response)?;
+    let reply = response.reply(traced.engine(), prompt, &subject.options.parameters.thinking)?;
+    let (response, confidence) = (response.text, stated_confidence(&reply.text));
     let details = json!({"response": response, "confidence": confidence});
     Ok(Some(Findings { scores: vec![("verbalized", confidence)], details, ..Findings::default() }))
 }
 
 /// The number from 0 to 10 in the last box of a text, divided by 10. Without a box, nothing was stated.
 fn stated_confidence(text: &str) -> Option<f64> {
-    let boxed = find_answer(text, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed)?;
+    let boxed = find_in_reply(text, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed)?;
     let number: f64 = text[boxed.bytes].trim().parse().ok()?;
     Some(number / 10.0).filter(|confidence| (0.0..=1.0).contains(confidence))
 }
