@@ -207,6 +207,7 @@ fn empty(tokens: ResponseTokens) -> Uq {
         profile: Profile::Corrected,
         finish: FinishReason::Stop,
         prompt_len: N_INSTR,
+        thought: 0,
         tokens,
         answer: None,
         chain: Vec::new(),
