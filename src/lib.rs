@@ -46,6 +46,7 @@ mod engine;
 mod files;
 mod model;
 mod names;
+mod order;
 mod units;
 mod uq;
 

@@ -5,6 +5,7 @@ use super::EngineError;
 use super::response::{Response, Variant};
 use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
+use crate::order::sort_by;
 use std::ops::Range;
 
 /// Max variants in one pass: each holds its own copy of the cache chunk that it writes to, in every layer.
@@ -66,7 +67,7 @@ pub(super) fn score(
     mut stale_from: Option<&mut usize>,
 ) -> Result<(), EngineError> {
     let mut order: Vec<usize> = (0..variants.len()).filter(|i| !variants[*i].rows.is_empty()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(variants[*i].rows.start));
+    sort_by(&mut order, |a, b| variants[*b].rows.start.cmp(&variants[*a].rows.start));
     if stale_from.is_none() && !backend.rewinds() {
         order.reverse();
     }

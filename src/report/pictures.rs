@@ -7,6 +7,7 @@ use super::svg::{
 };
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
+use crate::order::sort_by;
 use std::cmp::Ordering;
 
 /// A group of related pictures.
@@ -66,7 +67,9 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
         (auroc.is_some() || ece.is_some()).then(|| Row { method: method.name.clone(), role, auroc, ece })
     };
     let mut rows: Vec<Row> = analysis.rows_of(task).into_iter().filter_map(|(method, _)| row(method)).collect();
-    rows.sort_by(|a, b| b.auroc.map(|e| e.value).partial_cmp(&a.auroc.map(|e| e.value)).unwrap_or(Ordering::Equal));
+    sort_by(&mut rows, |a, b| {
+        b.auroc.map(|e| e.value).partial_cmp(&a.auroc.map(|e| e.value)).unwrap_or(Ordering::Equal)
+    });
     let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
     (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }

@@ -7,6 +7,7 @@ use super::predictions::counted_span;
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
 use super::stopwords::is_stop_word_under;
 use super::{ChainRule, Link, Parameters, Response, Traced, control};
+use crate::order::sort_by;
 use std::ops::Range;
 
 /// Step limit for backtracking; real chains end long before.
@@ -45,7 +46,7 @@ pub fn attention_chain<T: Traced>(
         sources = picks.iter().map(|target| target.position).collect();
         search.chain.extend(picks.iter().map(|target| target.link(response)));
     }
-    search.chain.sort_by_key(|link| link.row);
+    sort_by(&mut search.chain, |a, b| a.row.cmp(&b.row));
     if parameters.chain != ChainRule::Attention {
         return control::chain(response, &answer, &search.chain, parameters, traced);
     }
@@ -109,7 +110,7 @@ impl Phi {
         let target =
             |&position: &usize| Target { position, score: self.score[position], from: self.largest[position].1 };
         let mut targets: Vec<Target> = self.met.iter().map(target).collect();
-        targets.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.position.cmp(&b.position)));
+        sort_by(&mut targets, |a, b| b.score.total_cmp(&a.score).then(a.position.cmp(&b.position)));
         targets
     }
 }
@@ -188,7 +189,7 @@ impl<'a> Backtracking<'a> {
     fn add_highest(&self, phi: &mut Phi, source: usize, weights: &[f32]) {
         let long = self.chain.len() >= self.parameters.min_chain_length + self.answer_length;
         let mut order: Vec<usize> = (0..weights.len()).filter(|&position| weights[position] > 0.0).collect();
-        order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+        sort_by(&mut order, |&a, &b| weights[b].total_cmp(&weights[a]));
         for (looked_at, position) in order.into_iter().enumerate() {
             if looked_at >= TOP && (long || !phi.met.is_empty()) {
                 break;

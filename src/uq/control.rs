@@ -16,6 +16,7 @@
 use super::stopwords::is_stop_word_under;
 use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
 use crate::backend::sampling::{stream_of, uniform};
+use crate::order::sort_by;
 use std::ops::Range;
 
 /// The chain of [`Parameters::chain`], a control for the chain `found` by backtracking; ascending by row. The links of the
@@ -52,7 +53,7 @@ pub fn chain<T: Traced>(
         ChainRule::Similarity => {
             let mut links: Vec<Link> = before.map(|position| Link::at(response.relative_row(position))).collect();
             similarity::measure(response, answer.clone(), &mut links, traced)?;
-            links.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.row.cmp(&b.row)));
+            sort_by(&mut links, |a, b| b.similarity.total_cmp(&a.similarity).then(a.row.cmp(&b.row)));
             links.iter().take(size).map(|link| response.position_after(link.row)).collect()
         }
     };
@@ -60,7 +61,7 @@ pub fn chain<T: Traced>(
     let links = chosen.into_iter().map(|position| Link { from, ..Link::at(response.relative_row(position)) });
     let own = answer.clone().map(|position| Link::at(response.relative_row(position)));
     let mut chain: Vec<Link> = links.chain(own).collect();
-    chain.sort_by_key(|link| link.row);
+    sort_by(&mut chain, |a, b| a.row.cmp(&b.row));
     Ok(chain)
 }
 

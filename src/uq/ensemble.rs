@@ -3,6 +3,7 @@
 use super::predictions::{TOP, step_of};
 use super::rules::Candidates;
 use super::{Member, Parameters, Response, TokenLogprob, Traced, Variant};
+use crate::order::sort_by;
 use std::ops::Range;
 
 /// Rounding tolerance beyond P's bounds: the members come from two ways of computing the same model.
@@ -51,7 +52,7 @@ fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> 
         }));
     }
     pairs.retain(|pair| pair.probability > parameters.min_alternative);
-    pairs.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    sort_by(&mut pairs, |a, b| b.probability.total_cmp(&a.probability));
     pairs.truncate(parameters.max_alternatives + kept.len());
     pairs.iter().filter(|pair| !pair.original).map(|pair| pair.variant).collect()
 }

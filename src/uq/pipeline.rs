@@ -9,6 +9,7 @@ use crate::engine::encode::ResponseText;
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::model::reply::Reply;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
+use crate::order::sort_by;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Instant;
@@ -115,7 +116,7 @@ fn inside_response(response: &Response, answer: Range<usize>) -> Range<usize> {
 fn inside_chain(response: &Response, mut chain: Vec<Link>) -> Vec<Link> {
     let last = response.relative_row(response.tokens.len());
     chain.retain(|link| (-1..last).contains(&link.row));
-    chain.sort_by_key(|link| link.row);
+    sort_by(&mut chain, |a, b| a.row.cmp(&b.row));
     chain.dedup_by_key(|link| link.row);
     chain
 }

@@ -1,6 +1,7 @@
 //! The similarity filter: keeps the chain tokens whose final hidden state is close to the answer's.
 
 use super::{Link, Parameters, Response, Traced};
+use crate::order::sort_by;
 use std::ops::Range;
 
 /// Cosine of final hidden states (after the final norm) at the tokens' own positions, averaged over the answer tokens;
@@ -28,7 +29,7 @@ pub fn filter(response: &Response, answer: Range<usize>, chain: &[Link], paramet
     let of_answer = |link: &&Link| answer.contains(&response.position_after(link.row));
     let similar = |link: &&Link| link.similarity >= parameters.min_similarity;
     let mut best: Vec<&Link> = chain.iter().filter(|link| !of_answer(link) && similar(link)).collect();
-    best.sort_by(|a, b| b.similarity.total_cmp(&a.similarity));
+    sort_by(&mut best, |a, b| b.similarity.total_cmp(&a.similarity));
     best.truncate(parameters.max_kept);
     let mut kept: Vec<i64> = best.iter().map(|link| link.row).collect();
     kept.sort_unstable();

@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 11] = [
     &["backend"],
     &["model"],
     &["cache"],
-    &["files", "names", "units"],
+    &["files", "names", "order", "units"],
 ];
 
 /// A module's path relative to the crate: `["backend", "cuda", "pass"]`.

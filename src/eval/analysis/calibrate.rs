@@ -16,6 +16,7 @@ use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, M
 use crate::eval::metrics::risk::Controlled;
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
 use crate::eval::run::fingerprint::Fingerprint;
+use crate::order::sort_by;
 use crate::uq::Reading;
 use crate::uq::scores::Group;
 use serde::Deserialize;
@@ -160,7 +161,7 @@ impl Answers {
         let mut items: Vec<(f64, bool)> = inputs.iter().copied().zip(self.correct.iter().copied()).collect();
         // Answers above the highest score are withheld too (they are out of range). Given that score, the others are
         // independent draws from what lies below it, and so is every answer that will be returned.
-        items.sort_by(|a, b| a.0.total_cmp(&b.0));
+        sort_by(&mut items, |a, b| a.0.total_cmp(&b.0));
         items.pop();
         let share = RiskControl { confidence: 1.0 - (1.0 - confidence) / self.scores.len() as f64, ..risk };
         let Controlled { above, bound } = share.threshold(&items).ok_or(CalibrateError::NotHeld { target })?;

@@ -5,6 +5,7 @@ use super::methods::{self, TASK_IDENTITY};
 use super::*;
 use crate::eval::metrics::MeanSd;
 use crate::files;
+use crate::order::sort_by;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads and analyses run folders. Shards of one run, in one folder or several, are merged.
@@ -56,7 +57,7 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
     keys.extend(runs.iter().flat_map(|run| methods::of_run(&run.manifest)));
     let mut methods: Vec<Method> =
         keys.iter().map(|key| Method::of(key, &keys, items().filter_map(|item| item.score(key)))).collect();
-    methods.sort_by(|a, b| a.rank().cmp(&b.rank()));
+    sort_by(&mut methods, |a, b| a.rank().cmp(&b.rank()));
     methods
 }
 

@@ -4,6 +4,7 @@ use super::{Item, Stage, Summary, Votes};
 use crate::eval::run::methods::self_consistency::SelfConsistency;
 use crate::eval::sample::Similarity;
 use crate::io::record::Status;
+use crate::order::sort_by;
 use serde::Deserialize;
 
 use std::collections::BTreeSet;
@@ -101,7 +102,7 @@ pub(super) fn stages(items: &[Item]) -> Vec<Stage> {
     let names: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.seconds.keys().map(String::as_str)).collect();
     let mut stages: Vec<Stage> = names.into_iter().map(stage).collect();
     let later = |stage: &Stage| stage.stage != GENERATE;
-    stages.sort_by(|a, b| later(a).cmp(&later(b)).then(b.seconds.total_cmp(&a.seconds)));
+    sort_by(&mut stages, |a, b| later(a).cmp(&later(b)).then(b.seconds.total_cmp(&a.seconds)));
     stages
 }
 

@@ -5,6 +5,7 @@ use super::load::{SweepItem, confidence};
 use super::*;
 use crate::eval::metrics::{Confidence, Ranking};
 use crate::eval::run::sweep::Setting;
+use crate::order::sort_by;
 use std::cmp::Ordering;
 
 /// One entry for the run's own parameters, over the items that have a sweep, then one per setting; empty if no item has
@@ -14,7 +15,7 @@ pub(super) fn settings(Data { items, methods, .. }: Data) -> Vec<SweepSetting> {
     let swept: Vec<&Item> = items.iter().filter(of_item).collect();
     let points = || swept.iter().flat_map(|item| item.sweep.iter().map(move |point| (*item, point)));
     let mut found: Vec<&Setting> = points().filter(|(_, p)| !is_control(p)).map(|(_, p)| &p.setting).collect();
-    found.sort_by(|a, b| order(a, b));
+    sort_by(&mut found, |a, b| order(a, b));
     found.dedup();
     if found.is_empty() {
         return Vec::new();

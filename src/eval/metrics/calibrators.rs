@@ -1,5 +1,6 @@
 //! Maps from scores to probabilities, fitted on labelled items and applied to others.
 
+use crate::order::sort_by;
 use serde::{Deserialize, Serialize};
 
 /// Max Newton steps; a handful suffices.
@@ -102,7 +103,7 @@ impl Isotonic {
             scores: [f64; 2],
         }
         let mut sorted: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        sort_by(&mut sorted, |a, b| a.0.total_cmp(&b.0));
         let mut pools: Vec<Pool> = Vec::new();
         for equal in sorted.chunk_by(|a, b| a.0 == b.0) {
             let right = equal.iter().filter(|(_, label)| *label).count() as f64;

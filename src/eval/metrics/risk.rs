@@ -73,7 +73,7 @@ impl RiskControl {
     pub fn threshold(&self, items: &[(f64, bool)]) -> Option<Controlled> {
         let alpha = (1.0 - self.confidence) / LEVELS as f64;
         let mut sorted = items.to_vec();
-        sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
+        crate::order::sort_by(&mut sorted, |a, b| b.0.total_cmp(&a.0));
         let passes = |level: usize| {
             let above = sorted.get((level * sorted.len()).div_ceil(LEVELS).checked_sub(1)?)?.0;
             let answered = sorted.partition_point(|(score, _)| *score > above);

@@ -135,8 +135,9 @@ fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTr
 /// sum. A lead must exceed both errors, so that rounding cannot overturn a decided vote either.
 fn undecided(sums: &BTreeMap<String, f64>, left: usize, samples: usize) -> usize {
     let mut votes: Vec<f64> = sums.values().copied().collect();
-    votes.sort_by(|a, b| b.total_cmp(a));
-    let lead = votes.first().unwrap_or(&0.0) - votes.get(1).unwrap_or(&0.0);
+    votes.sort_by(f64::total_cmp);
+    let mut best = votes.iter().rev();
+    let lead = best.next().unwrap_or(&0.0) - best.next().unwrap_or(&0.0);
     let short = left as f64 - lead + 2.0 * (samples * samples) as f64 * f64::EPSILON;
     if left == 0 || short < 0.0 { 0 } else { ((short / 2.0) as usize + 1).min(left) }
 }
