@@ -80,9 +80,9 @@ impl Ledger {
         holds
     }
 
-    /// Ends a case; returns whether all comparisons hold. Kernels of those that hold pass; for the rest, records as failed the kernel (or
-    /// kernels, if they cannot be told apart) that explains most of them. Suspects are kernels that have not passed, unless all have.
-    pub fn conclude(&self) -> bool {
+    /// Ends a case. Kernels of comparisons that hold pass; for the rest, records as failed the kernel (or kernels, if they cannot be told
+    /// apart) that explains most of them. Suspects are kernels that have not passed, unless all have.
+    pub fn conclude(&self) {
         let findings = self.findings.take().into_iter();
         let (right, wrong): (Vec<Finding>, Vec<Finding>) = findings.partition(|finding| finding.check.ok());
         let mut record = self.record.borrow_mut();
@@ -99,6 +99,5 @@ impl Ledger {
         for (kernel, checks) in suspects.into_iter().filter(|(_, checks)| checks.len() == most) {
             checks.into_iter().for_each(|check| record.add(Check { kernel: kernel.clone(), ..check.clone() }));
         }
-        wrong.is_empty()
     }
 }

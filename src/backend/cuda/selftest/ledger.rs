@@ -20,12 +20,14 @@ pub struct Finding {
 pub struct Ledger {
     pub device_name: String,
     pub is_child: bool,
-    /// Whether all kernels are tested: one that fails and has no fallback is skipped, and the test continues without it.
+    /// Whether all kernels are tested: one that fails is skipped from then on, and the test continues without it.
     pub complete: bool,
     pub record: RefCell<Record>,
     /// Name of the current case, and its comparisons.
     pub case: RefCell<String>,
     pub findings: RefCell<Vec<Finding>>,
+    /// Kernels launched since the last part of a model was tested.
+    pub launched: RefCell<BTreeSet<String>>,
     /// Kernels launched in the pass.
     pub pass: RefCell<BTreeSet<String>>,
     /// Kernels launched in its current step.
@@ -41,8 +43,9 @@ pub struct Ledger {
 impl Ledger {
     /// Records a launch; returns whether to go ahead with it. See [`Watch`](super::super::context::Watch).
     pub fn begins(&self, kernel: &str) -> Result<bool, CudaError> {
-        self.pass.borrow_mut().insert(kernel.to_owned());
-        self.step.borrow_mut().insert(kernel.to_owned());
+        for kernels in [&self.launched, &self.pass, &self.step] {
+            kernels.borrow_mut().insert(kernel.to_owned());
+        }
         if self.failed(kernel) {
             return if self.complete { Ok(false) } else { Err(self.failure(kernel, self.reason(kernel))) };
         }
@@ -62,15 +65,6 @@ impl Ledger {
 
     pub fn failed(&self, kernel: &str) -> bool {
         self.record.borrow().check(kernel).is_some_and(|check| !check.ok())
-    }
-
-    pub fn passed(&self, kernel: &str) -> bool {
-        self.record.borrow().check(kernel).is_some_and(Check::ok)
-    }
-
-    /// Whether any kernel whose name starts with `names` has failed.
-    pub fn failed_any(&self, names: &str) -> bool {
-        self.record.borrow().failed().any(|check| check.kernel.starts_with(names))
     }
 
     /// Begins a case.

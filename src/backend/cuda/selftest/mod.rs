@@ -1,7 +1,7 @@
 //! The self-test at first use. Before a device is first used, small random models run through the backend in lockstep with the
 //! reference, and every operation's results are compared with f64 sums on the CPU: `model.rs` has the table of cases, `pair.rs` the
-//! steps, `compare.rs` the comparison. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
-//! fallback the model is not loaded. Verdicts are kept on disk.
+//! steps, `compare.rs` the comparison. If a kernel of the fast set fails, the plain set is tested and used, with a warning; if that
+//! fails too, the model is not loaded. Verdicts are kept on disk.
 //!
 //! A step starts from the reference's values, so that a faulty kernel shows only in its own steps. The device is synchronized after
 //! every launch, so that a fault or hang belongs to the kernel launched last.
@@ -17,14 +17,13 @@ mod record;
 use super::abi::MatrixType;
 use super::context::Device;
 use super::error::{CudaError, PLEASE_REPORT};
-use super::fallback::Fallbacks;
-use super::kernel_set::{KernelSet, Variants};
+use super::kernel_set::{HOPPER, KernelSet, Set, Variants};
 use super::loader::KernelFiles;
 use crate::backend::BackendError;
 use crate::model::weights::DType;
 use child::Request;
 use ledger::Ledger;
-use model::{CASES, Case, Family};
+use model::{CASES, Case};
 use pair::Pair;
 use record::{Known, Record};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -112,27 +111,35 @@ struct SelfTest<'a> {
 /// Name of the early-start test among the kernels.
 const EARLY: &str = "early_starts";
 
-/// Tests a model's kernels, if that has not been done on this device, and replaces those that fail. Returns the device, with early
-/// starts if they pass their test, and warnings for the user.
+/// Tests a model's kernels, if that has not been done on this device. Returns the device, with early starts if they pass their test,
+/// the kernels to use, and warnings for the user.
 ///
 /// # Errors
-/// [`CudaError::SelfTest`]: a kernel without a fallback fails.
+/// [`CudaError::SelfTest`]: a kernel of the plain set fails, too.
 pub fn settle(
     device: Device,
     files: &KernelFiles,
-    kernels: &mut KernelSet,
     variants: &Variants,
-) -> Result<(Device, Vec<String>), CudaError> {
+) -> Result<(Device, KernelSet, Vec<String>), CudaError> {
+    let fast = KernelSet::load(files, variants, Set::Fast)?;
+    let early = device.with_early_starts().unwrap_or_else(|| device.clone());
     if cfg!(test) {
-        // the library's tests cover the same kernels
-        return Ok((device.with_early_starts().unwrap_or(device), Vec::new()));
+        return Ok((early, fast, Vec::new())); // the library's tests cover the same kernels
     }
     let request = Request { ordinal: device.info.ordinal, variants: Some(variants.clone()), ..Request::default() };
     let mut test = SelfTest::new(&device, files, request);
     test.models(std::slice::from_ref(variants))?;
-    let warnings = test.replace_failed(kernels, variants)?;
-    let early = device.with_early_starts().filter(|_| !test.ledger.failed(EARLY));
-    Ok((early.unwrap_or(device), warnings))
+    let [slow, refused] = [Set::Fast, Set::Plain].map(|set| test.failure(set, variants));
+    let Some(why) = slow else { return Ok((early, fast, Vec::new())) };
+    if let Some(Check { kernel, .. }) = &refused {
+        return Err(test.ledger.failure(kernel, test.ledger.reason(kernel)));
+    }
+    let (kernel, name, reason) = (&why.kernel, &device.info.name, why.describe());
+    let warning = format!(
+        "the CUDA kernel {kernel} fails its self-test on {name} ({reason}); the plain kernels are used, which are slow; \
+         {PLEASE_REPORT}"
+    );
+    Ok((device, KernelSet::load(files, variants, Set::Plain)?, vec![warning]))
 }
 
 /// Tests all kernels on a device, whatever their earlier verdicts.
@@ -192,40 +199,65 @@ impl<'a> SelfTest<'a> {
         SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
     }
 
-    /// Tests the untested parts of the models, in child processes if possible: attention with their head_dims and cache types,
-    /// and everything else with each weight type.
+    /// Tests the untested parts of the models, in child processes if possible: each model with the fast set and, if that fails or all
+    /// kernels are tested, with the plain one.
     fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
-        let (ledger, early) = (self.ledger.clone(), self.device.with_early_starts().is_some());
-        let tested = |part: &String| ledger.record.borrow().known.tested.contains(part);
-        for variants in models {
-            let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
-            let attention = format!("attention: {head_dims:?}, {cache:?}, early starts: {early}");
-            let of_type = |t: &MatrixType| format!("{t:?}: {embedding:?}, {experts:?}, delta nets: {delta_net}");
-            let parts: Vec<String> = types.iter().map(of_type).chain([attention]).collect();
-            let is_tested = || parts.iter().all(tested);
-            if (ledger.complete || !is_tested())
+        let ledger = self.ledger.clone();
+        for (set, variants) in [Set::Fast, Set::Plain].into_iter().flat_map(|set| models.iter().map(move |v| (set, v)))
+        {
+            if set == Set::Plain && !ledger.complete && self.failure(Set::Fast, variants).is_none() {
+                continue;
+            }
+            let parts = self.parts(set, variants);
+            let is_tested = |part: &str| ledger.record.borrow().known.tested.contains_key(part);
+            let done = || parts.iter().all(|(_, part)| is_tested(part));
+            if (ledger.complete || !done())
                 && let Some(request) = self.request.take()
             {
                 ledger.record.borrow_mut().lock();
                 if ledger.complete {
                     ledger.record.borrow_mut().known = Known::default();
                 }
-                if !is_tested() {
+                if !done() {
                     self.test_in_children(request);
                 }
             }
-            if !is_tested() {
-                let new: Vec<MatrixType> = types.iter().copied().filter(|t| !tested(&of_type(t))).collect();
-                self.model(variants, &new).or_else(|error| self.blame(error))?;
-                ledger.record.borrow_mut().known.tested.extend(parts);
-                ledger.record.borrow().save(); // with their kernels' checks
+            if !done() {
+                let new: Vec<_> = parts.into_iter().filter(|(_, part)| !is_tested(part)).collect();
+                let types: Vec<MatrixType> = new.iter().filter_map(|(dtype, _)| *dtype).collect();
+                self.model(set, variants, &types).or_else(|error| self.blame(error))?;
+                let (kernels, mut record) = (ledger.launched.take(), ledger.record.borrow_mut());
+                record.known.tested.extend(new.into_iter().map(|(_, part)| (part, kernels.clone())));
+                record.save(); // with their kernels' checks
             }
         }
         Ok(())
     }
 
-    /// Handles an error in a test: a kernel's fault, if the driver reported it while one was running.
+    /// The names of the parts of a model that are tested separately: everything with weights of one type, and attention.
+    fn parts(&self, set: Set, variants: &Variants) -> Vec<(Option<MatrixType>, String)> {
+        let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
+        let early = set == Set::Fast && self.device.with_early_starts().is_some();
+        let attention = format!("{set:?}, attention: {head_dims:?}, {cache:?}, early starts: {early}");
+        let of_type =
+            |t: &MatrixType| (Some(*t), format!("{set:?}, {t:?}: {embedding:?}, {experts:?}, delta nets: {delta_net}"));
+        types.iter().map(of_type).chain([(None, attention)]).collect()
+    }
+
+    /// The first kernel that fails in the tested parts of a model.
+    fn failure(&self, set: Set, variants: &Variants) -> Option<Check> {
+        let record = self.ledger.record.borrow();
+        let parts = self.parts(set, variants);
+        let kernels: Vec<&String> =
+            parts.iter().filter_map(|(_, part)| record.known.tested.get(part)).flatten().collect();
+        record.failed().find(|check| kernels.contains(&&check.kernel)).cloned()
+    }
+
+    /// Handles an error in a test: a kernel's fault, if the driver reported it while one was running. A kernel known to fail ends a test.
     fn blame(&self, error: CudaError) -> Result<(), CudaError> {
+        if let CudaError::SelfTest { .. } = error {
+            return Ok(());
+        }
         let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, self.ledger.running()) else {
             self.ledger.runs(None);
             return Err(error);
@@ -235,76 +267,53 @@ impl<'a> SelfTest<'a> {
         if self.ledger.is_child {
             std::process::exit(1);
         }
-        let after = "after which the device takes no more work; the next start leaves the kernel out if it can";
+        let after =
+            "after which the device takes no more work; the next start uses the plain kernels if they are right";
         Err(self.ledger.failure(&kernel, format!("{fault}, {after}")))
     }
 
-    /// Tests the kernels of a model with these weight types, or only those of attention if there are none. Each case is repeated until
-    /// the remaining kernels are correct.
-    fn model(&self, variants: &Variants, types: &[MatrixType]) -> Result<(), CudaError> {
+    /// Tests the kernels of a model with these weight types, or only those of attention if there are none.
+    fn model(&self, set: Set, variants: &Variants, types: &[MatrixType]) -> Result<(), CudaError> {
         let (ledger, watch) = (&self.ledger, self.ledger.clone());
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
-        // a complete test also covers what is used if the Hopper kernels, or all but the plain ones, are missing
-        let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
         // some attention cases do not run with 8-bit weights
         let for_attention = types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
-        for missing in missing {
-            let own = |case: &Case, dtype: MatrixType| {
-                let packed = dtype != MatrixType::Q8 || !ledger.failed_any("pack_q8");
-                let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
-                // Hopper kernels have a single block size
-                let hopper = missing.is_none()
-                    && ["gemm_hopper", "gemm_gated_hopper"].iter().all(|kernel| ledger.passed(kernel));
-                let other = types.contains(&dtype) && needed && !(hopper && case.is_of_blocks());
-                packed && case.is_of(dtype) && (case.attention || other && *missing != Some(""))
-            };
-            let types_used = types.iter().chain(for_attention);
-            for (dtype, case) in types_used.flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
-                while own(case, dtype) {
-                    ledger.begin(format!("{case}, {}", dtype.name()));
-                    let fails =
-                        |kernel: &str| ledger.failed(kernel) || missing.is_some_and(|part| kernel.contains(part));
-                    Pair::new(self, &device, case, (variants, dtype), &fails)?.run().map_err(on_device)?;
-                    if ledger.conclude() {
-                        break;
-                    }
-                }
+        let one_block_size = set == Set::Plain || self.device.info.capability == HOPPER;
+        let own = |case: &Case, dtype: MatrixType| {
+            let other = types.contains(&dtype) && case.is_needed(variants) && !(one_block_size && case.is_of_blocks());
+            case.is_of(dtype) && (case.attention || other)
+        };
+        for (dtype, case) in types.iter().chain(for_attention).flat_map(|dtype| CASES.iter().map(|case| (*dtype, case)))
+        {
+            if own(case, dtype) {
+                ledger.begin(format!("{case}, {}", dtype.name()));
+                let run = Pair::new(self, &device, case, set, (variants, dtype)).and_then(|mut pair| pair.run());
+                ledger.conclude();
+                run.map_err(on_device)?;
             }
         }
-        self.early_starts(variants)?;
+        if set == Set::Fast {
+            self.early_starts(variants)?;
+        }
         ledger.runs(None);
         Ok(())
     }
 
-    /// Tests captured decode steps in which kernels start before their predecessors have ended.
+    /// Tests captured decode steps in which kernels start before their predecessors have ended, if all kernels are right by themselves.
     fn early_starts(&self, variants: &Variants) -> Result<(), CudaError> {
         let ledger = &self.ledger;
-        // launches are not intercepted here, so there must be no kernel that faults
-        let fault = ledger.complete && ledger.record.borrow().failed().next().is_some();
-        let known = ledger.record.borrow().check(EARLY).is_some();
-        let Some(early) = self.device.with_early_starts().filter(|_| !known && !fault) else { return Ok(()) };
+        let Some(early) = self.device.with_early_starts() else { return Ok(()) };
+        let launched = ledger.launched.borrow().clone();
+        let passed = ledger.record.borrow().check(EARLY).is_some_and(Check::ok);
+        if passed || ledger.record.borrow().failed().any(|check| launched.contains(&check.kernel)) {
+            return Ok(());
+        }
         ledger.begin("captured steps".to_owned());
         ledger.begins(EARLY)?;
-        let fails = |kernel: &str| ledger.failed(kernel);
-        let mut pair = Pair::new(self, &early, &CASES[2], (variants, variants.types[0]), &fails)?;
-        pair.steps(EARLY).map_err(on_device)?;
+        let run = Pair::new(self, &early, &CASES[2], Set::Fast, (variants, variants.types[0]));
+        run.and_then(|mut pair| pair.steps(EARLY)).map_err(on_device)?;
         ledger.conclude();
         Ok(())
-    }
-
-    /// Replaces the failed kernels of a set; returns warnings for the user.
-    fn replace_failed(&self, kernels: &mut KernelSet, variants: &Variants) -> Result<Vec<String>, CudaError> {
-        let fails = |kernel: &str| self.ledger.failed(kernel);
-        let on = |name: &str| format!("self-test on {} ({})", self.device.info.name, self.ledger.reason(name));
-        let warning = |(name, by): (String, &str)| {
-            format!("the CUDA kernel {name} fails its {} and is replaced by {by}; {PLEASE_REPORT}", on(&name))
-        };
-        let replaced = Fallbacks::new(self.files, &fails).apply(kernels, variants.cache)?.into_iter().map(warning);
-        let early = fails(EARLY).then(|| {
-            let (what, then) = ("kernels that start before the previous one has ended", "which is slower");
-            format!("{what} fail their {} and run one after the other, {then}; {PLEASE_REPORT}", on(EARLY))
-        });
-        Ok(replaced.chain(early).collect())
     }
 }
 

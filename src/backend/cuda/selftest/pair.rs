@@ -5,9 +5,8 @@ use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart, MatrixType};
 use super::super::context::Device;
 use super::super::error::CudaError;
-use super::super::fallback::Fallbacks;
 use super::super::gemm::Input;
-use super::super::kernel_set::{KernelSet, NARROW_ROWS, Variants};
+use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
 use super::super::lm_head::CHUNK;
 use super::super::memory::Buffer;
 use super::compare::{Bound, Rows, lists, rows};
@@ -59,45 +58,40 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// A model with random weights of type `dtype`, without failing kernels; compares the weights converted on the device.
+    /// A model with random weights of type `dtype`; compares the weights converted on the device.
     pub fn new(
         test: &'a SelfTest,
         device: &Device,
         case: &'a Case,
+        set: Set,
         (variants, dtype): (&Variants, MatrixType),
-        fails: &dyn Fn(&str) -> bool,
-    ) -> Result<Pair<'a>, CudaError> {
+    ) -> Result<Pair<'a>, BackendError> {
         let mut variants = Variants { types: vec![dtype], ..variants.clone() };
         let (ledger, spec, cache) = (&*test.ledger, case.family.spec(&variants)?, variants.cache);
         // a kernel loaded twice is the same one, with the last load's shared memory: enough for the model waiting to be used
         variants.layers = variants.layers.max(spec.attention_layers().count());
         variants.heads = variants.heads.max(spec.num_attention_heads);
-        let packs = dtype == MatrixType::Q8;
-        let narrows = dtype == MatrixType::F16 && !ledger.failed("narrow_weights");
-        let stored = match dtype {
-            MatrixType::F32 => DType::F32,
-            MatrixType::F16 if !narrows => DType::F16,
-            MatrixType::F16 | MatrixType::Q8 => DType::Bf16,
-        };
-        let [weights, wide] = case.family.weights(&spec, &variants, (dtype, stored))?;
-        let mut kernels = KernelSet::load(test.files, &variants)?;
-        Fallbacks::new(test.files, fails).apply(&mut kernels, cache)?;
+        let [weights, wide] = case.family.weights(&spec, &variants, dtype)?;
+        let kernels = KernelSet::load(test.files, &variants, set)?;
         let types = (cache.0, cache.1.into());
         let reference = ReferenceBackend::new(spec.clone(), wide.clone(), types, Gamma::PUBLISHED);
         let mut device = device.clone();
         device.info.multiprocessors = MULTIPROCESSORS[0];
         let mut device = CudaBackend::with(spec, weights.clone(), device, kernels, cache, &mut |_, _| ())?;
         device.device.info.multiprocessors = MULTIPROCESSORS[1];
-        for (layer, right) in device.weights.layers.iter().zip(&wide.layers).filter(|_| narrows || packs) {
+        for (layer, right) in device.weights.layers.iter().zip(&wide.layers).filter(|_| dtype != MatrixType::F32) {
             let keys = layer.k.as_ref().zip(right.k.as_ref());
-            let others = [(&layer.q, &right.q), (&layer.o, &right.o)].into_iter().filter(|_| packs);
+            let others = [(&layer.q, &right.q), (&layer.o, &right.o)].into_iter().filter(|_| dtype == MatrixType::Q8);
             for (found, want) in keys.into_iter().chain(others) {
                 let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];
                 let [found, want] = [found, want].map(|numbers| rows(&numbers, device.spec.hidden_size));
-                ledger.compare(&["narrow_weights", "pack_q8"], "weights", found, want, Bound::EXACT);
+                let converts = ["narrow_weights", "pack_q8"];
+                if !ledger.compare(&converts, "weights", found, want, Bound::EXACT) {
+                    return Err(ledger.failure(converts[0], "weights are wrong".to_owned()).into()); // no result would mean anything
+                }
             }
         }
-        let rounds = dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
+        let rounds = set == Set::Fast && dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
         let bound = if rounds { Bound::ROUNDED } else { Bound::LIKE_F32 };
         // different values each time: leftovers in memory must not pass
         let noise = Noise::new(ledger.tries.replace(ledger.tries.get() + 1));
@@ -339,7 +333,7 @@ impl<'a> Pair<'a> {
             };
             let [(ids, numbers), (right_ids, right)] = self.both(read)?;
             self.compare_parts(requests.len())?;
-            self.ledger.compare(&["gemv", "plain_gem", "head"], "tokens", ids, right_ids, Bound::EXACT);
+            self.ledger.compare(&["gemv", "plain_gemv", "head"], "tokens", ids, right_ids, Bound::EXACT);
             self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32);
             self.ledger.end_step();
         }

@@ -6,7 +6,7 @@ use super::super::loader::KernelFiles;
 use super::Check;
 use crate::cache;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ pub struct Record {
 pub struct Known {
     /// One per tested kernel, in test order.
     pub checks: Vec<Check>,
-    /// Model parts that have been tested.
-    pub tested: BTreeSet<String>,
+    /// Model parts that have been tested, each with its kernels.
+    pub tested: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Record {
