@@ -223,14 +223,12 @@ impl Loaded {
 }
 
 impl Device {
-    /// Launches a kernel. If observed, the launch may be skipped, and is waited for.
+    /// Launches a kernel. If observed, the launch is waited for.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         let mut pointers = Vec::new();
         parameters.add_to(&mut pointers);
         let Some(watch) = &self.watch else { return self.start(&kernel.loaded, grid, pointers) };
-        if !watch(&kernel.loaded.full_name())? {
-            return Ok(());
-        }
+        watch(&kernel.loaded.full_name())?;
         self.start(&kernel.loaded, grid, pointers)?;
         self.synchronize()
     }

@@ -23,80 +23,23 @@ use crate::backend::BackendError;
 use crate::model::weights::DType;
 use child::Request;
 use ledger::Ledger;
-use model::{CASES, Case};
+use model::CASES;
 use pair::Pair;
 use record::{Known, Record};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 pub use child::run_if_child;
 
-/// Verdict on one kernel. `error` and `bound` are those of the value whose error is the largest share of its bound, relative to
-/// the largest value of its row.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// The verdict on what one kind of model uses of a set of kernels.
+#[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    pub kernel: String,
-    /// Values compared.
-    pub numbers: usize,
-    #[serde(deserialize_with = "number")]
-    pub error: f64,
-    pub bound: f64,
-    /// The value itself.
-    pub worst: Option<Worst>,
-    /// A fault or hang, after which there are no values; or why there are none.
-    pub fault: Option<String>,
-}
-
-/// A compared value.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Worst {
-    pub case: String,
-    pub index: usize,
-    #[serde(deserialize_with = "number")]
-    pub expected: f64,
-    #[serde(deserialize_with = "number")]
-    pub found: f64,
-}
-
-/// JSON stores NaN and infinity as null.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
-}
-
-impl Check {
-    /// Before the first comparison.
-    fn of(kernel: &str) -> Check {
-        Check { kernel: kernel.to_owned(), ..Check::default() }
-    }
-
-    pub fn ok(&self) -> bool {
-        self.fault.is_none() && self.error <= self.bound
-    }
-
-    /// The reason for a failure.
-    pub fn describe(&self) -> String {
-        let worst = self.worst.as_ref().map_or(String::new(), |Worst { case, index, expected, found }| {
-            format!("{case}[{index}]: expected {expected:.7e}, found {found:.7e}, ")
-        });
-        let wrong = || format!("{worst}error {:.1e}, bound {:.1e}", self.error, self.bound);
-        self.fault.clone().unwrap_or_else(wrong)
-    }
-
-    /// Whether a value with this error is worse than the worst so far.
-    fn is_worse(&self, error: f64, bound: f64) -> bool {
-        let worse = error.is_nan() || error * self.bound > self.error * bound;
-        self.worst.is_none() || worse && !self.error.is_nan()
-    }
-
-    /// Adds another comparison of the same kernel.
-    fn add(&mut self, other: &Check) {
-        if self.is_worse(other.error, other.bound) {
-            (self.error, self.bound, self.worst) = (other.error, other.bound, other.worst.clone());
-        }
-        self.numbers += other.numbers;
-        self.fault = self.fault.take().or_else(|| other.fault.clone());
-    }
+    /// The set and the kind of model.
+    pub tested: String,
+    /// The kernel that fails (or several, if they cannot be told apart), and why.
+    pub kernel: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// A run of tests on one device.
@@ -104,6 +47,8 @@ struct SelfTest<'a> {
     device: &'a Device,
     files: &'a KernelFiles,
     ledger: Rc<Ledger>,
+    /// Whether both sets are tested, whatever is known.
+    is_complete: bool,
     /// For child processes; taken by the first untested model. `None` in a child.
     request: Option<Request>,
 }
@@ -127,14 +72,13 @@ pub fn settle(
         return Ok((early, fast, Vec::new())); // the library's tests cover the same kernels
     }
     let request = Request { ordinal: device.info.ordinal, variants: Some(variants.clone()), ..Request::default() };
-    let mut test = SelfTest::new(&device, files, request);
-    test.models(std::slice::from_ref(variants))?;
-    let [slow, refused] = [Set::Fast, Set::Plain].map(|set| test.failure(set, variants));
-    let Some(why) = slow else { return Ok((early, fast, Vec::new())) };
-    if let Some(Check { kernel, .. }) = &refused {
-        return Err(test.ledger.failure(kernel, test.ledger.reason(kernel)));
+    let checks = SelfTest::new(&device, files, request).models(std::slice::from_ref(variants))?;
+    let failure = |check: &Check| check.kernel.clone().zip(check.reason.clone());
+    let name = &device.info.name;
+    let Some((kernel, reason)) = checks.first().and_then(failure) else { return Ok((early, fast, Vec::new())) };
+    if let Some((kernel, reason)) = checks.last().and_then(failure) {
+        return Err(CudaError::SelfTest { kernel, device: name.clone(), reason });
     }
-    let (kernel, name, reason) = (&why.kernel, &device.info.name, why.describe());
     let warning = format!(
         "the CUDA kernel {kernel} fails its self-test on {name} ({reason}); the plain kernels are used, which are slow; \
          {PLEASE_REPORT}"
@@ -147,9 +91,7 @@ pub fn settle(
 /// # Errors
 /// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
 pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
-    let mut checks = run(Request { ordinal, ..Request::default() })?;
-    checks.sort_by(|a, b| a.kernel.cmp(&b.kernel));
-    Ok(checks)
+    run(Request { ordinal, ..Request::default() })
 }
 
 /// Runs the tests of a request.
@@ -160,14 +102,7 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
         return Err(CudaError::Unsupported("self-test of another version's kernels".to_owned()));
     }
     let models = request.variants.clone().map_or_else(every_variant, |variants| vec![variants]);
-    let mut test = SelfTest::new(&device, &files, request);
-    match test.models(&models) {
-        // after a fault in this process the device accepts no more work: the table ends there
-        Err(CudaError::SelfTest { .. }) | Ok(()) => {
-            Ok(std::mem::take(&mut test.ledger.record.borrow_mut().known.checks))
-        }
-        Err(error) => Err(error),
-    }
+    SelfTest::new(&device, &files, request).models(&models)
 }
 
 /// All variants that kernels are built for.
@@ -175,144 +110,144 @@ fn every_variant() -> Vec<Variants> {
     use DType::{Bf16, F16, F32};
     let caches = [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)];
     let types = [MatrixType::F16, MatrixType::F32, MatrixType::Q8];
-    let variants = |head_dim, cache| Variants {
-        head_dims: vec![head_dim],
-        layers: 0,
-        heads: 0,
-        types: types.to_vec(),
-        embedding: MatrixType::F32,
-        cache,
-        experts: Some(MatrixType::F16),
-        delta_net: true,
+    let variants = |head_dim, cache| {
+        // what does not depend on attention once; without weight types only attention is tested
+        let first = (head_dim, cache) == (HEAD_DIMS[0], caches[0]);
+        Variants {
+            head_dims: vec![head_dim],
+            layers: 0,
+            heads: 0,
+            types: if first { types.to_vec() } else { Vec::new() },
+            embedding: MatrixType::F32,
+            cache,
+            experts: first.then_some(MatrixType::F16),
+            delta_net: first,
+        }
     };
-    let of_size = |head_dim| caches.map(|cache| variants(head_dim, cache));
-    [16, 32, 64, 96, 128, 256, 512].into_iter().flat_map(of_size).collect()
+    HEAD_DIMS.into_iter().flat_map(|head_dim| caches.map(|cache| variants(head_dim, cache))).collect()
 }
+
+/// Head sizes that kernels are built for.
+const HEAD_DIMS: [usize; 7] = [16, 32, 64, 96, 128, 256, 512];
 
 impl<'a> SelfTest<'a> {
     fn new(device: &'a Device, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
-        let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
+        let (is_child, is_complete) = (request.kernels.is_some(), request.variants.is_none());
         // a child's parent holds the lock
         let record = RefCell::new(Record::open(device, files, !is_child));
         let device_name = device.info.name.clone();
-        let ledger = Rc::new(Ledger { device_name, is_child, complete, record, ..Ledger::default() });
-        SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
+        let ledger = Rc::new(Ledger { device_name, is_child, record, ..Ledger::default() });
+        SelfTest { device, files, ledger, is_complete, request: Some(request).filter(|_| !is_child) }
     }
 
-    /// Tests the untested parts of the models, in child processes if possible: each model with the fast set and, if that fails or all
-    /// kernels are tested, with the plain one.
-    fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
-        let ledger = self.ledger.clone();
-        for (set, variants) in [Set::Fast, Set::Plain].into_iter().flat_map(|set| models.iter().map(move |v| (set, v)))
-        {
-            if set == Set::Plain && !ledger.complete && self.failure(Set::Fast, variants).is_none() {
-                continue;
-            }
-            let parts = self.parts(set, variants);
-            let is_tested = |part: &str| ledger.record.borrow().known.tested.contains_key(part);
-            let done = || parts.iter().all(|(_, part)| is_tested(part));
-            if (ledger.complete || !done())
-                && let Some(request) = self.request.take()
-            {
-                ledger.record.borrow_mut().lock();
-                if ledger.complete {
-                    ledger.record.borrow_mut().known = Known::default();
-                }
-                if !done() {
-                    self.test_in_children(request);
-                }
-            }
-            if !done() {
-                let new: Vec<_> = parts.into_iter().filter(|(_, part)| !is_tested(part)).collect();
-                let types: Vec<MatrixType> = new.iter().filter_map(|(dtype, _)| *dtype).collect();
-                self.model(set, variants, &types).or_else(|error| self.blame(error))?;
-                let (kernels, mut record) = (ledger.launched.take(), ledger.record.borrow_mut());
-                record.known.tested.extend(new.into_iter().map(|(_, part)| (part, kernels.clone())));
-                record.save(); // with their kernels' checks
+    /// Tests models with the fast set and, if a kernel of that fails or all kernels are tested, with the plain one: each a check.
+    fn models(&mut self, models: &[Variants]) -> Result<Vec<Check>, CudaError> {
+        if self.is_complete && self.request.is_some() {
+            self.ledger.record.borrow_mut().lock();
+            self.ledger.record.borrow_mut().known = Known::default();
+        }
+        let mut checks = Vec::new();
+        for variants in models {
+            let fast = self.verdict(Set::Fast, variants)?;
+            let passes = fast.kernel.is_none();
+            checks.push(fast);
+            if self.is_complete || !passes {
+                checks.push(self.verdict(Set::Plain, variants)?);
             }
         }
-        Ok(())
+        Ok(checks)
     }
 
-    /// The names of the parts of a model that are tested separately: everything with weights of one type, and attention.
-    fn parts(&self, set: Set, variants: &Variants) -> Vec<(Option<MatrixType>, String)> {
+    /// The verdict on a set of kernels for a model, which is tested if it has not been, in child processes if possible.
+    fn verdict(&mut self, set: Set, variants: &Variants) -> Result<Check, CudaError> {
+        let (ledger, tested) = (self.ledger.clone(), self.name(set, variants));
+        let known = || ledger.record.borrow().known.tested.get(&tested).cloned();
+        if known().is_none()
+            && let Some(request) = self.request.take()
+        {
+            ledger.record.borrow_mut().lock();
+            if known().is_none() {
+                self.test_in_children(request);
+            }
+        }
+        if known().is_none() {
+            let kernel = self.test(set, variants).map_or_else(|error| self.blame(error).map(Some), |()| Ok(None))?;
+            ledger.record.borrow_mut().known.tested.insert(tested.clone(), kernel);
+            ledger.record.borrow().save();
+        }
+        let kernel = known().flatten();
+        let reason = kernel.as_ref().and_then(|kernel| ledger.record.borrow().known.failed.get(kernel).cloned());
+        Ok(Check { tested, kernel, reason })
+    }
+
+    /// The name of a test: whatever determines the kernels.
+    fn name(&self, set: Set, variants: &Variants) -> String {
         let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
         let early = set == Set::Fast && self.device.with_early_starts().is_some();
-        let attention = format!("{set:?}, attention: {head_dims:?}, {cache:?}, early starts: {early}");
-        let of_type =
-            |t: &MatrixType| (Some(*t), format!("{set:?}, {t:?}: {embedding:?}, {experts:?}, delta nets: {delta_net}"));
-        types.iter().map(of_type).chain([(None, attention)]).collect()
+        let or_none = |part: String, there: bool| if there { part } else { String::new() };
+        format!("{set:?}: head_dim {head_dims:?}, cache {cache:?}")
+            + &or_none(format!(", weights {types:?}, embedding {embedding:?}"), !types.is_empty())
+            + &or_none(format!(", experts {experts:?}"), experts.is_some())
+            + &or_none(", delta nets".to_owned(), *delta_net)
+            + &or_none(", early starts".to_owned(), early)
     }
 
-    /// The first kernel that fails in the tested parts of a model.
-    fn failure(&self, set: Set, variants: &Variants) -> Option<Check> {
-        let record = self.ledger.record.borrow();
-        let parts = self.parts(set, variants);
-        let kernels: Vec<&String> =
-            parts.iter().filter_map(|(_, part)| record.known.tested.get(part)).flatten().collect();
-        record.failed().find(|check| kernels.contains(&&check.kernel)).cloned()
-    }
-
-    /// Handles an error in a test: a kernel's fault, if the driver reported it while one was running. A kernel known to fail ends a test.
-    fn blame(&self, error: CudaError) -> Result<(), CudaError> {
-        if let CudaError::SelfTest { .. } = error {
-            return Ok(());
-        }
-        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, self.ledger.running()) else {
-            self.ledger.runs(None);
-            return Err(error);
+    /// Handles an error in a test; returns the kernel that fails. A fault is that of the kernel launched last, if the driver reported
+    /// it while that was running.
+    fn blame(&self, error: CudaError) -> Result<String, CudaError> {
+        let running = self.ledger.running.take();
+        let (kernel, reason, faulted) = match (error, running) {
+            (CudaError::SelfTest { kernel, reason, .. }, _) => (kernel, reason, false),
+            (CudaError::Driver { call, cause }, Some(kernel)) => (kernel, format!("{call}: {cause}"), true),
+            (error, _) => {
+                self.ledger.runs(None);
+                return Err(error);
+            }
         };
-        let fault = format!("{call}: {cause}");
-        self.ledger.record.borrow_mut().add(Check { fault: Some(fault.clone()), ..Check::of(&kernel) });
-        if self.ledger.is_child {
+        self.ledger.record.borrow_mut().known.failed.entry(kernel.clone()).or_insert(reason.clone());
+        self.ledger.record.borrow().save();
+        if faulted && self.ledger.is_child {
             std::process::exit(1);
         }
-        let after =
-            "after which the device takes no more work; the next start uses the plain kernels if they are right";
-        Err(self.ledger.failure(&kernel, format!("{fault}, {after}")))
+        if faulted {
+            let after = "after which the device takes no more work; the next start tries the plain kernels";
+            return Err(self.ledger.failure(&kernel, &format!("{reason}, {after}")));
+        }
+        Ok(kernel)
     }
 
-    /// Tests the kernels of a model with these weight types, or only those of attention if there are none.
-    fn model(&self, set: Set, variants: &Variants, types: &[MatrixType]) -> Result<(), CudaError> {
+    /// Tests the kernels of a model; without weight types only those of attention.
+    ///
+    /// # Errors
+    /// [`CudaError::SelfTest`]: the first that fails.
+    fn test(&self, set: Set, variants: &Variants) -> Result<(), CudaError> {
         let (ledger, watch) = (&self.ledger, self.ledger.clone());
+        ledger.passed.take();
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
         // some attention cases do not run with 8-bit weights
-        let for_attention = types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
+        let for_attention = variants.types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
         let one_block_size = set == Set::Plain || self.device.info.capability == HOPPER;
-        let own = |case: &Case, dtype: MatrixType| {
-            let other = types.contains(&dtype) && case.is_needed(variants) && !(one_block_size && case.is_of_blocks());
-            case.is_of(dtype) && (case.attention || other)
-        };
-        for (dtype, case) in types.iter().chain(for_attention).flat_map(|dtype| CASES.iter().map(|case| (*dtype, case)))
-        {
-            if own(case, dtype) {
-                ledger.begin(format!("{case}, {}", dtype.name()));
-                let run = Pair::new(self, &device, case, set, (variants, dtype)).and_then(|mut pair| pair.run());
-                ledger.conclude();
-                run.map_err(on_device)?;
+        for dtype in variants.types.iter().chain(for_attention) {
+            for case in CASES.iter().filter(|case| case.is_of(*dtype)) {
+                let own = variants.types.contains(dtype) && case.is_needed(variants);
+                if case.attention || own && !(one_block_size && case.is_of_blocks()) {
+                    ledger.begin(format!("{case}, {}", dtype.name()));
+                    Pair::new(self, &device, case, set, (variants, *dtype))
+                        .and_then(|mut pair| pair.run())
+                        .map_err(on_device)?;
+                }
             }
         }
-        if set == Set::Fast {
-            self.early_starts(variants)?;
+        // captured decode steps in which kernels start before their predecessors have ended
+        if let Some(early) = self.device.with_early_starts().filter(|_| set == Set::Fast) {
+            ledger.begin("captured steps".to_owned());
+            ledger.begins(EARLY)?;
+            let dtype = variants.types.first().copied().unwrap_or(MatrixType::F16);
+            Pair::new(self, &early, &CASES[2], set, (variants, dtype))
+                .and_then(|mut pair| pair.steps(EARLY))
+                .map_err(on_device)?;
         }
         ledger.runs(None);
-        Ok(())
-    }
-
-    /// Tests captured decode steps in which kernels start before their predecessors have ended, if all kernels are right by themselves.
-    fn early_starts(&self, variants: &Variants) -> Result<(), CudaError> {
-        let ledger = &self.ledger;
-        let Some(early) = self.device.with_early_starts() else { return Ok(()) };
-        let launched = ledger.launched.borrow().clone();
-        let passed = ledger.record.borrow().check(EARLY).is_some_and(Check::ok);
-        if passed || ledger.record.borrow().failed().any(|check| launched.contains(&check.kernel)) {
-            return Ok(());
-        }
-        ledger.begin("captured steps".to_owned());
-        ledger.begins(EARLY)?;
-        let run = Pair::new(self, &early, &CASES[2], Set::Fast, (variants, variants.types[0]));
-        run.and_then(|mut pair| pair.steps(EARLY)).map_err(on_device)?;
-        ledger.conclude();
         Ok(())
     }
 }

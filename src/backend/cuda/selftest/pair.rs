@@ -85,10 +85,7 @@ impl<'a> Pair<'a> {
             for (found, want) in keys.into_iter().chain(others) {
                 let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];
                 let [found, want] = [found, want].map(|numbers| rows(&numbers, device.spec.hidden_size));
-                let converts = ["narrow_weights", "pack_q8"];
-                if !ledger.compare(&converts, "weights", found, want, Bound::EXACT) {
-                    return Err(ledger.failure(converts[0], "weights are wrong".to_owned()).into()); // no result would mean anything
-                }
+                ledger.compare(&["narrow_weights", "pack_q8"], "weights", found, want, Bound::EXACT)?;
             }
         }
         let rounds = set == Set::Fast && dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
@@ -130,8 +127,7 @@ impl<'a> Pair<'a> {
             Ok(found)
         })?;
         // keys and values may round the other way
-        self.ledger.compare(&[name], "log-probabilities", found, want, Bound::ROUNDED);
-        Ok(())
+        Ok(self.ledger.compare(&[name], "log-probabilities", found, want, Bound::ROUNDED)?)
     }
 
     /// One pass, operation by operation.
@@ -196,7 +192,7 @@ impl<'a> Pair<'a> {
     ) -> Result<(), CudaError> {
         let (device, width) = (&self.device.device, want.len() / self.case.rows);
         let found: Vec<f32> = device.read(buffer, first, want.len())?;
-        self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound);
+        self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound)?;
         device.write(buffer, first, &want)
     }
 
@@ -219,19 +215,15 @@ impl<'a> Pair<'a> {
             let place = (&delta.mixed, delta.values(&self.device.spec));
             return self.compare_and_set(&format!("values of layer {layer}"), place, want, self.bound);
         }
-        let (rows, mut found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
+        let (rows, found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
         let sequence = &self.reference.sequences[rows[0].sequence.0];
         let cached = [&sequence.keys, &sequence.values];
         let own: cache::Numbers = cached.map(|of| rows.iter().map(|row| of[&(layer, row.position)].clone()).collect());
         let types = [self.device.cache.0, self.device.cache.1];
-        let hold = [0, 1].map(|part| {
+        for part in [0, 1] {
             let what = format!("{} of layer {layer}", ["keys", "values"][part]);
             let bound = self.bound.stored(types[part]);
-            self.ledger.compare(&[], &what, lists(&found[part]), lists(&own[part]), bound)
-        });
-        if hold != [true; 2] {
-            cache::write(&self.device, layer, &rows, &own)?;
-            found = cache::read(&self.device, layer, &rows)?;
+            self.ledger.compare(&[], &what, lists(&found[part]), lists(&own[part]), bound)?;
         }
         self.hold(layer, &rows, found);
         let (what, mut want) = (format!("queries of layer {layer}"), self.of_rows(|row| &row.queries));
@@ -253,7 +245,7 @@ impl<'a> Pair<'a> {
         let last = |row: &PassRow| row.heads[row.heads.len() - heads..].iter().map(|head| head.0.into()).collect();
         let numbers = |(row, states): (_, &[HeadState])| (states.iter().map(entropy).collect(), last(row));
         let (found, want) = traced.map(numbers).unzip();
-        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::OF_WEIGHTS);
+        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::OF_WEIGHTS)?;
         if let Input::F32(_) = self.device.attended(layer)? {
             let (what, want) = (format!("attention of layer {layer}"), self.of_rows(|row| &row.attended));
             self.compare_and_set(&what, (&self.device.scratch.inner, 0), want, Bound::OF_WEIGHTS)?;
@@ -266,7 +258,7 @@ impl<'a> Pair<'a> {
             found,
             want,
             Bound::OF_WEIGHTS,
-        );
+        )?;
         Ok(())
     }
 
@@ -306,7 +298,7 @@ impl<'a> Pair<'a> {
             (&["layer_sums"], "means of the residual stream", Bound::LIKE_F32),
         ];
         for (((kernels, what, bound), found), want) in whose.into_iter().zip(found).zip(want) {
-            self.ledger.compare(kernels, what, found, want, bound);
+            self.ledger.compare(kernels, what, found, want, bound)?;
         }
         Ok(())
     }
@@ -333,8 +325,8 @@ impl<'a> Pair<'a> {
             };
             let [(ids, numbers), (right_ids, right)] = self.both(read)?;
             self.compare_parts(requests.len())?;
-            self.ledger.compare(&["gemv", "plain_gemv", "head"], "tokens", ids, right_ids, Bound::EXACT);
-            self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32);
+            self.ledger.compare(&["gemv", "plain_gemv", "head"], "tokens", ids, right_ids, Bound::EXACT)?;
+            self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32)?;
             self.ledger.end_step();
         }
         Ok(())
@@ -351,8 +343,7 @@ impl<'a> Pair<'a> {
         };
         let want: Rows = logits.chunks(spec.vocab_size).flat_map(|row| row.chunks(CHUNK)).map(part).collect();
         let parts: Vec<LogitPart> = device.read(&head.partials, 0, want.len())?;
-        self.ledger.compare(&["head_partial"], "sums of logits", lists(&parts), want, Bound::LIKE_F32);
-        Ok(())
+        self.ledger.compare(&["head_partial"], "sums of logits", lists(&parts), want, Bound::LIKE_F32)
     }
 
     /// Fills the positions before the first row with random keys and values.
