@@ -18,7 +18,7 @@ fn uqac(cache: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Optio
 }
 
 /// Time limit of a launch: the longest takes a fraction of a second here.
-const SECONDS: u32 = 10;
+const SECONDS: u32 = 20;
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -47,7 +47,7 @@ fn ask(cache: &Path, environment: &[(&str, &str)]) -> Option<String> {
 const REPLACED: [(&[(&str, &str)], &str, &str); 5] = [
     (&[("UQAC_HOST_CUDA_BREAK", "attn_decode_kf32_vf16_d16")], "attn_decode_kf32_vf16_d16", "]: expected "),
     (&[("UQAC_HOST_CUDA_FAULT", "gemv_gated_f16_r8")], "gemv_gated_f16_r8", "LAUNCH_FAILED"),
-    (&[("UQAC_HOST_CUDA_HANG", "gemv_f16_r16")], "gemv_f16_r16", "no result within 10 s"),
+    (&[("UQAC_HOST_CUDA_HANG", "gemv_f16_r16")], "gemv_f16_r16", "no result within 20 s"),
     // a block may have less shared memory than the largest variant needs, which is then neither tested nor used
     (
         &[("UQAC_HOST_CUDA_SHARED", "99K"), ("UQAC_HOST_CUDA_BREAK", "gemv_f16_r64,gemv_f16_r64s")],
@@ -85,7 +85,7 @@ fn answers_stay_right_with_the_plain_set() {
     assert!(said.contains("gemv_gated_f16_r8 fails its self-test"), "{said}");
     let said = ask(cache.path(), &broken[1..]).unwrap();
     let launched = |kernel: &str| said.lines().any(|line| line.starts_with(kernel));
-    for kernel in ["plain_gemv ", "plain_gemv_qkv ", "plain_gemv_gated ", "plain_attn_decode ", "plain_attn_prefill "] {
+    for kernel in ["plain_gemv ", "plain_gemv_qkv ", "plain_gemv_gated ", "plain_attn_decode "] {
         assert!(launched(kernel), "{kernel}");
     }
     for kernel in ["gem", "attn_decode", "attn_prefill"] {

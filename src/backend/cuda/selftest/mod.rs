@@ -226,11 +226,11 @@ impl<'a> SelfTest<'a> {
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
         // some attention cases do not run with 8-bit weights
         let for_attention = variants.types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
-        let one_block_size = set == Set::Plain || self.device.info.capability == HOPPER;
+        let hopper = self.device.info.capability == HOPPER;
         for dtype in variants.types.iter().chain(for_attention) {
             for case in CASES.iter().filter(|case| case.is_of(*dtype)) {
                 let own = variants.types.contains(dtype) && case.is_needed(variants);
-                if case.attention || own && !(one_block_size && case.is_of_blocks()) {
+                if case.attention || own && !case.is_repeated(set, hopper) {
                     ledger.begin(format!("{case}, {}", dtype.name()));
                     Pair::new(self, &device, case, set, (variants, *dtype))
                         .and_then(|mut pair| pair.run())

@@ -2,7 +2,7 @@
 
 use super::super::abi::MatrixType;
 use super::super::error::CudaError;
-use super::super::kernel_set::Variants;
+use super::super::kernel_set::{Set, Variants};
 use crate::backend::q8;
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
 use crate::model::weights::DType;
@@ -72,9 +72,10 @@ impl Case {
         self.family != Family::Qwen || variants.delta_net || variants.experts.is_some()
     }
 
-    /// Whether it covers blocks of all sizes in wide passes.
-    pub fn is_of_blocks(&self) -> bool {
-        self.rows > 64 && !self.decode
+    /// Whether others have covered its kernels: only the fast set has some for many rows, and only without those of Hopper's in
+    /// blocks of two sizes.
+    pub fn is_repeated(&self, set: Set, hopper: bool) -> bool {
+        self.rows > 64 && (set == Set::Plain || hopper && !self.decode)
     }
 }
 
