@@ -1,5 +1,4 @@
-// Rows of aggregated attention, straight from the KV cache and the trace, and the best positions of such rows, for
-// backtracking.
+// Rows of aggregated attention, straight from the KV cache and the trace, for backtracking.
 //
 // attn_rows_k<K>_d<D>: alpha*_t = max over the K heads kept at row T of alpha'_t = w_t e^{s_t - m'} / Z', t = 0 ..= T.
 //   K: f32, f16, bf16 (type of the K cache); D: the largest head_dim of the layers, 16, 32, 64, 96, 128, 256, 512
@@ -11,14 +10,6 @@
 //   out                 [n, stride] f32; positions after T become 0
 // PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory NAME_shared_bytes; pointers aligned to
 //   16 bytes.
-//
-// attn_rows_top: the M largest weights of each row and their positions, largest first, ties by lower position;
-//   with merged = 1, those of the sum of all rows (in float64, in row order).
-//   weights, asked, n, stride   as above
-//   first_position      positions before it are not eligible, nor those after the row (after every row, if merged)
-//   ineligible          [stride] bytes, nonzero: not eligible; null: all are eligible
-//   positions           [n or 1, M]; -1 where fewer are eligible      values  [n or 1, M] f64; 0 there
-// PRECOND: grid (merged ? 1 : n); block 1024; dynamic shared memory attn_rows_top_shared_bytes; M >= 1.
 #include "softmax_state.cuh"
 
 namespace rows {
@@ -90,71 +81,6 @@ __device__ __forceinline__ void aggregate(const SequenceView& sequence, int row,
   out[t] = best;
 }
 
-/// A position and its weight, ranked by larger weight, ties by lower position.
-struct Ranked {
-  double weight;
-  int position;
-};
-constexpr int NOWHERE = 0x7fffffff;
-
-__device__ __forceinline__ bool before(const Ranked& a, const Ranked& b) {
-  return a.weight > b.weight || (a.weight == b.weight && a.position < b.position);
-}
-
-struct Candidates {
-  const float* weights;  // [n, stride]
-  const int* asked;      // [n]
-  int n, stride, first_position;
-  const unsigned char* ineligible;
-
-  __device__ __forceinline__ double weight(int t) const {
-    double sum = 0.0;
-    for (int i = 0; i < n; ++i) sum += t <= asked[i] ? weights[(size_t)i * stride + t] : 0.f;
-    return sum;
-  }
-  /// This thread's best position that ranks after `last`.
-  __device__ __forceinline__ Ranked best_after(const Ranked& last, int end) const {
-    Ranked best = {-1.0, NOWHERE};
-    for (int t = max(first_position, 0) + threadIdx.x; t < end; t += blockDim.x) {
-      if (ineligible && ineligible[t]) continue;
-      const Ranked candidate = {weight(t), t};
-      if (before(last, candidate) && before(candidate, best)) best = candidate;
-    }
-    return best;
-  }
-};
-
-__device__ __forceinline__ Ranked warp_best(Ranked best) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    const Ranked other = {__shfl_xor_sync(FULL_WARP, best.weight, lanes),
-                          __shfl_xor_sync(FULL_WARP, best.position, lanes)};
-    if (before(other, best)) best = other;
-  }
-  return best;
-}
-
-__device__ __forceinline__ void top(const Candidates& candidates, int wanted, int* positions, double* values) {
-  Ranked* scratch = reinterpret_cast<Ranked*>(dyn_smem);  // [2, 32]
-  int end = 0;
-  for (int i = 0; i < candidates.n; ++i) end = max(end, candidates.asked[i] + 1);
-  end = min(end, candidates.stride);
-  Ranked own = candidates.best_after({1e300, -1}, end);
-  for (int i = 0; i < wanted; ++i) {
-    // two alternating areas: the barrier separates a round's reads from the writes two rounds later
-    Ranked* area = scratch + i % 2 * 32;
-    const Ranked mine = warp_best(own);
-    if (threadIdx.x % 32 == 0) area[threadIdx.x / 32] = mine;
-    __syncthreads();
-    const Ranked best = warp_best(area[threadIdx.x % 32]);
-    if (threadIdx.x == 0) {
-      positions[i] = best.position == NOWHERE ? -1 : best.position;
-      values[i] = best.position == NOWHERE ? 0.0 : best.weight;
-    }
-    if (own.position == best.position && own.position != NOWHERE) own = candidates.best_after(best, end);
-  }
-}
-
 }  // namespace rows
 
 #define ATTN_ROWS(name, K, D)                                                                                  \
@@ -179,14 +105,3 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
 ATTN_ROWS_DIMS(kf32, Halves)
 ATTN_ROWS_DIMS(kf16, __half)
 ATTN_ROWS_DIMS(kbf16, __nv_bfloat16)
-
-SHARED_BYTES(attn_rows_top, 2 * 32 * sizeof(rows::Ranked))
-extern "C" __global__ void __launch_bounds__(1024, 1)
-    attn_rows_top(const float* __restrict__ weights, const int* __restrict__ asked, int n, int stride, int merged,
-                  int first_position, const unsigned char* __restrict__ ineligible, int wanted,
-                  int* __restrict__ positions, double* __restrict__ values) {
-  const size_t row = blockIdx.x;
-  const rows::Candidates candidates = {weights + row * stride, asked + row, merged ? n : 1, stride,
-                                       first_position,         ineligible};
-  rows::top(candidates, wanted, positions + row * wanted, values + row * wanted);
-}

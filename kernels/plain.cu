@@ -1,14 +1,13 @@
-// Replacements for the kernels that use tensor cores and asynchronous copies, for a device on which one of those fails its
-// self-test: one warp per result, float32, no shared memory. Slow, but short enough to read in one sitting.
+// Products and attention of the plain set, for a device on which a kernel of the fast set (tensor cores, asynchronous copies, early
+// starts) fails its self-test: one warp per result, float32, no shared memory. Slow, but short enough to read in one sitting.
 //
-// Each takes the parameters of the kernel it replaces, followed, as ints, by what that kernel's name encodes: element types
+// Each takes the parameters of the kernel it stands in for, followed, as ints, by what that kernel's name encodes: element types
 // (0 f32, 1 f16, 2 bf16; for weights 3 q8) and head_dim. It is launched like that kernel; whatever the grid, its warps share the work.
+// Rows of wide passes are not rounded.
 //
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_qkv     (x, norm_weight, norm_offset, eps, jobs, k, rows, to, w_type)
 //   plain_gemv_gated   (x, norm_weight, norm_offset, eps, jobs, k, rows, activation, w_type)
-//   plain_gemm         (x, jobs, n, k, accumulate)                                                  gemm.cu
-//   plain_gemm_gated   (x, jobs, n, k, activation)
 //   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
 //                       arrivals, out, states, k_type, v_type, head_dim)                            attn_decode.cu
 //   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, rounded,
@@ -76,24 +75,7 @@ struct Input {
   }
 };
 
-/// The same for rounded rows and f16 weights.
-struct RoundedInput {
-  RoundedRows x;
-  int k;
-
-  __device__ __forceinline__ float operator()(int row, const MatrixJob& job, int out) const {
-    float sum = 0.0f;
-    for (int i = lane(); i < k; i += 32) {
-      const float input = to_f32(x.values[(size_t)row * k + i]) * x.scales[(size_t)row * row_scales(k) + i / SHARING];
-      sum = fmaf(input, element(job.w, (size_t)out * k + i, F16), sum);
-    }
-    sum = warp_reduce<Sum>(sum) * (job.scales ? job.scales[out] : 1.0f);
-    return sum + (job.bias ? job.bias[out] : 0.0f);
-  }
-};
-
-template <class In>
-__device__ __forceinline__ void multiply(const In& product, const MatrixJobs& jobs, int rows, int accumulate) {
+__device__ __forceinline__ void multiply(const Input& product, const MatrixJobs& jobs, int rows, int accumulate) {
   for (int j = 0; j < 3; ++j) {
     const MatrixJob& job = jobs.job[j];
     for (size_t i = first_warp(); i < (size_t)job.outs * rows; i += warps()) {
@@ -128,30 +110,12 @@ __device__ __forceinline__ void rotate_and_cache(const Input& product, const Mat
   }
 }
 
-/// Rounds the elements of a row of this width from `first` on, one per lane. PRECOND: the whole warp; `first` a multiple of 32.
-__device__ __forceinline__ void round_32(const RoundedRows& to, size_t row, int width, int first, float x) {
-  static_assert(SHARING == 32, "a warp's numbers share a power of two");
-  const int at = first + lane();
-  const PowerOfTwo power = scale_to_f16(warp_reduce<Max>(at < width ? fabsf(x) : 0.0f));
-  if (at < width) to.values[row * width + at] = from_f32<__half>(x * power.scale);
-  if (lane() == 0) to.scales[row * row_scales(width) + first / SHARING] = power.inverse;
-}
-
-template <class In>
-__device__ __forceinline__ void gate(const In& product, const MatrixJobs& jobs, int rows, int activation) {
+__device__ __forceinline__ void gate(const Input& product, const MatrixJobs& jobs, int rows, int activation) {
   const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
-  const int parts = ceil_div(gate.outs, 32);
-  for (size_t i = first_warp(); i < (size_t)parts * rows; i += warps()) {
-    const int row = (int)(i / parts), first = (int)(i % parts) * 32, count = min(32, gate.outs - first);
-    float own = 0.0f;
-    for (int j = 0; j < count; ++j) {
-      const float g = product(row, gate, first + j), u = product(row, up, first + j);
-      if (lane() == j) own = activate(g, activation) * u;
-    }
-    if (gate.rounded.values)
-      round_32(gate.rounded, row, gate.outs, first, own);
-    else if (lane() < count)
-      gate.y[(size_t)row * gate.outs + first + lane()] = own;
+  for (size_t i = first_warp(); i < (size_t)gate.outs * rows; i += warps()) {
+    const int row = (int)(i / gate.outs), out = (int)(i % gate.outs);
+    const float g = product(row, gate, out), u = product(row, up, out);
+    if (lane() == 0) gate.y[i] = activate(g, activation) * u;
   }
 }
 
@@ -196,15 +160,11 @@ struct Attention {
 
   /// Writes the result of `attend`; zeros for an unused row.
   __device__ __forceinline__ void store(size_t head, const HeadState& state, const float (&out)[PER], float* to,
-                                        HeadState* states, const RoundedRows& rounded) const {
+                                        HeadState* states) const {
     if (lane() == 0) states[head] = state;
     for (int i = 0; i < PER && 32 * i < head_dim; ++i) {
       const int d = lane() + 32 * i;
-      const float x = state.z > 0.0f ? out[i] / state.z : 0.0f;
-      if (rounded.values)
-        round_32(rounded, head / heads, heads * head_dim, (int)(head % heads) * head_dim + 32 * i, x);
-      else if (d < head_dim)
-        to[head * head_dim + d] = x;
+      if (d < head_dim) to[head * head_dim + d] = state.z > 0.0f ? out[i] / state.z : 0.0f;
     }
   }
 };
@@ -235,18 +195,6 @@ extern "C" __global__ void __launch_bounds__(256)
   plain::gate(plain::Input{x, norm_weight, norm_offset, eps, k, w_type}, jobs, rows, activation);
 }
 
-SHARED_BYTES(plain_gemm, 0)
-extern "C" __global__ void __launch_bounds__(256)
-    plain_gemm(RoundedRows x, MatrixJobs jobs, int n, int k, int accumulate) {
-  plain::multiply(plain::RoundedInput{x, k}, jobs, n, accumulate);
-}
-
-SHARED_BYTES(plain_gemm_gated, 0)
-extern "C" __global__ void __launch_bounds__(256)
-    plain_gemm_gated(RoundedRows x, MatrixJobs jobs, int n, int k, int activation) {
-  plain::gate(plain::RoundedInput{x, k}, jobs, n, activation);
-}
-
 SHARED_BYTES(plain_attn_decode, 0)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_decode(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,
@@ -258,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const RowState row = rows[head / heads];
     float out[plain::Attention::PER] = {};
     const HeadState state = row.position < 0 ? empty_state() : attention.attend(row, head, out);
-    attention.store(head, state, out, to, states, RoundedRows{});
+    attention.store(head, state, out, to, states);
   }
 }
 
@@ -266,7 +214,7 @@ SHARED_BYTES(plain_attn_prefill, 0)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_prefill(const float* queries, const RowState* rows, const PrefillPart* parts,
                        const SequenceView* sequences, int layer, int heads, int kv_heads, int window, float softcap,
-                       float* to, HeadState* states, RoundedRows rounded, int k_type, int v_type, int head_dim) {
+                       float* to, HeadState* states, RoundedRows, int k_type, int v_type, int head_dim) {
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};
   const PrefillPart part = parts[blockIdx.x];
@@ -276,6 +224,6 @@ extern "C" __global__ void __launch_bounds__(128)
     const size_t head = (size_t)row * heads + blockIdx.y * group + line % group;
     float out[plain::Attention::PER];
     const HeadState state = attention.attend(rows[row], head, out);
-    attention.store(head, state, out, to, states, rounded);
+    attention.store(head, state, out, to, states);
   }
 }

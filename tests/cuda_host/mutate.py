@@ -11,8 +11,9 @@ can notice), shortest first, until one fails; a test may take several times as l
 parallel, one per core, those with the longest tests first. Prints the fate of every mutant, and exits with 1 if one survived: then
 a test is missing, or the barrier is not needed.
 
-A full run without survivors records the hash of its sources, without comments, in mutants.sha256; --unless-recorded does nothing
-if that hash is still the same.
+A file none of whose mutants survives is recorded in mutants.sha256, with the hash of its sources: itself, what it includes, and the
+tests that reach it, without comments. --unless-recorded leaves out files whose hash is still the same. The shim and these scripts are
+not part of it: a full run, before a release, repeats all.
 """
 
 import argparse
@@ -42,16 +43,10 @@ ROOT = build.HERE.parent.parent
 RECORD = build.HERE / "mutants.sha256"
 
 
-def sources_hash():
-    """Hash of everything the verdicts depend on except the compiler: kernels, their tests, the shim and these scripts."""
-    files = [*ROOT.glob("kernels/*.cu*"), *ROOT.glob("tests/cuda_kernels/*"), *build.HERE.glob("shim.h"),
-             *build.HERE.glob("shim/*"), build.HERE / "build.py", build.HERE / "mutate.py"]
-    text = hashlib.sha256()
-    for file in sorted(files):
-        code = file.read_text()
-        code = code if file.suffix == ".py" else " ".join(COMMENT.sub(" ", code).split())
-        text.update(f"{file.name}\0{code}\0".encode())
-    return text.hexdigest()
+def recorded():
+    """The hash of each recorded file's sources."""
+    lines = RECORD.read_text().split("\n") if RECORD.exists() else []
+    return {name: digest for digest, name in (line.split() for line in lines if line)}
 
 
 class Mutant:
@@ -78,7 +73,7 @@ class Mutation:
     def __init__(self, options):
         root = Path(options.root or ROOT).resolve()
         self.factor = options.factor
-        self.full = root == ROOT and not options.files and not options.sanitize
+        self.records = root == ROOT and not options.sanitize
         self.builder = build.Builder(SimpleNamespace(
             root=root, kernels=None, out=None, sanitize=options.sanitize, jobs=options.jobs))
         objects = self.builder.objects  # shared with the other tests: only sources with barriers are recompiled
@@ -89,14 +84,26 @@ class Mutation:
         self.builder = build.Builder(SimpleNamespace(
             root=root, kernels=kernels, out=out, sanitize=options.sanitize, jobs=options.jobs))
         self.builder.objects = objects
-        self.mutants, self.includes = [], {}
-        for file in sorted(kernels.glob("*.cu*")):
+        self.mutants, self.includes, self.code = [], {}, {}
+        for file in [*sorted(kernels.glob("*.cu*")), *sorted(self.builder.tests.glob("*"))]:
             text = file.read_text()
             self.includes[file.name] = INCLUDE.findall(text)
-            file.write_text(with_switches(file.name, text, self.mutants))
-        self.wanted = [mutant for mutant in self.mutants if not options.files or mutant.file in options.files]
-        for file in sorted(self.builder.tests.glob("*")):
-            self.includes[file.name] = INCLUDE.findall(file.read_text())
+            self.code[file.name] = " ".join(COMMENT.sub(" ", text).split())
+            if file.parent == kernels:
+                file.write_text(with_switches(file.name, text, self.mutants))
+        known = recorded() if options.unless_recorded else {}
+        chosen = {file for file in self.code if not options.files or file in options.files}
+        chosen = {file for file in chosen if known.get(file) != self.sources_hash(file)}
+        self.wanted = [mutant for mutant in self.mutants if mutant.file in chosen]
+
+    def sources_hash(self, file):
+        """Hash of a kernel file, of what it includes, and of the tests that reach it."""
+        included = lambda name: {name, *(inner for other in self.includes.get(name, []) for inner in included(other))}  # noqa: E731
+        tests = {name for name in self.code if (self.builder.tests / name).exists() and self.reaches(name, file)}
+        text = hashlib.sha256()
+        for name in sorted((included(file) | tests) & self.code.keys()):
+            text.update(f"{name}\0{self.code[name]}\0".encode())
+        return text.hexdigest()
 
     def reaches(self, file, header):
         return file == header or any(self.reaches(inner, header) for inner in self.includes.get(file, []))
@@ -140,6 +147,9 @@ class Mutation:
         return broken
 
     def run(self):
+        if not self.wanted:
+            print(f"SKIPPED: {RECORD.name} records these sources")
+            return 0
         if broken := self.baseline():
             print(f"mutate.py: {', '.join(broken)} fails on the kernels as they are", file=sys.stderr)
             return 2
@@ -156,9 +166,12 @@ class Mutation:
         print(f"{len(wanted)} mutants, {len(wanted) - len(survivors)} killed, {len(survivors)} survived")
         for mutant in survivors:
             print(f"SURVIVED: {mutant}", file=sys.stderr)
-        if wanted and not survivors and self.full:
-            RECORD.write_text(sources_hash() + "\n")
-        return 1 if survivors or not wanted else 0
+        if self.records:
+            sound = {mutant.file for mutant in wanted} - {mutant.file for mutant in survivors}
+            record = {file: digest for file, digest in recorded().items() if any(mutant.file == file for mutant in self.mutants)}
+            record |= {file: self.sources_hash(file) for file in sound}
+            RECORD.write_text("".join(f"{digest}  {file}\n" for file, digest in sorted(record.items())))
+        return 1 if survivors else 0
 
 
 def main():
@@ -169,11 +182,8 @@ def main():
     parser.add_argument("--jobs", type=int, help="default: all cores")
     parser.add_argument("--factor", type=float, default=10,
                         help="a test counts as failed when it takes this many times as long as on the whole kernels")
-    parser.add_argument("--unless-recorded", action="store_true", help="do nothing if these sources have passed a full run")
+    parser.add_argument("--unless-recorded", action="store_true", help="leave out files that are recorded as they are")
     options = parser.parse_args()
-    if options.unless_recorded and RECORD.exists() and RECORD.read_text().strip() == sources_hash():
-        print(f"SKIPPED: {RECORD.name} records a full run without survivors on these sources")
-        return 0
     options.files = [Path(file).name for file in options.files]
     try:
         return Mutation(options).run()

@@ -2,8 +2,9 @@
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use test_support::{cuda_host, tiny};
 
 /// A small bf16 model with a head_dim that the kernels support.
@@ -13,9 +14,18 @@ fn model() -> tempfile::TempDir {
 
 /// Runs `uqac` with the host-run driver or, without a folder, with no driver at all.
 fn uqac(libraries: Option<&Path>, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
-    let cache = tempfile::tempdir().unwrap();
+    static CACHE: OnceLock<PathBuf> = OnceLock::new(); // of this run: one self-test for all
+    let cache = CACHE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda_command");
+        let _ = std::fs::remove_dir_all(&folder);
+        folder
+    });
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
-    command.env("UQAC_CACHE", cache.path()).env_remove("CUDA_HOME").env_remove("LD_LIBRARY_PATH");
+    command
+        .env("UQAC_CACHE", cache)
+        .env("UQAC_HOST_CUDA_TENSOR", "nearest")
+        .env_remove("CUDA_HOME")
+        .env_remove("LD_LIBRARY_PATH");
     if let Some(folder) = libraries {
         command.env("LD_LIBRARY_PATH", folder);
     }

@@ -43,7 +43,7 @@ fn inspect(model: &Path, libraries: &OsString, toolkit: &Path, cache: &Path, cap
         .env("LD_LIBRARY_PATH", libraries)
         .env("UQAC_CACHE", cache)
         .env("UQAC_KERNELS", "nvrtc")
-        .env("UQAC_HOST_CUDA_CAPABILITY", capability)
+        .envs([("UQAC_HOST_CUDA_CAPABILITY", capability), ("UQAC_HOST_CUDA_TENSOR", "nearest")])
         .args(["inspect", "--device", "cuda", "--json"])
         .arg(model)
         .output()

@@ -1,7 +1,6 @@
 //! The whole path on the CUDA backend, with its kernels run on the CPU by `tests/cuda_host`: generation, the method and
 //! the command line produce the same as on the CPU backend with the same cache types.
 
-use super::families::FAMILIES;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -21,9 +20,9 @@ use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
 use uqac::uq::{Outcome, Parameters, Profile};
 
-/// Model folders with a tokenizer: the oracle's or, if these are missing, one generated here, in f32 like those: wide
-/// products of 16-bit weights round their inputs on CUDA (`cuda_backend` compares those).
-fn folders() -> Vec<(String, tempfile::TempDir)> {
+/// Model folders with a tokenizer: the oracle's, in the short variant the first `few`, or if these are missing, one generated
+/// here, in f32 like those: wide products of 16-bit weights round their inputs on CUDA (`cuda_backend` compares those).
+fn folders(few: usize) -> Vec<(String, tempfile::TempDir)> {
     let Some(golden) = golden() else {
         eprintln!("SKIPPED: all families but one; one model made here stands in for the oracle's");
         return vec![("made here".to_owned(), model_of(2048, Dtype::F32))];
@@ -36,7 +35,8 @@ fn folders() -> Vec<(String, tempfile::TempDir)> {
         tiny::write_tokenizer(folder.path());
         ((*family).to_owned(), folder)
     };
-    FAMILIES.iter().chain(&["gemma4_small", "qwen3_5"]).map(copy).collect()
+    let all = ["qwen3_5", "gemma3", "gemma4_small", "llama", "llama3", "qwen2", "qwen3", "gemma2"];
+    all.iter().take(if long_tests() { all.len() } else { few }).map(copy).collect()
 }
 
 /// A small bf16 model with a head_dim supported by the kernels.
@@ -88,10 +88,10 @@ fn generations_are_those_of_the_cpu() {
         return;
     }
     let long = long_tests();
-    for (name, folder) in folders() {
+    for (name, folder) in folders(1) {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
-        let prompts = [prompt(3, 0), prompt(20, 1), prompt(70, 2), prompt(9, 3)];
+        let prompts = [prompt(3, 0), prompt(20, 1), prompt(40, 2), prompt(9, 3)];
         let hot = Sampling { temperature: 0.8, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
         for sampling in [Sampling::GREEDY, hot] {
             let limited = GenerateOptions { max_tokens: 13, sampling, ..GenerateOptions::default() };
@@ -172,7 +172,7 @@ fn the_method_gives_the_same_chain_and_scores() {
     }
     let profiles = [Profile::Corrected, Profile::Reference, Profile::Paper];
     let long = long_tests();
-    for (index, (name, folder)) in folders().into_iter().enumerate() {
+    for (index, (name, folder)) in folders(3).into_iter().enumerate() {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
         // each profile gets its turn, with generated or with scored responses
@@ -240,7 +240,7 @@ fn a_response_that_is_broken_off_or_one_token_long() {
     if !cuda_host::load() {
         return;
     }
-    let folder = model_of(256, Dtype::BF16);
+    let folder = model_of(64, Dtype::BF16);
     let mut engine = engine(folder.path(), DeviceChoice::Cuda(0));
     let prompt = prompt(6, 1);
     for (limit, breaks_at, finish, len) in
@@ -257,9 +257,9 @@ fn a_response_that_is_broken_off_or_one_token_long() {
         assert_eq!(generation.steps.len(), len + 1);
     }
     // up to the end of the model's context
-    let long = vec![3; 248];
+    let long = vec![3; 56];
     let generation = generate(&mut engine, &[long], &GenerateOptions::default()).remove(0);
-    assert!(generation.tokens.len() == 256 || generation.finish == FinishReason::Stop);
+    assert!(generation.tokens.len() == 64 || generation.finish == FinishReason::Stop);
 }
 
 #[test]

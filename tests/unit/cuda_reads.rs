@@ -41,7 +41,7 @@ fn a_decode_step_reads_every_byte_once() {
     let matrices = 2 * HIDDEN * HEADS * HEAD_DIM + 2 * HIDDEN * KV_HEADS * HEAD_DIM + 3 * HIDDEN * INNER;
     let weight_bytes = 2 * (LAYERS * matrices + VOCAB * HIDDEN);
     for rows in [1, 8, 9, 16] {
-        let prompt = |row: usize| 60 + 7 * row;
+        let prompt = |row: usize| 20 + 3 * row;
         let ids: Vec<SequenceId> = (0..rows)
             .map(|row| {
                 let id = backend.open(trace(4)).unwrap();

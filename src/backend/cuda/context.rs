@@ -37,8 +37,8 @@ pub struct Device {
     pub(super) scratch_bytes: Rc<Cell<usize>>,
 }
 
-/// An observer of launches: called before each with the kernel's name; false skips it.
-pub type Watch = dyn Fn(&str) -> Result<bool, CudaError>;
+/// An observer of launches: called before each with the kernel's name.
+pub type Watch = dyn Fn(&str) -> Result<(), CudaError>;
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq)]

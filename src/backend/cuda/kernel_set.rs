@@ -4,11 +4,11 @@ use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
     Embed, ExpertDown, ExpertGated, ExpertSum, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
     GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, MatrixType, NarrowWeights, PackQ8, RmsNorm, RmsNormF16,
-    RopeCache, RoundRows, SplitRows,
+    RopeCache, RoundRows, SplitRows, type_number,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
-use super::launch::{Kernel, Parameters};
+use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
 use crate::model::ModelSpec;
@@ -143,6 +143,15 @@ impl DeviceInfo {
     }
 }
 
+/// The sets of kernels: they differ in products, attention and early starts, and share all other kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Tensor cores, asynchronous copies, early starts: the best versions for the device.
+    Fast,
+    /// `plain.cu`, for a device on which one of the others fails its self-test.
+    Plain,
+}
+
 /// The model properties that select its kernels.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Variants {
@@ -226,7 +235,7 @@ pub struct MatmulKernels {
     pub ring: Option<NarrowKernels>,
     /// For decode steps with more rows, bit-identical, if the device supports them.
     pub many: Option<ManyKernels>,
-    /// For wide passes with f16 weights; other types use `narrow`.
+    /// For wide passes with f16 weights; other types, and the plain set, use `narrow`.
     pub wide: Option<WideKernels>,
 }
 
@@ -281,6 +290,9 @@ pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
     NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16, ring: None },
 ];
 
+/// `plain.cu`, whose warps share the work whatever the grid: all rows of a pass in one launch.
+const PLAIN: NarrowVariant = NarrowVariant { name: "plain", rows: MAX_ROWS, outs: 16, gates: 16, ring: None };
+
 /// Products of `gemv.cu`; all variants are bit-identical.
 pub struct NarrowKernels {
     pub variant: NarrowVariant,
@@ -310,11 +322,11 @@ pub struct WideKernels {
 impl KernelSet {
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
-    pub fn load(files: &KernelFiles, variants: &Variants) -> Result<KernelSet, CudaError> {
+    pub fn load(files: &KernelFiles, variants: &Variants, set: Set) -> Result<KernelSet, CudaError> {
         let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
-        let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, *dim, *cache)?)));
+        let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, set, *dim, *cache)?)));
         let (attention, k) = (attention.collect::<Result<_, CudaError>>()?, cache.0.name());
-        let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
+        let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, set, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
             pack_q8: types.contains(&MatrixType::Q8).then(|| load_packing(files)).transpose()?,
@@ -342,12 +354,23 @@ impl KernelSet {
 }
 
 impl AttentionKernels {
-    fn load(files: &KernelFiles, head_dim: usize, (k, v): (DType, DType)) -> Result<AttentionKernels, CudaError> {
+    fn load(
+        files: &KernelFiles,
+        set: Set,
+        head_dim: usize,
+        (k, v): (DType, DType),
+    ) -> Result<AttentionKernels, CudaError> {
+        if set == Set::Plain {
+            let ints = [type_number(k), type_number(v), head_dim as i32].map(Int);
+            let (decode, prefill) =
+                (files.plain("plain_attn_decode", &ints)?, files.plain("plain_attn_prefill", &ints)?);
+            return Ok(AttentionKernels { decode, decode_plain: None, prefill, prefill_hopper: None });
+        }
         let variant = format!("k{}_v{}_d{head_dim}", k.name(), v.name());
         let (decode, prefill) = (format!("attn_decode_{variant}"), format!("{variant}_t{ATTENTION_TERMS}"));
         Ok(AttentionKernels {
             decode: files.get("attn_decode", &decode)?,
-            decode_plain: files.bound("attn_decode", &format!("{decode}_plain"), &[])?,
+            decode_plain: files.find("attn_decode", &format!("{decode}_plain"), &[])?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill}"))?,
             prefill_hopper: load_hopper(files, "attn_prefill_hopper", &format!("attn_prefill_hopper_{prefill}"))?,
         })
@@ -381,7 +404,15 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
 }
 
 impl MatmulKernels {
-    fn load(files: &KernelFiles, dtype: MatrixType) -> Result<MatmulKernels, CudaError> {
+    fn load(files: &KernelFiles, set: Set, dtype: MatrixType) -> Result<MatmulKernels, CudaError> {
+        if set == Set::Plain {
+            return Ok(MatmulKernels {
+                narrow: vec![NarrowKernels::plain(files, dtype)?],
+                ring: None,
+                many: None,
+                wide: None,
+            });
+        }
         let mut narrow: Vec<NarrowKernels> = Vec::new();
         for variant in NARROW_VARIANTS {
             if narrow.last().is_none_or(|kernels| kernels.variant.rows < variant.rows) {
@@ -430,6 +461,16 @@ impl MatmulKernels {
 }
 
 impl NarrowKernels {
+    fn plain(files: &KernelFiles, dtype: MatrixType) -> Result<NarrowKernels, CudaError> {
+        let ints = [Int(dtype.number())];
+        Ok(NarrowKernels {
+            variant: PLAIN,
+            gemv: files.plain("plain_gemv", &ints)?,
+            qkv: files.plain("plain_gemv_qkv", &ints)?,
+            gated: files.plain("plain_gemv_gated", &ints)?,
+        })
+    }
+
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
         let (file, threads) = if variant.ring.is_some() { ("gemv_ring", 288) } else { ("gemv", 256) };

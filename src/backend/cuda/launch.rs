@@ -70,21 +70,22 @@ impl Module {
         Ok(Module { device: device.clone(), module })
     }
 
-    /// The kernel of this name, whose parameters are P's followed by the ints of `bound`; `None` if there is none.
-    pub fn kernel<P: Parameters>(
+    /// The kernel of this name, with parameters of these sizes followed by the ints of `bound`; `None` if there is none.
+    pub fn kernel(
         self: &Rc<Module>,
         name: &str,
-        bound: Vec<Int>,
-    ) -> Result<Option<Kernel<P>>, CudaError> {
+        block: u32,
+        sizes: Vec<usize>,
+        bound: &[Int],
+    ) -> Result<Option<Loaded>, CudaError> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(self.module, c_string(name)) };
         let Some(function) = if_found(function, name)? else { return Ok(None) };
-        let parameters = PhantomData;
         let starts_early = self.exported(&format!("{name}_starts_early"))?.is_some();
-        let (module, name) = (self.clone(), name.to_owned());
-        let mut kernel = Kernel { module, function, name, block: P::BLOCK, shared: 0, starts_early, bound, parameters };
-        kernel.check()?;
+        let (module, name, bound) = (self.clone(), name.to_owned(), bound.to_vec());
+        let mut kernel = Loaded { module, function, name, block, shared: 0, starts_early, bound };
+        kernel.check(sizes)?;
         kernel.reserve_shared(self.shared_bytes(&kernel.name)?)?;
         Ok(Some(kernel))
     }
@@ -137,8 +138,14 @@ impl Drop for Module {
     }
 }
 
-/// A kernel, ready to be launched with its parameters.
+/// A kernel, ready to be launched with parameters P.
 pub struct Kernel<P> {
+    loaded: Loaded,
+    parameters: PhantomData<P>,
+}
+
+/// The same, of any parameters.
+pub struct Loaded {
     module: Rc<Module>,
     function: sys::CUfunction,
     name: String,
@@ -148,30 +155,42 @@ pub struct Kernel<P> {
     shared: usize,
     /// Whether it waits for earlier kernels itself (`STARTS_EARLY` in `kernels/common.cuh`).
     pub starts_early: bool,
-    /// Constant arguments after those of P.
+    /// Constant arguments after the parameters.
     bound: Vec<Int>,
-    parameters: PhantomData<P>,
 }
 
-impl<P: Parameters> Kernel<P> {
-    /// The name, with constant arguments.
-    pub fn full_name(&self) -> String {
-        let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
-        if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
+impl<P> From<Loaded> for Kernel<P> {
+    fn from(loaded: Loaded) -> Kernel<P> {
+        Kernel { loaded, parameters: PhantomData }
     }
+}
 
+impl<P> Kernel<P> {
     /// The same kernel with a block size other than its parameters declare.
     pub fn with_block(self, block: usize) -> Kernel<P> {
-        Kernel { block: block as u32, ..self }
+        Loaded { block: block as u32, ..self.loaded }.into()
     }
 
     /// The value exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
     pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
-        self.module.shared_bytes(&format!("{}_{part}", self.name))
+        self.loaded.module.shared_bytes(&format!("{}_{part}", self.loaded.name))
+    }
+
+    /// See [`Loaded::reserve_shared`].
+    pub fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+        self.loaded.reserve_shared(more)
+    }
+}
+
+impl Loaded {
+    /// The name, with constant arguments.
+    fn full_name(&self) -> String {
+        let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
+        if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
     }
 
     /// Adds `more` bytes of dynamic shared memory to every launch.
-    pub fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+    fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
         self.shared += more;
         if self.shared > WITHOUT_OPT_IN {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -183,12 +202,12 @@ impl<P: Parameters> Kernel<P> {
     }
 
     /// Compares the declared parameters with the kernel's, if the driver reports them (12.4 and newer).
-    fn check(&self) -> Result<(), CudaError> {
+    fn check(&self, declared: Vec<usize>) -> Result<(), CudaError> {
         if !driver_has(c"cuFuncGetParamInfo") {
             return Ok(());
         }
         let sizes: Vec<usize> = (0..).map_while(|index| self.parameter_size(index)).collect();
-        let expected = [P::sizes(), vec![size_of::<Int>(); self.bound.len()]].concat();
+        let expected = [declared, vec![size_of::<Int>(); self.bound.len()]].concat();
         if sizes == expected {
             return Ok(());
         }
@@ -204,20 +223,19 @@ impl<P: Parameters> Kernel<P> {
 }
 
 impl Device {
-    /// Launches a kernel. If observed, the launch may be skipped, and is waited for.
+    /// Launches a kernel. If observed, the launch is waited for.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
-        let Some(watch) = &self.watch else { return self.start(kernel, grid, parameters) };
-        if !watch(&kernel.full_name())? {
-            return Ok(());
-        }
-        self.start(kernel, grid, parameters)?;
+        let mut pointers = Vec::new();
+        parameters.add_to(&mut pointers);
+        let Some(watch) = &self.watch else { return self.start(&kernel.loaded, grid, pointers) };
+        watch(&kernel.loaded.full_name())?;
+        self.start(&kernel.loaded, grid, pointers)?;
         self.synchronize()
     }
 
-    fn start<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
+    /// `pointers`: to the parameters, which are those that the kernel was loaded with.
+    fn start(&self, kernel: &Loaded, grid: [usize; 3], mut pointers: Vec<*mut c_void>) -> Result<(), CudaError> {
         self.bind()?;
-        let mut pointers = Vec::new();
-        parameters.add_to(&mut pointers);
         kernel.bound.iter().for_each(|int| int.add_to(&mut pointers));
         let ([x, y, z], stream) = (grid.map(|n| n as u32), self.stream.cu_stream());
         let shared = kernel.shared;

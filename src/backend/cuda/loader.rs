@@ -74,14 +74,18 @@ impl KernelFiles {
 
     /// The kernel `name` of `kernels/<file>.cu`.
     pub fn get<P: Parameters>(&self, file: &str, name: &str) -> Result<Kernel<P>, CudaError> {
-        self.bound(file, name, &[])?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
+        self.find(file, name, &[])?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
     }
 
-    /// A kernel with parameters P followed by these ints (in `plain.cu`, the types and sizes in the name of the kernel it
-    /// replaces); `None` if there is no such kernel.
-    pub fn bound<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>, CudaError> {
-        let module = self.module(file)?;
-        module.map_or(Ok(None), |module| module.kernel(name, ints.to_vec()))
+    /// A kernel of `plain.cu`, with the types and sizes that are in the names of the kernels it stands in for.
+    pub fn plain<P: Parameters>(&self, name: &str, ints: &[Int]) -> Result<Kernel<P>, CudaError> {
+        self.find("plain", name, ints)?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
+    }
+
+    /// A kernel with parameters P followed by these ints; `None` if there is no such kernel.
+    pub fn find<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>, CudaError> {
+        let Some(module) = self.module(file)? else { return Ok(None) };
+        Ok(module.kernel(name, P::BLOCK, P::sizes(), ints)?.map(Kernel::from))
     }
 
     /// Sets a variable in all files that have been loaded and have it.

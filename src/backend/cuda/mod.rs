@@ -11,7 +11,6 @@ mod decode;
 mod delta_net;
 pub mod error;
 mod experts;
-mod fallback;
 mod gemm;
 mod kernel_set;
 mod launch;
@@ -141,8 +140,7 @@ impl CudaBackend {
             experts: weights::expert_type(&weights),
             delta_net: spec.delta_net.is_some(),
         };
-        let mut kernels = KernelSet::load(&files, &variants)?;
-        let (device, warnings) = selftest::settle(device, &files, &mut kernels, &variants)?;
+        let (device, kernels, warnings) = selftest::settle(device, &files, &variants)?;
         files.set(Reweighting::NAME, Reweighting::from(options.gamma))?;
         let mut backend = CudaBackend::with(spec, weights, device, kernels, cache, progress)?;
         (backend.origin, backend.warnings) = (files.origin(), warnings);

@@ -129,14 +129,15 @@ class Schedule {
 class Gate {
  public:
   void wait();    // called by a block: none of its threads can continue
-  void ended();   // called by a block that has ended without waiting
+  void ended();   // called by a block that has ended, whether or not it has waited
   void open();    // the preceding kernels have ended
   void when_reached(unsigned blocks);  // waits until this many blocks wait or have ended
+  void when_ended(unsigned blocks);    // waits until this many have ended
 
  private:
   std::mutex mutex;
   std::condition_variable changed;
-  unsigned reached = 0;
+  unsigned reached = 0, over = 0;
   bool opened = false;
 };
 

@@ -181,14 +181,14 @@ inline void multiply_group(Thread* group, size_t which) {
       const uint16_t half = uint16_t(word >> k % 2 * 16);
       memcpy(&values[k], &half, 2);
     }
-    left[row] = mma::left_of(values);
+    left[row] = mma::left_of(values, sums);
   }
   for (int tile = 0; tile < first.columns / 8; ++tile) {
     __half b[16][8];
     for (int column = 0; column < 8; ++column)
       for (int k = 0; k < 16; ++k)
         b[k][column] = first.rows ? element(first.b, k, tile * 8 + column) : element(first.b, tile * 8 + column, k);
-    const mma::Columns columns = mma::columns_of(b);
+    const mma::Columns columns = mma::columns_of(b, sums);
     for (int row = 0; row < ROWS; ++row) {
       const Thread* const lanes = group + row / 16 * 32 + row % 8 * 4;
       union {

@@ -242,13 +242,15 @@ bool Block::run(uint64_t cluster_number) {
   schedule.begin(thread_count, seed, number);
   const unsigned of_block = thread_count / blocks();
   std::fill(std::begin(alive_of), std::end(alive_of), of_block);
+  uint3 indices[MAX_CLUSTER];
+  for (unsigned rank = 0; rank < blocks(); ++rank) indices[rank] = block_index(rank);
   for (unsigned rank = 0; rank < thread_count; ++rank) {
     const unsigned i = schedule.thread_at(rank);
     Thread& thread = threads[i];
     const unsigned own = i % of_block;
     thread.index = {own % block_dim.x, own / block_dim.x % block_dim.y, own / (block_dim.x * block_dim.y)};
     thread.block_rank = i / of_block;
-    thread.block = block_index(thread.block_rank);
+    thread.block = indices[thread.block_rank];
     thread.linear = i;
     thread.rank = rank;
     thread.copies.clear();
@@ -327,7 +329,7 @@ void Gate::wait() {
 }
 void Gate::ended() {
   std::lock_guard<std::mutex> hold(mutex);
-  ++reached;
+  ++reached, ++over;
   changed.notify_all();
 }
 void Gate::open() {
@@ -338,6 +340,10 @@ void Gate::open() {
 void Gate::when_reached(unsigned blocks) {
   std::unique_lock<std::mutex> hold(mutex);
   changed.wait(hold, [&] { return reached >= blocks; });
+}
+void Gate::when_ended(unsigned blocks) {
+  std::unique_lock<std::mutex> hold(mutex);
+  changed.wait(hold, [&] { return over >= blocks; });
 }
 
 void Block::barrier(Site site, int predicate) {
@@ -506,6 +512,46 @@ class Helpers {
   unsigned threads = 0, seats = 0, busy = 0;
 };
 
+// OS threads for blocks that start early: each is busy until the preceding kernels have ended, so there are as many as
+// blocks wait at once. They live as long as the process, too.
+class EarlyThreads {
+ public:
+  static EarlyThreads& ours() {
+    static EarlyThreads* threads = nullptr;
+    if (!threads || threads->process != getpid()) threads = new EarlyThreads;
+    return *threads;
+  }
+  void start(std::function<void()> work) {
+    {
+      std::lock_guard<std::mutex> hold(mutex);
+      waiting.push_back(std::move(work));
+      if (waiting.size() > idle) std::thread([this] { serve(); }).detach(), ++idle;
+    }
+    wake.notify_one();
+  }
+
+ private:
+  [[noreturn]] void serve() {
+    std::unique_lock<std::mutex> hold(mutex);
+    for (;;) {
+      wake.wait(hold, [&] { return !waiting.empty(); });
+      const std::function<void()> work = std::move(waiting.back());
+      waiting.pop_back();
+      --idle;
+      hold.unlock();
+      work();
+      hold.lock();
+      ++idle;
+    }
+  }
+
+  const pid_t process = getpid();
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::vector<std::function<void()>> waiting;
+  size_t idle = 0;
+};
+
 inline const char* refusal(dim3 grid, dim3 block, dim3 cluster, unsigned shared_bytes) {
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
   if (!grid.x || !grid.y || !grid.z || !threads) return "an empty grid or block";
@@ -538,7 +584,7 @@ class Launch {
   void begin_early() {
     first_turn = std::min<uint64_t>(blocks, 2);
     for (uint64_t turn = 0; turn < first_turn; ++turn)
-      early.emplace_back([this, number = turn ? blocks - 1 : 0] {
+      EarlyThreads::ours().start([this, number = turn ? blocks - 1 : 0] {
         auto mine = begin_block(waits_are_broken() ? nullptr : &gate);
         run_block(*mine, number);
         end_block(mine);
@@ -564,7 +610,7 @@ class Launch {
       Helpers::ours().run(threads - 1, work);
     else if (threads)
       work();
-    for (std::thread& thread : early) thread.join();
+    gate.when_ended(unsigned(first_turn));
     return failed ? 2 : 0;
   }
 
@@ -611,7 +657,6 @@ class Launch {
   const bool starts_early;
   Gate gate;
   uint64_t first_turn = 0;  // the first of the blocks that have not begun early
-  std::vector<std::thread> early;
   std::atomic<bool> failed{false};
   std::mutex reporting;
   uint64_t first_failed = UINT64_MAX;

@@ -25,10 +25,11 @@ struct Columns {
   Right right;
 };
 template <class T>
-inline Columns columns_of(const T (&b)[16][8]) {
+inline Columns columns_of(const T (&b)[16][8], Sums sums) {
   Columns columns;
   for (int k = 0; k < 16; ++k) {
     for (int column = 0; column < 8; ++column) columns.rows[k][column] = float(b[k][column]);
+    if (sums == NEAREST) continue;
     columns.right.factors[k] = __builtin_convertvector(columns.rows[k], Doubles);
     columns.right.exponents[k] = exponents_of(columns.rows[k], LEAST<T>);
   }
@@ -60,7 +61,7 @@ inline void multiply(Thread* lanes, unsigned members) {
       b[pair + r * 8 + 1][group] = high<T>(own.b[r]);
     }
   }
-  const Columns columns = columns_of(b);
+  const Columns columns = columns_of(b, Sums(running->tensor_sums));
   for (int row = 0; row < 16; ++row) {
     float* pairs[4];  // the positions of the four lanes in this row
     for (int p = 0; p < 4; ++p) pairs[p] = static_cast<const Operands*>(lanes[row % 8 * 4 + p].in)->c + row / 8 * 2;
@@ -69,7 +70,7 @@ inline void multiply(Thread* lanes, unsigned members) {
       float at[8];
     } sum;
     for (int column = 0; column < 8; ++column) sum.at[column] = pairs[column / 2][column % 2];
-    sum.row8 = add_products(sum.row8, left_of(a[row]), columns, Sums(running->tensor_sums));
+    sum.row8 = add_products(sum.row8, left_of(a[row], Sums(running->tensor_sums)), columns, Sums(running->tensor_sums));
     for (int column = 0; column < 8; ++column) pairs[column / 2][column % 2] = sum.at[column];
   }
 }

@@ -69,7 +69,7 @@ inline Row8 toward_zero(const Doubles& x) {
   return rounded;
 }
 
-// A row of one operand, and all of the other: factors and their exponents.
+// A row of one operand, and all of the other: factors and, unless sums are rounded to nearest, their exponents.
 struct Left {
   double factor[16];
   int exponent[16];
@@ -80,11 +80,12 @@ struct Right {
 };
 
 template <class T>
-inline Left left_of(const T (&row)[16]) {
+inline Left left_of(const T (&row)[16], Sums sums) {
   Left left;
   for (int half = 0; half < 16; half += 8) {
     Row8 values;
     for (int k = 0; k < 8; ++k) left.factor[half + k] = values[k] = float(row[half + k]);
+    if (sums == NEAREST) continue;
     const Ints exponents = exponents_of(values, LEAST<T>);
     memcpy(left.exponent + half, &exponents, sizeof exponents);
   }

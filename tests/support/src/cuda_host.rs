@@ -12,6 +12,10 @@ unsafe extern "C" {
 }
 const RTLD_NOW: c_int = 2;
 
+/// How the driver's tensor cores add. Except in long variants, they round each sum to nearest, which takes a fraction of the
+/// time; the tests of the kernels (`tests/cuda_kernels`) have them add as a device does.
+const TENSOR: &str = "UQAC_HOST_CUDA_TENSOR";
+
 /// The folder with an up-to-date libcuda.so.1 containing all kernels: the `LD_LIBRARY_PATH` for a program that should
 /// find it. `None` (with a printed note) without a C++ compiler or Python.
 pub fn library_folder() -> Option<&'static Path> {
@@ -143,6 +147,14 @@ fn library() -> Option<*mut c_void> {
         let folder = library_folder()?;
         let driver = open(folder.join("libcuda.so.1"));
         open(folder.join("libnvrtc.so"));
+        if std::env::var_os(TENSOR).is_none() && !crate::long_tests() {
+            // SAFETY: the library is loaded for good, and this is the function's type in shim/registry.h.
+            unsafe {
+                let function = dlsym(driver as *mut c_void, c"ch_tensor_sums".as_ptr());
+                let choose: unsafe extern "C" fn(c_int) -> c_int = std::mem::transmute(function);
+                choose(0);
+            }
+        }
         Some(driver)
     };
     LIBRARY.get_or_init(load).map(|library| library as *mut c_void)

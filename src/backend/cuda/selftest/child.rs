@@ -45,7 +45,7 @@ fn program() -> Option<PathBuf> {
 }
 
 impl SelfTest<'_> {
-    /// Tests the kernels of `request` in child processes, as far as possible; the findings are in the record.
+    /// Tests the kernels of `request` in child processes, as far as possible; the verdicts are in the record.
     pub fn test_in_children(&self, mut request: Request) {
         let record = &self.ledger.record;
         let Some(program) = program().filter(|_| record.borrow().path.is_some()) else { return };
@@ -53,7 +53,7 @@ impl SelfTest<'_> {
         let Ok(request) = serde_json::to_string(&request) else { return };
         loop {
             record.borrow().save();
-            let failed = record.borrow().failed().count();
+            let failed = record.borrow().known.failed.len();
             let mut command = Command::new(&program);
             // harmless if this is another version of the program
             command.args(["devices", "--json"]).env(VARIABLE, &request).stdin(Stdio::null()).stdout(Stdio::null());
@@ -62,7 +62,7 @@ impl SelfTest<'_> {
             let done = ended.as_ref().is_ok_and(ExitStatus::success);
             let reason = ended.map_or_else(|hangs| hangs, |status| format!("its process ended: {status}"));
             record.borrow_mut().take_over(&reason);
-            if done || record.borrow().failed().count() == failed {
+            if done || record.borrow().known.failed.len() == failed {
                 return; // without a new fault, another child would end the same way
             }
         }

@@ -1,9 +1,8 @@
 //! Compares a device's values with the reference's, and finds the kernel to blame where they differ.
 
-use super::ledger::{Finding, Ledger};
-use super::{Check, Worst};
+use super::super::error::CudaError;
+use super::ledger::Ledger;
 use crate::model::weights::DType;
-use std::collections::BTreeMap;
 
 /// Values under comparison: rows of any length, each with its own maximum.
 pub type Rows = Vec<Vec<f64>>;
@@ -47,58 +46,44 @@ impl Bound {
 }
 
 impl Ledger {
-    /// The comparison used by all cases; returns whether it holds. `kernels`: the names that [`Ledger::judged`] takes.
-    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> bool {
-        let step = Some(self.steps.get()).filter(|_| kernels.is_empty());
-        let (kernels, mut found) = (self.judged(kernels), found.into_iter().flatten());
-        let mut check = Check { bound: bound.share, ..Check::default() };
-        for row in want {
+    /// The comparison used by all cases. `kernels`: the names that [`Ledger::judged`] takes.
+    ///
+    /// # Errors
+    /// A value is out of bounds; names the kernel (or kernels, if they cannot be told apart) to blame: those that have not been right
+    /// before, unless all have.
+    pub fn compare(
+        &self,
+        kernels: &[&str],
+        what: &str,
+        found: Rows,
+        want: Rows,
+        bound: Bound,
+    ) -> Result<(), CudaError> {
+        let (judged, of_step) = (self.judged(kernels), kernels.is_empty());
+        let mut found = found.into_iter().flatten();
+        for (index, row) in want.into_iter().enumerate() {
             let largest = row.iter().fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
-            for expected in row {
+            for (column, expected) in row.into_iter().enumerate() {
                 let found = found.next().unwrap_or(f64::NAN);
-                let distance = if found == expected { 0.0 } else { (found - expected).abs() };
-                let beyond = distance - bound.rounding * expected.abs();
-                let error = if beyond <= 0.0 { 0.0 } else { beyond / largest };
-                if check.is_worse(error, bound.share) {
-                    let case = format!("{what}, {}", self.case.borrow());
-                    (check.error, check.worst) = (error, Some(Worst { case, index: check.numbers, expected, found }));
+                let beyond = (found - expected).abs() - bound.rounding * expected.abs();
+                let holds = found == expected || beyond <= bound.share * largest; // NaN does not
+                if !holds {
+                    let passed = self.passed.borrow();
+                    let new: Vec<String> = judged.iter().filter(|kernel| !passed.contains(*kernel)).cloned().collect();
+                    let blamed = if new.is_empty() { judged } else { new };
+                    let (case, share) = (self.case.borrow(), bound.share);
+                    let reason = format!(
+                        "{what}, {case}[{index}][{column}]: expected {expected:.7e}, found {found:.7e}, error {:.1e}, \
+                         bound {share:.1e}",
+                        beyond / largest
+                    );
+                    return Err(self.failure(&blamed.join(" or "), &reason));
                 }
-                check.numbers += 1;
             }
         }
-        let holds = check.ok();
-        let mut findings = self.findings.borrow_mut();
-        match findings.iter_mut().rev().find(|other| step.is_some() && other.step == step) {
-            // a step is correct if all of its results are
-            Some(other) => {
-                other.check.add(&check);
-                other.kernels = kernels; // including those launched since
-            }
-            None if check.numbers > 0 && !kernels.is_empty() => findings.push(Finding { step, kernels, check }),
-            None => {}
+        if !of_step {
+            self.passed.borrow_mut().extend(judged);
         }
-        holds
-    }
-
-    /// Ends a case; returns whether all comparisons hold. Kernels of those that hold pass; for the rest, records as failed the kernel (or
-    /// kernels, if they cannot be told apart) that explains most of them. Suspects are kernels that have not passed, unless all have.
-    pub fn conclude(&self) -> bool {
-        let findings = self.findings.take().into_iter();
-        let (right, wrong): (Vec<Finding>, Vec<Finding>) = findings.partition(|finding| finding.check.ok());
-        let mut record = self.record.borrow_mut();
-        for Finding { kernels, check, .. } in right {
-            kernels.into_iter().for_each(|kernel| record.add(Check { kernel, ..check.clone() }));
-        }
-        let mut suspects: BTreeMap<&String, Vec<&Check>> = BTreeMap::new();
-        for Finding { kernels, check, .. } in &wrong {
-            let new: Vec<&String> = kernels.iter().filter(|kernel| record.check(kernel).is_none()).collect();
-            let blamed = if new.is_empty() { kernels.iter().collect() } else { new };
-            blamed.into_iter().for_each(|kernel| suspects.entry(kernel).or_default().push(check));
-        }
-        let most = suspects.values().map(Vec::len).max().unwrap_or(0);
-        for (kernel, checks) in suspects.into_iter().filter(|(_, checks)| checks.len() == most) {
-            checks.into_iter().for_each(|check| record.add(Check { kernel: kernel.clone(), ..check.clone() }));
-        }
-        wrong.is_empty()
+        Ok(())
     }
 }

@@ -1,7 +1,6 @@
-//! A self-test in progress: the kernels launched so far, and the findings on each.
+//! A self-test in progress: the kernels launched so far, and those whose results were right.
 
 use super::super::error::CudaError;
-use super::Check;
 use super::record::Record;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -9,29 +8,19 @@ use std::collections::BTreeSet;
 /// Kernels whose results are read separately: a step's output says nothing about them.
 const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];
 
-/// One comparison, or all comparisons of a step, and the kernels they judge.
-pub struct Finding {
-    pub step: Option<usize>,
-    pub kernels: Vec<String>,
-    pub check: Check,
-}
-
 #[derive(Default)]
 pub struct Ledger {
     pub device_name: String,
     pub is_child: bool,
-    /// Whether all kernels are tested: one that fails and has no fallback is skipped, and the test continues without it.
-    pub complete: bool,
     pub record: RefCell<Record>,
-    /// Name of the current case, and its comparisons.
+    /// Name of the current case.
     pub case: RefCell<String>,
-    pub findings: RefCell<Vec<Finding>>,
+    /// Kernels whose results were right.
+    pub passed: RefCell<BTreeSet<String>>,
     /// Kernels launched in the pass.
     pub pass: RefCell<BTreeSet<String>>,
     /// Kernels launched in its current step.
     pub step: RefCell<BTreeSet<String>>,
-    /// Steps that have ended.
-    pub steps: Cell<usize>,
     /// Models built so far.
     pub tries: Cell<u64>,
     /// The kernel launched last, which is blamed for a fault.
@@ -39,15 +28,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Records a launch; returns whether to go ahead with it. See [`Watch`](super::super::context::Watch).
-    pub fn begins(&self, kernel: &str) -> Result<bool, CudaError> {
-        self.pass.borrow_mut().insert(kernel.to_owned());
-        self.step.borrow_mut().insert(kernel.to_owned());
-        if self.failed(kernel) {
-            return if self.complete { Ok(false) } else { Err(self.failure(kernel, self.reason(kernel))) };
+    /// Records a launch. See [`Watch`](super::super::context::Watch).
+    ///
+    /// # Errors
+    /// The kernel is known to fail.
+    pub fn begins(&self, kernel: &str) -> Result<(), CudaError> {
+        for set in [&self.pass, &self.step] {
+            set.borrow_mut().insert(kernel.to_owned());
+        }
+        if let Some(reason) = self.record.borrow().known.failed.get(kernel) {
+            return Err(self.failure(kernel, reason));
         }
         self.runs(Some(kernel));
-        Ok(true)
+        Ok(())
     }
 
     /// Records the running kernel; `None`: no kernel is blamed for errors from here on.
@@ -56,55 +49,33 @@ impl Ledger {
         self.running.replace(kernel.map(str::to_owned));
     }
 
-    pub fn running(&self) -> Option<String> {
-        self.running.borrow().clone()
-    }
-
-    pub fn failed(&self, kernel: &str) -> bool {
-        self.record.borrow().check(kernel).is_some_and(|check| !check.ok())
-    }
-
-    pub fn passed(&self, kernel: &str) -> bool {
-        self.record.borrow().check(kernel).is_some_and(Check::ok)
-    }
-
-    /// Whether any kernel whose name starts with `names` has failed.
-    pub fn failed_any(&self, names: &str) -> bool {
-        self.record.borrow().failed().any(|check| check.kernel.starts_with(names))
-    }
-
     /// Begins a case.
     pub fn begin(&self, case: String) {
         self.runs(None);
         self.case.replace(case);
         self.pass.take();
-        self.end_step();
+        self.step.take();
     }
 
-    /// Ends a step, whose launches have been judged.
+    /// Ends a step, whose results were right.
     pub fn end_step(&self) {
-        self.steps.set(self.steps.get() + 1);
+        let kernels = self.judged(&[]);
+        self.passed.borrow_mut().extend(kernels);
         self.step.take();
     }
 
     /// The kernels that produced the values under comparison: those of the pass whose names start with one of `names`, or
-    /// without names those of the step. Empty if one of them has failed: the comparison is then meaningless.
+    /// without names those of the step.
     pub fn judged(&self, names: &[&str]) -> Vec<String> {
         let begins = |kernel: &String, names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
-        let (step, pass) = (self.step.borrow(), self.pass.borrow());
-        let kernels: Vec<String> = match names {
-            [] => step.iter().filter(|kernel| !begins(kernel, &APART)).cloned().collect(),
-            names => pass.iter().filter(|kernel| begins(kernel, names)).cloned().collect(),
-        };
-        if kernels.iter().any(|kernel| self.failed(kernel)) { Vec::new() } else { kernels }
+        match names {
+            [] => self.step.borrow().iter().filter(|kernel| !begins(kernel, &APART)).cloned().collect(),
+            names => self.pass.borrow().iter().filter(|kernel| begins(kernel, names)).cloned().collect(),
+        }
     }
 
-    pub fn failure(&self, kernel: &str, reason: String) -> CudaError {
-        CudaError::SelfTest { kernel: kernel.to_owned(), device: self.device_name.clone(), reason }
-    }
-
-    /// Why a kernel failed.
-    pub fn reason(&self, kernel: &str) -> String {
-        self.record.borrow().check(kernel).map_or_else(String::new, Check::describe)
+    pub fn failure(&self, kernel: &str, reason: &str) -> CudaError {
+        let (kernel, device, reason) = (kernel.to_owned(), self.device_name.clone(), reason.to_owned());
+        CudaError::SelfTest { kernel, device, reason }
     }
 }

@@ -1,7 +1,7 @@
 //! The self-test at first use. Before a device is first used, small random models run through the backend in lockstep with the
 //! reference, and every operation's results are compared with f64 sums on the CPU: `model.rs` has the table of cases, `pair.rs` the
-//! steps, `compare.rs` the comparison. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
-//! fallback the model is not loaded. Verdicts are kept on disk.
+//! steps, `compare.rs` the comparison. If a kernel of the fast set fails, the plain set is tested and used, with a warning; if that
+//! fails too, the model is not loaded. Verdicts are kept on disk.
 //!
 //! A step starts from the reference's values, so that a faulty kernel shows only in its own steps. The device is synchronized after
 //! every launch, so that a fault or hang belongs to the kernel launched last.
@@ -17,87 +17,29 @@ mod record;
 use super::abi::MatrixType;
 use super::context::Device;
 use super::error::{CudaError, PLEASE_REPORT};
-use super::fallback::Fallbacks;
-use super::kernel_set::{KernelSet, Variants};
+use super::kernel_set::{HOPPER, KernelSet, Set, Variants};
 use super::loader::KernelFiles;
 use crate::backend::BackendError;
 use crate::model::weights::DType;
 use child::Request;
 use ledger::Ledger;
-use model::{CASES, Case, Family};
+use model::CASES;
 use pair::Pair;
 use record::{Known, Record};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 pub use child::run_if_child;
 
-/// Verdict on one kernel. `error` and `bound` are those of the value whose error is the largest share of its bound, relative to
-/// the largest value of its row.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// The verdict on what one kind of model uses of a set of kernels.
+#[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    pub kernel: String,
-    /// Values compared.
-    pub numbers: usize,
-    #[serde(deserialize_with = "number")]
-    pub error: f64,
-    pub bound: f64,
-    /// The value itself.
-    pub worst: Option<Worst>,
-    /// A fault or hang, after which there are no values; or why there are none.
-    pub fault: Option<String>,
-}
-
-/// A compared value.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Worst {
-    pub case: String,
-    pub index: usize,
-    #[serde(deserialize_with = "number")]
-    pub expected: f64,
-    #[serde(deserialize_with = "number")]
-    pub found: f64,
-}
-
-/// JSON stores NaN and infinity as null.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
-}
-
-impl Check {
-    /// Before the first comparison.
-    fn of(kernel: &str) -> Check {
-        Check { kernel: kernel.to_owned(), ..Check::default() }
-    }
-
-    pub fn ok(&self) -> bool {
-        self.fault.is_none() && self.error <= self.bound
-    }
-
-    /// The reason for a failure.
-    pub fn describe(&self) -> String {
-        let worst = self.worst.as_ref().map_or(String::new(), |Worst { case, index, expected, found }| {
-            format!("{case}[{index}]: expected {expected:.7e}, found {found:.7e}, ")
-        });
-        let wrong = || format!("{worst}error {:.1e}, bound {:.1e}", self.error, self.bound);
-        self.fault.clone().unwrap_or_else(wrong)
-    }
-
-    /// Whether a value with this error is worse than the worst so far.
-    fn is_worse(&self, error: f64, bound: f64) -> bool {
-        let worse = error.is_nan() || error * self.bound > self.error * bound;
-        self.worst.is_none() || worse && !self.error.is_nan()
-    }
-
-    /// Adds another comparison of the same kernel.
-    fn add(&mut self, other: &Check) {
-        if self.is_worse(other.error, other.bound) {
-            (self.error, self.bound, self.worst) = (other.error, other.bound, other.worst.clone());
-        }
-        self.numbers += other.numbers;
-        self.fault = self.fault.take().or_else(|| other.fault.clone());
-    }
+    /// The set and the kind of model.
+    pub tested: String,
+    /// The kernel that fails (or several, if they cannot be told apart), and why.
+    pub kernel: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// A run of tests on one device.
@@ -105,6 +47,8 @@ struct SelfTest<'a> {
     device: &'a Device,
     files: &'a KernelFiles,
     ledger: Rc<Ledger>,
+    /// Whether both sets are tested, whatever is known.
+    is_complete: bool,
     /// For child processes; taken by the first untested model. `None` in a child.
     request: Option<Request>,
 }
@@ -112,27 +56,34 @@ struct SelfTest<'a> {
 /// Name of the early-start test among the kernels.
 const EARLY: &str = "early_starts";
 
-/// Tests a model's kernels, if that has not been done on this device, and replaces those that fail. Returns the device, with early
-/// starts if they pass their test, and warnings for the user.
+/// Tests a model's kernels, if that has not been done on this device. Returns the device, with early starts if they pass their test,
+/// the kernels to use, and warnings for the user.
 ///
 /// # Errors
-/// [`CudaError::SelfTest`]: a kernel without a fallback fails.
+/// [`CudaError::SelfTest`]: a kernel of the plain set fails, too.
 pub fn settle(
     device: Device,
     files: &KernelFiles,
-    kernels: &mut KernelSet,
     variants: &Variants,
-) -> Result<(Device, Vec<String>), CudaError> {
+) -> Result<(Device, KernelSet, Vec<String>), CudaError> {
+    let fast = KernelSet::load(files, variants, Set::Fast)?;
+    let early = device.with_early_starts().unwrap_or_else(|| device.clone());
     if cfg!(test) {
-        // the library's tests cover the same kernels
-        return Ok((device.with_early_starts().unwrap_or(device), Vec::new()));
+        return Ok((early, fast, Vec::new())); // the library's tests cover the same kernels
     }
     let request = Request { ordinal: device.info.ordinal, variants: Some(variants.clone()), ..Request::default() };
-    let mut test = SelfTest::new(&device, files, request);
-    test.models(std::slice::from_ref(variants))?;
-    let warnings = test.replace_failed(kernels, variants)?;
-    let early = device.with_early_starts().filter(|_| !test.ledger.failed(EARLY));
-    Ok((early.unwrap_or(device), warnings))
+    let checks = SelfTest::new(&device, files, request).models(std::slice::from_ref(variants))?;
+    let failure = |check: &Check| check.kernel.clone().zip(check.reason.clone());
+    let name = &device.info.name;
+    let Some((kernel, reason)) = checks.first().and_then(failure) else { return Ok((early, fast, Vec::new())) };
+    if let Some((kernel, reason)) = checks.last().and_then(failure) {
+        return Err(CudaError::SelfTest { kernel, device: name.clone(), reason });
+    }
+    let warning = format!(
+        "the CUDA kernel {kernel} fails its self-test on {name} ({reason}); the plain kernels are used, which are slow; \
+         {PLEASE_REPORT}"
+    );
+    Ok((device, KernelSet::load(files, variants, Set::Plain)?, vec![warning]))
 }
 
 /// Tests all kernels on a device, whatever their earlier verdicts.
@@ -140,9 +91,7 @@ pub fn settle(
 /// # Errors
 /// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
 pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
-    let mut checks = run(Request { ordinal, ..Request::default() })?;
-    checks.sort_by(|a, b| a.kernel.cmp(&b.kernel));
-    Ok(checks)
+    run(Request { ordinal, ..Request::default() })
 }
 
 /// Runs the tests of a request.
@@ -153,14 +102,7 @@ fn run(request: Request) -> Result<Vec<Check>, CudaError> {
         return Err(CudaError::Unsupported("self-test of another version's kernels".to_owned()));
     }
     let models = request.variants.clone().map_or_else(every_variant, |variants| vec![variants]);
-    let mut test = SelfTest::new(&device, &files, request);
-    match test.models(&models) {
-        // after a fault in this process the device accepts no more work: the table ends there
-        Err(CudaError::SelfTest { .. }) | Ok(()) => {
-            Ok(std::mem::take(&mut test.ledger.record.borrow_mut().known.checks))
-        }
-        Err(error) => Err(error),
-    }
+    SelfTest::new(&device, &files, request).models(&models)
 }
 
 /// All variants that kernels are built for.
@@ -168,143 +110,145 @@ fn every_variant() -> Vec<Variants> {
     use DType::{Bf16, F16, F32};
     let caches = [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)];
     let types = [MatrixType::F16, MatrixType::F32, MatrixType::Q8];
-    let variants = |head_dim, cache| Variants {
-        head_dims: vec![head_dim],
-        layers: 0,
-        heads: 0,
-        types: types.to_vec(),
-        embedding: MatrixType::F32,
-        cache,
-        experts: Some(MatrixType::F16),
-        delta_net: true,
+    let variants = |head_dim, cache| {
+        // what does not depend on attention once; without weight types only attention is tested
+        let first = (head_dim, cache) == (HEAD_DIMS[0], caches[0]);
+        Variants {
+            head_dims: vec![head_dim],
+            layers: 0,
+            heads: 0,
+            types: if first { types.to_vec() } else { Vec::new() },
+            embedding: MatrixType::F32,
+            cache,
+            experts: first.then_some(MatrixType::F16),
+            delta_net: first,
+        }
     };
-    let of_size = |head_dim| caches.map(|cache| variants(head_dim, cache));
-    [16, 32, 64, 96, 128, 256, 512].into_iter().flat_map(of_size).collect()
+    HEAD_DIMS.into_iter().flat_map(|head_dim| caches.map(|cache| variants(head_dim, cache))).collect()
 }
+
+/// Head sizes that kernels are built for.
+const HEAD_DIMS: [usize; 7] = [16, 32, 64, 96, 128, 256, 512];
 
 impl<'a> SelfTest<'a> {
     fn new(device: &'a Device, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
-        let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
+        let (is_child, is_complete) = (request.kernels.is_some(), request.variants.is_none());
         // a child's parent holds the lock
         let record = RefCell::new(Record::open(device, files, !is_child));
         let device_name = device.info.name.clone();
-        let ledger = Rc::new(Ledger { device_name, is_child, complete, record, ..Ledger::default() });
-        SelfTest { device, files, ledger, request: Some(request).filter(|_| !is_child) }
+        let ledger = Rc::new(Ledger { device_name, is_child, record, ..Ledger::default() });
+        SelfTest { device, files, ledger, is_complete, request: Some(request).filter(|_| !is_child) }
     }
 
-    /// Tests the untested parts of the models, in child processes if possible: attention with their head_dims and cache types,
-    /// and everything else with each weight type.
-    fn models(&mut self, models: &[Variants]) -> Result<(), CudaError> {
-        let (ledger, early) = (self.ledger.clone(), self.device.with_early_starts().is_some());
-        let tested = |part: &String| ledger.record.borrow().known.tested.contains(part);
+    /// Tests models with the fast set and, if a kernel of that fails or all kernels are tested, with the plain one: each a check.
+    fn models(&mut self, models: &[Variants]) -> Result<Vec<Check>, CudaError> {
+        if self.is_complete && self.request.is_some() {
+            self.ledger.record.borrow_mut().lock();
+            self.ledger.record.borrow_mut().known = Known::default();
+        }
+        let mut checks = Vec::new();
         for variants in models {
-            let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
-            let attention = format!("attention: {head_dims:?}, {cache:?}, early starts: {early}");
-            let of_type = |t: &MatrixType| format!("{t:?}: {embedding:?}, {experts:?}, delta nets: {delta_net}");
-            let parts: Vec<String> = types.iter().map(of_type).chain([attention]).collect();
-            let is_tested = || parts.iter().all(tested);
-            if (ledger.complete || !is_tested())
-                && let Some(request) = self.request.take()
-            {
-                ledger.record.borrow_mut().lock();
-                if ledger.complete {
-                    ledger.record.borrow_mut().known = Known::default();
-                }
-                if !is_tested() {
-                    self.test_in_children(request);
-                }
-            }
-            if !is_tested() {
-                let new: Vec<MatrixType> = types.iter().copied().filter(|t| !tested(&of_type(t))).collect();
-                self.model(variants, &new).or_else(|error| self.blame(error))?;
-                ledger.record.borrow_mut().known.tested.extend(parts);
-                ledger.record.borrow().save(); // with their kernels' checks
+            let fast = self.verdict(Set::Fast, variants)?;
+            let passes = fast.kernel.is_none();
+            checks.push(fast);
+            if self.is_complete || !passes {
+                checks.push(self.verdict(Set::Plain, variants)?);
             }
         }
-        Ok(())
+        Ok(checks)
     }
 
-    /// Handles an error in a test: a kernel's fault, if the driver reported it while one was running.
-    fn blame(&self, error: CudaError) -> Result<(), CudaError> {
-        let (CudaError::Driver { call, cause }, Some(kernel)) = (&error, self.ledger.running()) else {
-            self.ledger.runs(None);
-            return Err(error);
+    /// The verdict on a set of kernels for a model, which is tested if it has not been, in child processes if possible.
+    fn verdict(&mut self, set: Set, variants: &Variants) -> Result<Check, CudaError> {
+        let (ledger, tested) = (self.ledger.clone(), self.name(set, variants));
+        let known = || ledger.record.borrow().known.tested.get(&tested).cloned();
+        if known().is_none()
+            && let Some(request) = self.request.take()
+        {
+            ledger.record.borrow_mut().lock();
+            if known().is_none() {
+                self.test_in_children(request);
+            }
+        }
+        if known().is_none() {
+            let kernel = self.test(set, variants).map_or_else(|error| self.blame(error).map(Some), |()| Ok(None))?;
+            ledger.record.borrow_mut().known.tested.insert(tested.clone(), kernel);
+            ledger.record.borrow().save();
+        }
+        let kernel = known().flatten();
+        let reason = kernel.as_ref().and_then(|kernel| ledger.record.borrow().known.failed.get(kernel).cloned());
+        Ok(Check { tested, kernel, reason })
+    }
+
+    /// The name of a test: whatever determines the kernels.
+    fn name(&self, set: Set, variants: &Variants) -> String {
+        let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
+        let early = set == Set::Fast && self.device.with_early_starts().is_some();
+        let or_none = |part: String, there: bool| if there { part } else { String::new() };
+        format!("{set:?}: head_dim {head_dims:?}, cache {cache:?}")
+            + &or_none(format!(", weights {types:?}, embedding {embedding:?}"), !types.is_empty())
+            + &or_none(format!(", experts {experts:?}"), experts.is_some())
+            + &or_none(", delta nets".to_owned(), *delta_net)
+            + &or_none(", early starts".to_owned(), early)
+    }
+
+    /// Handles an error in a test; returns the kernel that fails. A fault is that of the kernel launched last, if the driver reported
+    /// it while that was running.
+    fn blame(&self, error: CudaError) -> Result<String, CudaError> {
+        let running = self.ledger.running.take();
+        let (kernel, reason, faulted) = match (error, running) {
+            (CudaError::SelfTest { kernel, reason, .. }, _) => (kernel, reason, false),
+            (CudaError::Driver { call, cause }, Some(kernel)) => (kernel, format!("{call}: {cause}"), true),
+            (error, _) => {
+                self.ledger.runs(None);
+                return Err(error);
+            }
         };
-        let fault = format!("{call}: {cause}");
-        self.ledger.record.borrow_mut().add(Check { fault: Some(fault.clone()), ..Check::of(&kernel) });
-        if self.ledger.is_child {
+        self.ledger.record.borrow_mut().known.failed.entry(kernel.clone()).or_insert(reason.clone());
+        self.ledger.record.borrow().save();
+        if faulted && self.ledger.is_child {
             std::process::exit(1);
         }
-        let after = "after which the device takes no more work; the next start leaves the kernel out if it can";
-        Err(self.ledger.failure(&kernel, format!("{fault}, {after}")))
+        if faulted {
+            let after = "after which the device takes no more work; the next start tries the plain kernels";
+            return Err(self.ledger.failure(&kernel, &format!("{reason}, {after}")));
+        }
+        Ok(kernel)
     }
 
-    /// Tests the kernels of a model with these weight types, or only those of attention if there are none. Each case is repeated until
-    /// the remaining kernels are correct.
-    fn model(&self, variants: &Variants, types: &[MatrixType]) -> Result<(), CudaError> {
+    /// Tests the kernels of a model; without weight types only those of attention.
+    ///
+    /// # Errors
+    /// [`CudaError::SelfTest`]: the first that fails.
+    fn test(&self, set: Set, variants: &Variants) -> Result<(), CudaError> {
         let (ledger, watch) = (&self.ledger, self.ledger.clone());
+        ledger.passed.take();
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
-        // a complete test also covers what is used if the Hopper kernels, or all but the plain ones, are missing
-        let missing: &[Option<&str>] = if ledger.complete { &[None, Some("hopper"), Some("")] } else { &[None] };
         // some attention cases do not run with 8-bit weights
-        let for_attention = types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
-        for missing in missing {
-            let own = |case: &Case, dtype: MatrixType| {
-                let packed = dtype != MatrixType::Q8 || !ledger.failed_any("pack_q8");
-                let needed = case.family != Family::Qwen || variants.delta_net || variants.experts.is_some();
-                // Hopper kernels have a single block size
-                let hopper = missing.is_none()
-                    && ["gemm_hopper", "gemm_gated_hopper"].iter().all(|kernel| ledger.passed(kernel));
-                let other = types.contains(&dtype) && needed && !(hopper && case.is_of_blocks());
-                packed && case.is_of(dtype) && (case.attention || other && *missing != Some(""))
-            };
-            let types_used = types.iter().chain(for_attention);
-            for (dtype, case) in types_used.flat_map(|dtype| CASES.iter().map(move |case| (*dtype, case))) {
-                while own(case, dtype) {
+        let for_attention = variants.types.iter().all(|t| *t == MatrixType::Q8).then_some(&MatrixType::F16);
+        let hopper = self.device.info.capability == HOPPER;
+        for dtype in variants.types.iter().chain(for_attention) {
+            for case in CASES.iter().filter(|case| case.is_of(*dtype)) {
+                let own = variants.types.contains(dtype) && case.is_needed(variants);
+                if case.attention || own && !case.is_repeated(set, hopper) {
                     ledger.begin(format!("{case}, {}", dtype.name()));
-                    let fails =
-                        |kernel: &str| ledger.failed(kernel) || missing.is_some_and(|part| kernel.contains(part));
-                    Pair::new(self, &device, case, (variants, dtype), &fails)?.run().map_err(on_device)?;
-                    if ledger.conclude() {
-                        break;
-                    }
+                    Pair::new(self, &device, case, set, (variants, *dtype))
+                        .and_then(|mut pair| pair.run())
+                        .map_err(on_device)?;
                 }
             }
         }
-        self.early_starts(variants)?;
+        // captured decode steps in which kernels start before their predecessors have ended
+        if let Some(early) = self.device.with_early_starts().filter(|_| set == Set::Fast) {
+            ledger.begin("captured steps".to_owned());
+            ledger.begins(EARLY)?;
+            let dtype = variants.types.first().copied().unwrap_or(MatrixType::F16);
+            Pair::new(self, &early, &CASES[2], set, (variants, dtype))
+                .and_then(|mut pair| pair.steps(EARLY))
+                .map_err(on_device)?;
+        }
         ledger.runs(None);
         Ok(())
-    }
-
-    /// Tests captured decode steps in which kernels start before their predecessors have ended.
-    fn early_starts(&self, variants: &Variants) -> Result<(), CudaError> {
-        let ledger = &self.ledger;
-        // launches are not intercepted here, so there must be no kernel that faults
-        let fault = ledger.complete && ledger.record.borrow().failed().next().is_some();
-        let known = ledger.record.borrow().check(EARLY).is_some();
-        let Some(early) = self.device.with_early_starts().filter(|_| !known && !fault) else { return Ok(()) };
-        ledger.begin("captured steps".to_owned());
-        ledger.begins(EARLY)?;
-        let fails = |kernel: &str| ledger.failed(kernel);
-        let mut pair = Pair::new(self, &early, &CASES[2], (variants, variants.types[0]), &fails)?;
-        pair.steps(EARLY).map_err(on_device)?;
-        ledger.conclude();
-        Ok(())
-    }
-
-    /// Replaces the failed kernels of a set; returns warnings for the user.
-    fn replace_failed(&self, kernels: &mut KernelSet, variants: &Variants) -> Result<Vec<String>, CudaError> {
-        let fails = |kernel: &str| self.ledger.failed(kernel);
-        let on = |name: &str| format!("self-test on {} ({})", self.device.info.name, self.ledger.reason(name));
-        let warning = |(name, by): (String, &str)| {
-            format!("the CUDA kernel {name} fails its {} and is replaced by {by}; {PLEASE_REPORT}", on(&name))
-        };
-        let replaced = Fallbacks::new(self.files, &fails).apply(kernels, variants.cache)?.into_iter().map(warning);
-        let early = fails(EARLY).then(|| {
-            let (what, then) = ("kernels that start before the previous one has ended", "which is slower");
-            format!("{what} fail their {} and run one after the other, {then}; {PLEASE_REPORT}", on(EARLY))
-        });
-        Ok(replaced.chain(early).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::abi::MatrixType;
 use super::super::error::CudaError;
-use super::super::kernel_set::Variants;
+use super::super::kernel_set::{Set, Variants};
 use crate::backend::q8;
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
 use crate::model::weights::DType;
@@ -67,9 +67,15 @@ impl Case {
         if self.family == Family::Llama { q8 || !self.decode } else { !q8 }
     }
 
-    /// Whether it covers blocks of all sizes in wide passes.
-    pub fn is_of_blocks(&self) -> bool {
-        self.rows > 64 && !self.decode
+    /// Whether it covers more than other cases do for this model.
+    pub fn is_needed(&self, variants: &Variants) -> bool {
+        self.family != Family::Qwen || variants.delta_net || variants.experts.is_some()
+    }
+
+    /// Whether others have covered its kernels: only the fast set has some for many rows, and only without those of Hopper's in
+    /// blocks of two sizes.
+    pub fn is_repeated(&self, set: Set, hopper: bool) -> bool {
+        self.rows > 64 && (set == Set::Plain || hopper && !self.decode)
     }
 }
 
@@ -127,25 +133,26 @@ impl Family {
         Ok(spec)
     }
 
-    /// Weights of type `dtype` on the device, key projections stored as `keys`; and the same values in f32, which the reference
-    /// widens much faster than f16.
+    /// Weights of type `dtype` on the device; and the same values in f32, which the reference widens much faster than f16.
     pub fn weights(
         self,
         spec: &ModelSpec,
         variants: &Variants,
-        (dtype, keys): (MatrixType, DType),
+        dtype: MatrixType,
     ) -> Result<[Arc<Weights>; 2], CudaError> {
         let stored_as = |on_device| if on_device == MatrixType::F16 { DType::F16 } else { DType::F32 };
         let [embedding, experts] = [variants.embedding, variants.experts.unwrap_or(dtype)].map(stored_as);
         let of_name = move |name: &str| match name {
             _ if name.contains("embed_tokens") => embedding,
             _ if name.contains(".experts.") => experts,
-            _ if name.contains("k_proj") => keys,
+            _ if name.contains("k_proj") && dtype != MatrixType::F32 => DType::Bf16, // converted on the device
             _ if name.contains("q_proj") && dtype == MatrixType::Q8 => DType::F16,
             _ => stored_as(dtype),
         };
-        let round =
-            move |name: &str, numbers: &mut [f32]| numbers.iter_mut().for_each(|x| *x = of_name(name).round(*x));
+        let round = move |name: &str, numbers: &mut [f32]| {
+            let stored = of_name(name);
+            numbers.iter_mut().for_each(|x| *x = stored.round(*x));
+        };
         let as_stored = move |name: &str, _, numbers: &mut [f32]| {
             round(name, numbers);
             of_name(name)

@@ -5,9 +5,8 @@ use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart, MatrixType};
 use super::super::context::Device;
 use super::super::error::CudaError;
-use super::super::fallback::Fallbacks;
 use super::super::gemm::Input;
-use super::super::kernel_set::{KernelSet, NARROW_ROWS, Variants};
+use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
 use super::super::lm_head::CHUNK;
 use super::super::memory::Buffer;
 use super::compare::{Bound, Rows, lists, rows};
@@ -59,45 +58,37 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// A model with random weights of type `dtype`, without failing kernels; compares the weights converted on the device.
+    /// A model with random weights of type `dtype`; compares the weights converted on the device.
     pub fn new(
         test: &'a SelfTest,
         device: &Device,
         case: &'a Case,
+        set: Set,
         (variants, dtype): (&Variants, MatrixType),
-        fails: &dyn Fn(&str) -> bool,
-    ) -> Result<Pair<'a>, CudaError> {
+    ) -> Result<Pair<'a>, BackendError> {
         let mut variants = Variants { types: vec![dtype], ..variants.clone() };
         let (ledger, spec, cache) = (&*test.ledger, case.family.spec(&variants)?, variants.cache);
         // a kernel loaded twice is the same one, with the last load's shared memory: enough for the model waiting to be used
         variants.layers = variants.layers.max(spec.attention_layers().count());
         variants.heads = variants.heads.max(spec.num_attention_heads);
-        let packs = dtype == MatrixType::Q8;
-        let narrows = dtype == MatrixType::F16 && !ledger.failed("narrow_weights");
-        let stored = match dtype {
-            MatrixType::F32 => DType::F32,
-            MatrixType::F16 if !narrows => DType::F16,
-            MatrixType::F16 | MatrixType::Q8 => DType::Bf16,
-        };
-        let [weights, wide] = case.family.weights(&spec, &variants, (dtype, stored))?;
-        let mut kernels = KernelSet::load(test.files, &variants)?;
-        Fallbacks::new(test.files, fails).apply(&mut kernels, cache)?;
+        let [weights, wide] = case.family.weights(&spec, &variants, dtype)?;
+        let kernels = KernelSet::load(test.files, &variants, set)?;
         let types = (cache.0, cache.1.into());
         let reference = ReferenceBackend::new(spec.clone(), wide.clone(), types, Gamma::PUBLISHED);
         let mut device = device.clone();
         device.info.multiprocessors = MULTIPROCESSORS[0];
         let mut device = CudaBackend::with(spec, weights.clone(), device, kernels, cache, &mut |_, _| ())?;
         device.device.info.multiprocessors = MULTIPROCESSORS[1];
-        for (layer, right) in device.weights.layers.iter().zip(&wide.layers).filter(|_| narrows || packs) {
+        for (layer, right) in device.weights.layers.iter().zip(&wide.layers).filter(|_| dtype != MatrixType::F32) {
             let keys = layer.k.as_ref().zip(right.k.as_ref());
-            let others = [(&layer.q, &right.q), (&layer.o, &right.o)].into_iter().filter(|_| packs);
+            let others = [(&layer.q, &right.q), (&layer.o, &right.o)].into_iter().filter(|_| dtype == MatrixType::Q8);
             for (found, want) in keys.into_iter().chain(others) {
                 let [found, want] = [found.read(&device.device)?, want.elements().to_vec()];
                 let [found, want] = [found, want].map(|numbers| rows(&numbers, device.spec.hidden_size));
-                ledger.compare(&["narrow_weights", "pack_q8"], "weights", found, want, Bound::EXACT);
+                ledger.compare(&["narrow_weights", "pack_q8"], "weights", found, want, Bound::EXACT)?;
             }
         }
-        let rounds = dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
+        let rounds = set == Set::Fast && dtype == MatrixType::F16 && !case.decode && case.rows > NARROW_ROWS;
         let bound = if rounds { Bound::ROUNDED } else { Bound::LIKE_F32 };
         // different values each time: leftovers in memory must not pass
         let noise = Noise::new(ledger.tries.replace(ledger.tries.get() + 1));
@@ -136,8 +127,7 @@ impl<'a> Pair<'a> {
             Ok(found)
         })?;
         // keys and values may round the other way
-        self.ledger.compare(&[name], "log-probabilities", found, want, Bound::ROUNDED);
-        Ok(())
+        Ok(self.ledger.compare(&[name], "log-probabilities", found, want, Bound::ROUNDED)?)
     }
 
     /// One pass, operation by operation.
@@ -202,7 +192,7 @@ impl<'a> Pair<'a> {
     ) -> Result<(), CudaError> {
         let (device, width) = (&self.device.device, want.len() / self.case.rows);
         let found: Vec<f32> = device.read(buffer, first, want.len())?;
-        self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound);
+        self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound)?;
         device.write(buffer, first, &want)
     }
 
@@ -225,19 +215,15 @@ impl<'a> Pair<'a> {
             let place = (&delta.mixed, delta.values(&self.device.spec));
             return self.compare_and_set(&format!("values of layer {layer}"), place, want, self.bound);
         }
-        let (rows, mut found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
+        let (rows, found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
         let sequence = &self.reference.sequences[rows[0].sequence.0];
         let cached = [&sequence.keys, &sequence.values];
         let own: cache::Numbers = cached.map(|of| rows.iter().map(|row| of[&(layer, row.position)].clone()).collect());
         let types = [self.device.cache.0, self.device.cache.1];
-        let hold = [0, 1].map(|part| {
+        for part in [0, 1] {
             let what = format!("{} of layer {layer}", ["keys", "values"][part]);
             let bound = self.bound.stored(types[part]);
-            self.ledger.compare(&[], &what, lists(&found[part]), lists(&own[part]), bound)
-        });
-        if hold != [true; 2] {
-            cache::write(&self.device, layer, &rows, &own)?;
-            found = cache::read(&self.device, layer, &rows)?;
+            self.ledger.compare(&[], &what, lists(&found[part]), lists(&own[part]), bound)?;
         }
         self.hold(layer, &rows, found);
         let (what, mut want) = (format!("queries of layer {layer}"), self.of_rows(|row| &row.queries));
@@ -259,7 +245,7 @@ impl<'a> Pair<'a> {
         let last = |row: &PassRow| row.heads[row.heads.len() - heads..].iter().map(|head| head.0.into()).collect();
         let numbers = |(row, states): (_, &[HeadState])| (states.iter().map(entropy).collect(), last(row));
         let (found, want) = traced.map(numbers).unzip();
-        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::OF_WEIGHTS);
+        self.ledger.compare(&[], &format!("entropies of layer {layer}"), found, want, Bound::OF_WEIGHTS)?;
         if let Input::F32(_) = self.device.attended(layer)? {
             let (what, want) = (format!("attention of layer {layer}"), self.of_rows(|row| &row.attended));
             self.compare_and_set(&what, (&self.device.scratch.inner, 0), want, Bound::OF_WEIGHTS)?;
@@ -272,7 +258,7 @@ impl<'a> Pair<'a> {
             found,
             want,
             Bound::OF_WEIGHTS,
-        );
+        )?;
         Ok(())
     }
 
@@ -312,7 +298,7 @@ impl<'a> Pair<'a> {
             (&["layer_sums"], "means of the residual stream", Bound::LIKE_F32),
         ];
         for (((kernels, what, bound), found), want) in whose.into_iter().zip(found).zip(want) {
-            self.ledger.compare(kernels, what, found, want, bound);
+            self.ledger.compare(kernels, what, found, want, bound)?;
         }
         Ok(())
     }
@@ -339,8 +325,8 @@ impl<'a> Pair<'a> {
             };
             let [(ids, numbers), (right_ids, right)] = self.both(read)?;
             self.compare_parts(requests.len())?;
-            self.ledger.compare(&["gemv", "plain_gem", "head"], "tokens", ids, right_ids, Bound::EXACT);
-            self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32);
+            self.ledger.compare(&["gemv", "plain_gemv", "head"], "tokens", ids, right_ids, Bound::EXACT)?;
+            self.ledger.compare(&[], "log-probabilities", numbers, right, Bound::LIKE_F32)?;
             self.ledger.end_step();
         }
         Ok(())
@@ -357,8 +343,7 @@ impl<'a> Pair<'a> {
         };
         let want: Rows = logits.chunks(spec.vocab_size).flat_map(|row| row.chunks(CHUNK)).map(part).collect();
         let parts: Vec<LogitPart> = device.read(&head.partials, 0, want.len())?;
-        self.ledger.compare(&["head_partial"], "sums of logits", lists(&parts), want, Bound::LIKE_F32);
-        Ok(())
+        self.ledger.compare(&["head_partial"], "sums of logits", lists(&parts), want, Bound::LIKE_F32)
     }
 
     /// Fills the positions before the first row with random keys and values.

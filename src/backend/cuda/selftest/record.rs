@@ -3,10 +3,9 @@
 
 use super::super::context::Device;
 use super::super::loader::KernelFiles;
-use super::Check;
 use crate::cache;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -26,10 +25,10 @@ pub struct Record {
 
 #[derive(Default, Serialize, Deserialize)]
 pub struct Known {
-    /// One per tested kernel, in test order.
-    pub checks: Vec<Check>,
-    /// Model parts that have been tested.
-    pub tested: BTreeSet<String>,
+    /// Kernels that fail, with the reason.
+    pub failed: BTreeMap<String, String>,
+    /// What has been tested, with the kernel that fails in it.
+    pub tested: BTreeMap<String, Option<String>>,
 }
 
 impl Record {
@@ -60,7 +59,7 @@ impl Record {
         let text = self.running_file().and_then(|file| cache::read(&file).ok());
         let text = text.and_then(|text| String::from_utf8(text).ok());
         if let Some(kernel) = text.as_deref().and_then(|text| text.strip_prefix(RUNNING)) {
-            self.add(Check { fault: Some(reason.to_owned()), ..Check::of(kernel) });
+            self.known.failed.entry(kernel.to_owned()).or_insert(reason.to_owned());
         }
         self.save();
     }
@@ -77,27 +76,6 @@ impl Record {
             Some(_) => self.take_over("an earlier process ended in its test"),
             None => self.read(), // the running kernel may belong to a live process
         }
-    }
-
-    /// Adds a comparison, merging it with earlier ones of its kernel. A failure is saved to disk.
-    pub fn add(&mut self, check: Check) {
-        let failed = !check.ok();
-        match self.known.checks.iter_mut().find(|other| other.kernel == check.kernel) {
-            Some(other) => other.add(&check),
-            None => self.known.checks.push(check),
-        }
-        if failed {
-            self.save();
-        }
-    }
-
-    /// The check of a tested kernel.
-    pub fn check(&self, kernel: &str) -> Option<&Check> {
-        self.known.checks.iter().find(|check| check.kernel == kernel)
-    }
-
-    pub fn failed(&self) -> impl Iterator<Item = &Check> {
-        self.known.checks.iter().filter(|check| !check.ok())
     }
 
     /// How long the current kernel has been running.
