@@ -1,89 +1,29 @@
 //! The two parts of a response: the thought, and the reply to the user.
 //!
-//! Reasoning models write their thought between markers, which [`FORMATS`] lists. A chat template may write the opening marker
+//! Reasoning models write their thought between markers, which `thoughts.txt` lists. A chat template may write the opening marker
 //! itself, as the end of the prompt. Nothing after this module looks for an answer in a thought.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-/// How models mark a thought. Case, and spaces before a tag's last bracket, do not matter.
-#[derive(Clone, Copy, Debug)]
-pub struct Format {
-    /// Begins a thought; with `^`, only at the start of a response.
-    pub open: &'static str,
-    /// Ends it.
-    pub close: &'static str,
-    pub whose: &'static str,
-}
-
-const fn format(open: &'static str, close: &'static str, whose: &'static str) -> Format {
-    Format { open, close, whose }
-}
-
-/// The known formats. Those without special tokens of the vocabulary also serve prompts that ask for such tags.
-pub const FORMATS: &[Format] = &[
-    format("<think>", "</think>", "DeepSeek-R1, Qwen 3, QwQ, GLM 4.5, Phi 4, SmolLM 3, Olmo 3, Granite 3.3, Nemotron"),
-    format("[THINK]", "[/THINK]", "Magistral, Ministral 3"),
-    format("<|channel|>analysis", "<|channel|>final", "gpt-oss (harmony)"),
-    format("<|channel|>commentary", "<|channel|>final", "gpt-oss (harmony), between tool calls"),
-    format("^analysis", "assistantfinal", "gpt-oss, its special tokens left out"),
-    format("<|channel>thought", "<channel|>", "Gemma 4"),
-    format("^Here is my thought process:", "Here is my response:", "Granite 3.2"),
-    format("^Here's my thought process:", "Here's my response:", "Granite 3.2"),
-    format("<|begin_of_thought|>", "<|end_of_thought|>", "Sky-T1, OpenThinker"),
-    format("<|START_THINKING|>", "<|END_THINKING|>", "Command A Reasoning, Command R7B"),
-    format("<seed:think>", "</seed:think>", "Seed-OSS"),
-    format("◁think▷", "◁/think▷", "Kimi-VL, Kimi K1.5"),
-    format("<longcat_think>", "</longcat_think>", "LongCat"),
-    format("<|inner_prefix|>", "<|inner_suffix|>", "Apertus"),
-    format("<|thinking|>", "<|/thinking|>", "templates of fine-tuned models"),
-    format("<|think|>", "<|/think|>", "templates of fine-tuned models"),
-    format("[THINKING]", "[/THINKING]", "prompts"),
-    format("<thinking>", "</thinking>", "Reflection, Claude's prompts"),
-    format("<thought>", "</thought>", "EXAONE Deep, Marco-o1"),
-    format("<thoughts>", "</thoughts>", "prompts"),
-    format("<reasoning>", "</reasoning>", "Reka Flash 3, prompts of GRPO"),
-    format("<reason>", "</reason>", "prompts"),
-    format("<reflection>", "</reflection>", "Reflection"),
-    format("<analysis>", "</analysis>", "prompts"),
-    format("<scratchpad>", "</scratchpad>", "prompts"),
-    format("<cot>", "</cot>", "prompts"),
-    format("<inner_monologue>", "</inner_monologue>", "prompts"),
-    format("^Thinking...", "...done thinking.", "Ollama's terminal"),
-];
+/// The known formats: marks that begin and end a thought, and whose they are; and marks around messages.
+const FORMATS: &str = include_str!("thoughts.txt");
 
 /// The known formats for a command's help, one per line.
 pub fn help() -> String {
-    let line = |format: &Format| format!("  {} ... {}  {}", format.open, format.close, format.whose);
-    FORMATS.iter().map(line).collect::<Vec<_>>().join("\n")
+    let lines = formats().filter(|row| row.len() > 1).map(|row| format!("  {}", row.join("  ")));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Marks around messages and replies that are part of neither.
-const FRAMES: &[&str] = &[
-    "<|start|>assistant",
-    "<|message|>",
-    "<|end|>",
-    "<|eom|>",
-    "<|return|>",
-    "<|START_RESPONSE|>",
-    "<|END_RESPONSE|>",
-    "<|begin_of_solution|>",
-    "<|end_of_solution|>",
-    "<response>",
-    "</response>",
-    "<output>",
-    "</output>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|endoftext|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "</s>",
-];
+/// The rows of [`FORMATS`].
+fn formats() -> impl Iterator<Item = Vec<&'static str>> {
+    FORMATS.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
+}
 
 /// What closes a harmony thought when it is written for the model, which ends one message and begins the next.
 const HARMONY_CLOSE: (&str, &str) = ("<|channel|>final", "<|end|><|start|>assistant<|channel|>final<|message|>");
@@ -92,7 +32,7 @@ const HARMONY_CLOSE: (&str, &str) = ("<|channel|>final", "<|end|><|start|>assist
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Thinking {
-    /// Those of [`FORMATS`].
+    /// Those of `thoughts.txt`.
     #[default]
     Auto,
     /// None: all of a response is its reply.
@@ -216,7 +156,7 @@ impl Thinking {
 
     /// Whether a text, such as a chat template, has a marker of a thought.
     pub fn is_in(&self, text: &str) -> bool {
-        self.markers(text).any(|(_, kind)| kind != Kind::Frame)
+        self.markers(text).iter().any(|(_, kind)| *kind != Kind::Frame)
     }
 
     /// What closes the thought that a prompt ends with the beginning of.
@@ -235,53 +175,64 @@ impl Thinking {
     }
 
     /// The markers of a text, in order, without those in quotes: "the tag `</think>`".
-    fn markers<'m>(&'m self, text: &str) -> impl Iterator<Item = (Range<usize>, Kind<'m>)> {
-        static AUTO: LazyLock<Regex> = LazyLock::new(|| {
-            let formats = FORMATS.iter().flat_map(|format| [format.open, format.close]);
-            one_of(formats.chain(FRAMES.iter().copied())).expect("constant markers")
-        });
-        let regex = match self {
-            Thinking::Auto => Some(AUTO.clone()),
-            Thinking::None => None,
-            Thinking::Tags { open, close } => one_of([open.as_str(), close]),
-        };
-        let ranges = regex.map_or_else(Vec::new, |regex| regex.find_iter(text).map(|found| found.range()).collect());
-        ranges.into_iter().filter_map(move |range| {
-            let before = text[..range.start].chars().next_back().filter(|c| matches!(c, '`' | '"' | '\''));
-            let quoted = before.is_some() && before == text[range.end..].chars().next();
-            self.kind(&text[range.clone()]).filter(|_| !quoted).map(|kind| (range, kind))
-        })
-    }
-
-    /// What a marker, as written, does.
-    fn kind(&self, written: &str) -> Option<Kind<'_>> {
-        let key = |text: &str| text.split_whitespace().collect::<String>().to_lowercase();
-        let written = key(written);
-        let is = |marker: &str| key(marker.trim_start_matches('^')) == written;
-        match self {
-            Thinking::Auto => {
-                let opens = FORMATS.iter().find(|format| is(format.open)).map(|format| Kind::Open(format.close));
-                let closes = || FORMATS.iter().find(|format| is(format.close)).map(|format| Kind::Close(format.close));
-                opens.or_else(closes).or(Some(Kind::Frame))
+    fn markers<'m>(&'m self, text: &str) -> Vec<(Range<usize>, Kind<'m>)> {
+        static AUTO: LazyLock<Option<Markers<'static>>> = LazyLock::new(|| Markers::new(formats()));
+        let own;
+        let markers = match self {
+            Thinking::Auto => &*AUTO,
+            Thinking::None => &None,
+            Thinking::Tags { open, close } => {
+                own = Markers::new(std::iter::once(vec![open.as_str(), close]));
+                &own
             }
-            Thinking::None => None,
-            Thinking::Tags { open, close } => Some(if is(open) { Kind::Open(close) } else { Kind::Close(close) }),
-        }
+        };
+        let Some(Markers { regex, kinds }) = markers else { return Vec::new() };
+        let marker = |found: regex::Match| {
+            let before = text[..found.start()].chars().next_back().filter(|c| matches!(c, '`' | '"' | '\''));
+            let quoted = before.is_some() && before == text[found.end()..].chars().next();
+            Some((found.range(), *kinds.get(&key(found.as_str())).filter(|_| !quoted)?))
+        };
+        regex.find_iter(text).filter_map(marker).collect()
     }
 }
 
-/// A pattern of any of these markers; `None` if they are too long for one.
-fn one_of<'m>(markers: impl IntoIterator<Item = &'m str>) -> Option<Regex> {
-    let pattern = |marker: &str| {
-        let (anchor, marker) = marker.strip_prefix('^').map_or(("", marker), |rest| (r"\A\s*", rest));
-        let words = regex::escape(marker).split_whitespace().collect::<Vec<_>>().join(r"\s+");
-        // a word without a mark is one only if text follows without a space
-        let glued = if !anchor.is_empty() && marker.chars().all(char::is_alphabetic) { r"\B" } else { "" };
-        let spaced = ["\\|>", "\\]", ">"].iter().find_map(|last| Some((words.strip_suffix(last)?, *last)));
-        spaced.map_or_else(|| format!("{anchor}{words}{glued}"), |(tag, last)| format!(r"{anchor}{tag}\s*{last}"))
-    };
-    let all: Vec<String> = markers.into_iter().map(pattern).collect();
-    RegexBuilder::new(&all.join("|")).case_insensitive(true).build().ok()
+/// A pattern of markers, and what each does, by [`key`].
+struct Markers<'m> {
+    regex: Regex,
+    kinds: HashMap<String, Kind<'m>>,
+}
+
+impl<'m> Markers<'m> {
+    /// `None` if a marker is too long for a pattern.
+    fn new(rows: impl Iterator<Item = Vec<&'m str>>) -> Option<Self> {
+        let (mut patterns, mut kinds) = (Vec::new(), HashMap::new());
+        for row in rows {
+            let close = row.get(1).copied();
+            let kind = close.map_or(Kind::Frame, Kind::Open);
+            for (marker, kind) in [(row.first().copied(), kind), (close, Kind::Close(close.unwrap_or_default()))] {
+                let Some(marker) = marker else { continue };
+                patterns.push(pattern(marker));
+                kinds.insert(key(marker.trim_start_matches('^')), kind);
+            }
+        }
+        let regex = RegexBuilder::new(&patterns.join("|")).case_insensitive(true).build().ok()?;
+        Some(Markers { regex, kinds })
+    }
+}
+
+/// A marker without what does not matter in it.
+fn key(marker: &str) -> String {
+    marker.split_whitespace().collect::<String>().to_lowercase()
+}
+
+/// The pattern of a marker as it may be written.
+fn pattern(marker: &str) -> String {
+    let (anchor, marker) = marker.strip_prefix('^').map_or(("", marker), |rest| (r"\A\s*", rest));
+    let words = regex::escape(marker).split_whitespace().collect::<Vec<_>>().join(r"\s+");
+    // a word without a mark is one only if text follows without a space
+    let glued = if !anchor.is_empty() && marker.chars().all(char::is_alphabetic) { r"\B" } else { "" };
+    let spaced = ["\\|>", "\\]", ">"].iter().find_map(|last| Some((words.strip_suffix(last)?, *last)));
+    spaced.map_or_else(|| format!("{anchor}{words}{glued}"), |(tag, last)| format!(r"{anchor}{tag}\s*{last}"))
 }
 
 #[cfg(test)]
@@ -298,16 +249,14 @@ mod tests {
 
     #[test]
     fn every_format_is_split() {
-        for Format { open, close, whose } in FORMATS {
-            let open = open.trim_start_matches('^');
+        for row in formats().filter(|row| row.len() == 3) {
+            let [open, close, whose] = [0, 1, 2].map(|column| row[column]);
+            let (anchored, open) = (open.starts_with('^'), open.trim_start_matches('^'));
             assert_eq!(reply("auto", "", &format!("{open}7? No.{close}\n4")).as_deref(), Some("4"), "{whose}");
             assert_eq!(reply("auto", "", &format!("7? No.{close}\n4")).as_deref(), Some("4"), "{whose}: no opening");
             assert_eq!(reply("auto", "", &format!("{open}7? No.")), None, "{whose}: open");
-            assert_eq!(
-                reply("auto", &format!("<|user|>Hi<|assistant|>{open}\n"), "7? No."),
-                None,
-                "{whose}: open in the prompt"
-            );
+            let prompt = format!("<|user|>Hi<|assistant|>{open}\n");
+            assert_eq!(reply("auto", &prompt, "7? No.").is_some(), anchored, "{whose}: open in the prompt");
             assert_eq!(reply("none", "", &format!("{open}7? No.{close}\n4")), Some(format!("{open}7? No.{close}\n4")));
         }
     }
