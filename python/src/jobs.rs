@@ -104,7 +104,7 @@ struct Watcher<'r> {
 }
 
 impl Watcher<'_> {
-    fn token(&mut self, Progress { ticket, token, confidence: running, .. }: Progress) -> ControlFlow<()> {
+    fn token(&mut self, Progress { ticket, token, step, confidence: running, .. }: Progress) -> ControlFlow<()> {
         let now = Instant::now();
         let watch = self.watched.entry(ticket).or_insert_with(|| Watch {
             first: now,
@@ -116,8 +116,10 @@ impl Watcher<'_> {
         });
         (watch.last, watch.tokens) = (now, watch.tokens + 1);
         if self.stream {
-            watch.response_logprob += token.logprob;
-            watch.min_logprob = watch.min_logprob.min(token.logprob);
+            if !step.forced {
+                watch.response_logprob += token.logprob;
+                watch.min_logprob = watch.min_logprob.min(token.logprob);
+            }
             let is_end = self.ends.contains(&token.token);
             let text = if is_end { String::new() } else { watch.text.push(token.token).unwrap_or_default() };
             let &mut Watch { response_logprob, min_logprob, .. } = watch;
@@ -233,7 +235,7 @@ fn score_item<T>(
     let calibration = loaded.calibration(&parameters.reading, options.abstain).map_err(unread)?;
     let engine = &mut loaded.engine;
     let (tokens, prompt_len, answer) =
-        sequence(engine, &item.content, options.chat_template, parameters).map_err(text).map_err(unread)?;
+        sequence(engine, &item, options.chat_template, parameters).map_err(text).map_err(unread)?;
     let read = |why: String| (Some(prompt_len), why);
     let mut traced = engine.trace(&tokens, prompt_len, parameters.trace_parts()).map_err(text).map_err(read)?;
     let Options { abstain, trace, .. } = *options;

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use pyo3::prelude::*;
+use uqac::Thinking;
 
 pyo3::create_exception!(
     _uqac,
@@ -28,6 +29,13 @@ pyo3::create_exception!(
 fn main(python: Python, arguments: Vec<OsString>) -> u8 {
     let code = python.detach(|| uqac::main_with(arguments));
     (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(u8::MAX)
+}
+
+/// A response without its thought; empty if that is still open. `prompt` is the text before it.
+#[pyfunction]
+fn reply(prompt: &str, response: &str, thinking: &str) -> PyResult<String> {
+    let thinking: Thinking = thinking.parse().map_err(options::invalid)?;
+    Ok(thinking.split(prompt, response).text)
 }
 
 /// The Hugging Face repository and revision of a model that is not on this machine, and the error from loading it.
@@ -52,7 +60,7 @@ mod _uqac {
     #[pymodule_export]
     use super::results::Response;
     #[pymodule_export]
-    use super::{downloadable, main};
+    use super::{downloadable, main, reply};
     use pyo3::prelude::*;
 
     #[pymodule_init]

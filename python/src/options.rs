@@ -72,6 +72,8 @@ pub struct Options {
     /// Quantity averaged by the running confidence.
     running: Option<Measure>,
     window: usize,
+    /// Max tokens of a thought.
+    thinking_budget: Option<usize>,
     /// Number of responses generated concurrently.
     pub batch_size: usize,
     /// Whether tokens are reported as they are sampled.
@@ -105,6 +107,7 @@ impl Default for Options {
             stop_below: None,
             running: None,
             window: WINDOW,
+            thinking_budget: None,
             batch_size: BATCH_SIZE,
             stream: false,
             profile: Profile::Corrected,
@@ -153,6 +156,7 @@ impl Options {
             sampling: Sampling { temperature, top_p, top_k, seed },
             trace: Some(parameters.trace_parts()),
             stop: self.stop.clone(),
+            thinking_budget: self.thinking_budget.map(|tokens| parameters.budget(tokens)),
             running: measure.map(|measure| RunningConfidence { measure, window, stop_below }),
             ..GenerateOptions::default()
         })

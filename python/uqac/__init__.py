@@ -12,6 +12,7 @@ confidence higher means more confident. The engine runs without holding the inte
 """
 
 from . import metrics
+from ._grade import Grader
 from ._model import Generating, Generation, Message, Method, Model, load
 from ._result import Result, Results, Token, Trace
 from ._runs import Run, evaluate, load_run
@@ -21,6 +22,7 @@ __all__ = [
     "Error",
     "Generating",
     "Generation",
+    "Grader",
     "Message",
     "Method",
     "Model",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union, get_t
 import numpy as np
 
 from . import _uqac
+from ._grade import Grader, grade, name_of
 from ._result import Result, Results, Token, Trace
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Generating(Method, total=False):
     """Default 64."""
     stop_below: float
     """End a response once its running confidence (default `group`) falls below this."""
+    thinking_budget: int
+    """Close a thought after this many tokens, and have the model reply."""
 
 
 #: Values of options that are not given.
@@ -91,6 +94,7 @@ _DEFAULTS: dict[str, Any] = dict(
     running=None,
     window=64,
     stop_below=None,
+    thinking_budget=None,
 )
 
 #: transformers' option names, and ours.
@@ -132,7 +136,7 @@ def _takes(options: type) -> Callable[[_Function], _Function]:
 
 class Item(TypedDict, total=False):
     """An existing response in the form of an input line of `uqac score`: `prompt` or `messages` and `response`, or `input_ids` and
-    `n_instr` (and `answer_span`)."""
+    `n_instr` (and `answer_span`); or of another tool's output."""
 
     id: str | int
     prompt: str
@@ -142,6 +146,10 @@ class Item(TypedDict, total=False):
     n_instr: int
     answer_span: tuple[int, int]
     dataset: str
+    reasoning_content: str
+    finish_reason: str
+    target: str | float | Sequence[str | float]
+    grader: Literal["number", "math", "choice", "exact", "contains"]
 
 
 def load(
@@ -261,18 +269,43 @@ class Model:
         items: Iterable[Item],
         *,
         scores: Mapping[str, Callable[[Trace], float | None]] | None = None,
+        grader: Grader | None = None,
         progress: bool = True,
         **options: Unpack[Method],
     ) -> Results:
         """Scores responses; an item is an input line of `uqac score`. A failed item has its result's `error` set.
 
+        `grader(answer, item, reply)` decides what is `correct` (True, False, or None: not graded), in place of the item's own target
+        and grader; `answer` is None if there is none, `reply` the response without its thought. Its name is the record's `grader`.
+        An exception becomes the item's `error`; its scores stay.
+
         `scores` are custom scores by name: functions of a response's Trace (with heads and layers), higher for more confident.
         Their values appear in the result's `scores`, along with the scores that heads and layers enable."""
+        items = list(items)
         if scores:
             lines = [_json({"id": index, **item}) for index, item in enumerate(items)]
-            return _collect(self._own(lines, scores, options), len(lines), progress)
-        lines = [_json(item) for item in items]
-        return _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
+            results = _collect(self._own(lines, scores, options), len(lines), progress)
+        else:
+            lines = [_json(item) for item in items]
+            results = _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
+        for item, result in zip(items, results) if grader else ():
+            self._grade(grader, item, result, options)  # type: ignore[arg-type]
+        return results
+
+    def _grade(self, grader: Grader, item: Item, result: Result, options: Mapping[str, Any]) -> None:
+        """Puts a grader's verdict, or its error, into a result that has a response."""
+        if result.n_instr is None or not result.input_ids:
+            return
+        record = result.record
+        record.pop("correct", None)
+        prompt = self.decode(result.input_ids[: result.n_instr])
+        reply = _uqac.reply(prompt, result.response, options.get("thinking", "auto"))
+        try:
+            correct = grade(grader, result.answer, item, reply, f"item {record['id']}")
+        except _uqac.Error as error:
+            record["error"] = str(error)
+            return
+        record.update({"grader": name_of(grader)} if correct is None else {"grader": name_of(grader), "correct": correct})
 
     def _own(
         self, lines: Sequence[str], scores: Mapping[str, Callable[[Trace], float | None]], options: Mapping[str, Any]

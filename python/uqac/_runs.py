@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _uqac
+from ._grade import Grader, grade, name_of
 from ._model import Model, _finite
 from ._result import Trace, frame
 
@@ -34,8 +35,8 @@ class Run:
         self.samples: list[dict[str, Any]] = [samples[key] for key in sorted(samples)]
 
     def to_pandas(self) -> DataFrame:
-        """One row per item: `task`, `doc_id`, `target`, `answer`, `correct`, `status`, `finish`, `response_tokens`, `response`, and
-        one column per score."""
+        """One row per item: `task`, `doc_id`, `target`, `answer`, `correct`, `status`, `finish`, `cut_off`, `response_tokens`,
+        `response`, and one column per score."""
         return frame(map(_row, self.samples))
 
     def __repr__(self) -> str:
@@ -55,8 +56,10 @@ def evaluate(
     limit: int | None = None,
     methods: Sequence[str] = (),
     scores: Mapping[str, Callable[[Trace], float | None]] | None = None,
+    grader: Grader | None = None,
     data: str | os.PathLike[str] | None = None,
     max_tokens: int | None = None,
+    thinking_budget: int | None = None,
     batch_size: int | None = None,
     seed: int | None = None,
     shots: int | None = None,
@@ -70,7 +73,11 @@ def evaluate(
     layers), higher for more confident; their values are stored in the folder, so that `uqac report` shows them. They need a loaded
     `model`.
 
-    Raises Error if the evaluation fails.
+    `grader(answer, item, reply)` decides what is correct (True, False, or None: not graded) in place of the tasks' own graders, whose
+    verdict a sample keeps as `acc_built_in`; `answer` is None if there is none, `item` the publisher's record with its `target`,
+    `reply` the response without its thought. A sample keeps the grader's name, and is not graded again by one of that name.
+
+    Raises Error if the evaluation fails, or, once all other items are graded and stored, for an exception of the grader.
     """
     if scores and not isinstance(model, Model):
         raise ValueError("scores: own scores need a loaded model, uqac.load(...)")
@@ -86,6 +93,7 @@ def evaluate(
         "--methods": ",".join(methods) or None,
         "--data": data,
         "--max-tokens": max_tokens,
+        "--thinking-budget": thinking_budget,
         "--batch-size": batch_size,
         "--seed": seed,
         "--shots": shots,
@@ -106,6 +114,8 @@ def evaluate(
     if scores and isinstance(model, Model):
         for path in _files(folder):
             _add(model, path, scores)
+    if grader:
+        _grade(load_run(folder), grader)
     return load_run(folder)
 
 
@@ -120,8 +130,47 @@ def _add(model: Model, path: Path, scores: Mapping[str, Callable[[Trace], float 
         prompt = model.encode(sample["arguments"][0][0], chat_template=False)[-uq["n_instr"] :]
         trace = model.trace(prompt, uq["tokens"]["ids"], answer_span=tuple(uq["answer"]["tokens"]), heads=True, layers=True)
         uq["scores"].update(_finite({name: function(trace) for name, function in missing.items()}))
+    _write(path, samples)
+
+
+def _grade(run: Run, grader: Grader) -> None:
+    """Grades the samples of a run that this grader has not graded."""
+    thinking = run.manifest["options"].get("thinking", "auto")
+    failures: list[_uqac.Error] = []
+    for path in _files(run.folder):
+        samples = list(_lines(path))
+        try:
+            for sample in samples:
+                _grade_sample(sample, grader, thinking, failures)
+        finally:  # Ctrl-C keeps what has been graded
+            _write(path, samples)
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise _uqac.Error(f"{failures[0]}{more}; all other items are graded") from failures[0].__cause__
+
+
+def _grade_sample(sample: dict[str, Any], grader: Grader, thinking: str, failures: list[_uqac.Error]) -> None:
+    uq, metrics = sample["uq"], sample["metrics"]
+    if uq["status"] == "error" or uq.get("grader") == name_of(grader):
+        return
+    item = {**sample["doc"], "target": sample["target"]}
+    reply = _uqac.reply(sample["arguments"][0][0], sample["resps"][0][0], thinking)
+    try:
+        correct = grade(grader, (uq["answer"] or {}).get("text"), item, reply, f"{sample['task']} {sample['doc_id']}")
+    except _uqac.Error as error:
+        failures.append(error)
+        return
+    if "acc" in metrics and "grader" not in uq:
+        metrics["acc_built_in"] = metrics["acc"]
+    metrics.pop("acc", None)
+    metrics.update({} if correct is None else {"acc": float(correct)})
+    uq["grader"] = name_of(grader)
+
+
+def _write(path: Path, samples: Sequence[Mapping[str, Any]]) -> None:
     written = path.with_suffix(".part")
-    written.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples), "utf-8")
+    with gzip.open(written, "wt", encoding="utf-8") if path.suffix == ".gz" else open(written, "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
     written.replace(path)
 
 
@@ -147,6 +196,7 @@ def _row(sample: Mapping[str, Any]) -> dict[str, Any]:
         "correct": None if correct is None else correct == 1.0,
         "status": uq["status"],
         "finish": uq.get("finish"),
+        "cut_off": uq.get("cut_off"),
         "response_tokens": len(uq["tokens"]["ids"]),
         "response": sample["resps"][0][0] if sample["resps"] else None,
         **(uq["scores"] or {}),

@@ -14,6 +14,7 @@ __all__ = [
     "length_controlled_auroc",
     "main",
     "metric",
+    "reply",
     "reliability",
     "risk_coverage",
 ]
@@ -22,6 +23,7 @@ __version__: str
 
 def downloadable(name: str) -> tuple[str, str, str] | None: ...
 def main(arguments: list[str]) -> int: ...
+def reply(prompt: str, response: str, thinking: str) -> str: ...
 
 class Error(RuntimeError):
     """What the engine cannot do, and what to do about it."""

@@ -118,6 +118,8 @@ pub struct Step {
     /// With [`TraceParts::head_attention`], once the response is complete: attention targets of the row's heads,
     /// `[layers][heads]`.
     pub heads: Vec<Vec<HeadAttention>>,
+    /// Whether the token after the row was given to the model in the middle of its response, so that no score counts it.
+    pub forced: bool,
 }
 
 /// Attention targets of one head of one row: its softmax weights α_t, t = 0..=T.

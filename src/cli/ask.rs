@@ -92,6 +92,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
         sampling: Sampling { temperature, top_p, top_k, seed },
         trace: Some(parameters.trace_parts()),
         running: args.early.running(),
+        thinking_budget: args.early.budget(&parameters)?,
         ..GenerateOptions::default()
     };
     let mut stream = Stream::new(&tokenizer);

@@ -36,6 +36,8 @@ pub enum CliError {
     File { path: PathBuf, source: io::Error },
     #[error("--methods {0} needs a chat template for its further turns and cannot be used with --no-chat-template")]
     NeedsChatTemplate(&'static str),
+    #[error("--thinking-budget needs marked thoughts and cannot be used with --thinking none")]
+    NoThoughts,
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
     NoResponses(PathBuf),
     #[error("{address}: {source}{}", listen_hint(source))]

@@ -93,6 +93,7 @@ impl EvalArgs {
             parameters: Parameters { chain: self.chain, draw, ..parameters },
             max_tokens: self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
             running: self.early.running(),
+            thinking_budget: self.early.thinking_budget,
             methods: keys.map(str::to_owned).collect(),
             boxed_instruction: match self.boxed_instruction {
                 Some(true) => BoxedInstruction::All,
@@ -108,6 +109,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     // report command-line errors before the model is loaded
     let settings = settings(&args.sweep, args.options.draws)?;
     let parameters = args.method.parameters()?;
+    args.early.budget(&parameters)?;
     load_tasks(args, TaskOptions::default())?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.load(&model_folder)?;

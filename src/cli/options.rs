@@ -6,7 +6,7 @@ use super::{detail, note, progress, signals};
 use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
-use crate::engine::{Engine, EngineOptions, Speculate};
+use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
 use crate::files;
 use crate::model::chat::is_reserved;
 use crate::model::demo;
@@ -240,12 +240,23 @@ pub struct EarlyArgs {
     /// Window in tokens; shorter responses are not stopped
     #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below", hide_short_help = true)]
     window: usize,
+    /// Close a thought after N tokens, and have the model reply
+    #[arg(long, value_name = "N", value_parser = count(0..=u32::MAX.into()))]
+    pub thinking_budget: Option<usize>,
 }
 
 impl EarlyArgs {
+    /// The budget of thoughts, which must be marked.
+    pub fn budget(&self, parameters: &Parameters) -> Result<Option<ThinkingBudget>, CliError> {
+        match self.thinking_budget {
+            Some(_) if parameters.thinking == Thinking::None => Err(CliError::NoThoughts),
+            tokens => Ok(tokens.map(|tokens| parameters.budget(tokens))),
+        }
+    }
+
     /// `None` without early stopping.
     pub fn running(&self) -> Option<RunningConfidence> {
-        let EarlyArgs { stop_below, running: measure, window } = *self;
+        let EarlyArgs { stop_below, running: measure, window, .. } = *self;
         stop_below.map(|_| RunningConfidence { measure, window, stop_below })
     }
 }

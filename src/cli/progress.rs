@@ -3,7 +3,7 @@
 use super::say::{Level, counted, note, says};
 use crate::eval::run::Event;
 use crate::eval::sample::Sample;
-use crate::io::record::Status;
+use crate::io::record::{CutOff, Status};
 use crate::report::term::one_line;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -156,7 +156,7 @@ struct Counts {
     in_flight: usize,
     correct: usize,
     no_answer: usize,
-    truncated: usize,
+    cut_off: [usize; 2],
     errors: Errors,
 }
 
@@ -179,7 +179,9 @@ impl EvalProgress {
                 counts.done += 1;
                 counts.correct += usize::from(metrics.get("acc") == Some(&1.0));
                 counts.no_answer += usize::from(uq.status == Status::NoAnswer);
-                counts.truncated += usize::from(uq.finish.is_cut_off());
+                if let Some(place) = uq.cut_off {
+                    counts.cut_off[usize::from(place == CutOff::Reply)] += 1;
+                }
                 if uq.status == Status::Error {
                     counts.errors.add(&format!("{task} {doc_id}"), uq.error.as_deref());
                 }
@@ -193,12 +195,13 @@ impl EvalProgress {
     /// Removes the bar and prints a summary; returns the number of errors.
     pub fn finish(self) -> usize {
         self.progress.finish();
-        let Counts { done, correct, no_answer, truncated, errors, .. } = self.counts;
+        let Counts { done, correct, no_answer, cut_off: [in_thought, in_reply], errors, .. } = self.counts;
         note(&format!(
-            "{done} items in {:.1} s ({} were there already): {correct} correct, {no_answer} without an answer, \
-             {truncated} cut off at the limit, {}",
+            "{done} items in {:.1} s ({} were there already): {correct} correct, {no_answer} without an answer, {} cut off at \
+             the limit ({in_thought} in a thought, {in_reply} in the reply), {}",
             self.progress.seconds(),
             self.progress.skipped,
+            in_thought + in_reply,
             counted(errors.count, "error")
         ));
         errors.show();

@@ -22,8 +22,9 @@ use std::process::ExitCode;
 /// Score existing responses
 ///
 /// An input line is {id, input_ids, n_instr} (optionally dataset and answer_span: [start, end) in the whole sequence) or
-/// {id, messages | prompt, response}. With target and grader (number, math, choice, exact or contains) the output
-/// has `correct`; answer_regex finds the answer. It has one line per input line, in order, with status ok, no_answer or error.
+/// {id, messages | prompt, response}, or other tools' (vLLM, OpenAI, lm-evaluation-harness; see EVALUATION.md). With target
+/// (or a list of alternatives) and grader (number, math, choice, exact or contains) the output has `correct`; answer_regex
+/// finds the answer. It has one line per input line, in order, with status ok, no_answer or error.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
@@ -166,7 +167,7 @@ fn score_line(
         Ok(item) => item,
         Err(bad) => return Record::error(bad.id.clone(), reading, None, bad.to_string()),
     };
-    let sequence = sequence(engine, &item.content, !args.no_chat_template, parameters);
+    let sequence = sequence(engine, &item, !args.no_chat_template, parameters);
     let (tokens, prompt_len, answer) = match sequence {
         Ok(sequence) => sequence,
         Err(error) => return Record::error(item.id, reading, None, error.to_string()),

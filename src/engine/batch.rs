@@ -6,6 +6,7 @@ use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
 use super::running::Measure;
 use super::stop::StopText;
+use super::thinking::Watch;
 use super::trace::shared;
 use super::{Engine, EngineError, TraceParts, TracedSequence};
 use crate::backend::forward;
@@ -44,6 +45,10 @@ pub(super) struct Running {
     pub(super) generation: Generation,
     /// If there are stop strings.
     text: Option<StopText>,
+    /// If thoughts have a budget.
+    watch: Option<Watch>,
+    /// The tokens that close its thought, which is over budget: they come next.
+    pub(super) closing: Vec<u32>,
     /// Its own tokens, if tokens are guessed.
     pub(super) lookup: Option<Lookup>,
     pub(super) guess: Option<Guess>,
@@ -152,15 +157,17 @@ impl Batch<'_> {
         let generation = Generation { tokens, prompt_len, finish: FinishReason::Length, steps };
         let has_stop = !request.0.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
+        let mut watch = match &request.0.thinking_budget {
+            Some(budget) => Some(Watch::new(&self.engine.tokenizer, prompt, budget.clone())?),
+            None => None,
+        };
+        let closing = watch.as_mut().map(|watch| watch.closing(&[])).transpose()?.flatten().unwrap_or_default();
         let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.parts.layer_means);
         let running = self.enter(id, stream, request, generation);
-        (running.text, running.lookup) = (text, guesses.then(|| Lookup::of(prompt)));
+        (running.text, running.watch, running.closing) = (text, watch, closing);
+        running.lookup = guesses.then(|| Lookup::of(prompt));
         let ticket = running.ticket;
-        let started = self.prefill(prompt, start).and_then(|()| {
-            let Some(running) = self.running.last_mut() else { return Ok(()) };
-            running.advance(on_token);
-            if running.finished { self.last_rows() } else { Ok(()) }
-        });
+        let started = self.run_last(start, on_token);
         started.inspect_err(|_| drop(self.take(ticket)))?;
         Ok(ticket)
     }
@@ -179,6 +186,8 @@ impl Batch<'_> {
             limit,
             generation,
             text: None,
+            watch: None,
+            closing: Vec::new(),
             lookup: None,
             guess: None,
             finished: false,
@@ -258,23 +267,24 @@ impl Batch<'_> {
         }
     }
 
-    /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none with `max_tokens`
-    /// 0).
-    fn prefill(&mut self, prompt: &[u32], start: usize) -> Result<(), EngineError> {
+    /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none with `max_tokens` 0).
+    fn run_last(&mut self, start: usize, on_token: OnToken) -> Result<(), EngineError> {
         let Batch { engine, running, .. } = self;
-        let vocabulary = engine.tokenizer.vocab_size();
         let Some(running) = running.last_mut() else { return Ok(()) };
-        let (id, rest) = (running.id, &prompt[start..]);
-        let (last, max_tokens) = (running.decode_row(), running.limit);
-        engine.backend.reserve(id, prompt.len() + max_tokens)?;
-        let predicts = |row| row + 1 == prompt.len();
-        forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, predicts, |backend, positions| {
-            if positions.end == prompt.len() && max_tokens > 0 {
-                let (row, next) = (positions.len() - 1, Next::Choose(last.choice(vocabulary)));
-                running.push(backend.predict(&[Prediction { row, next, detail: last.detail }])?.remove(0));
-            }
-            Ok(())
-        })
+        engine.backend.reserve(running.id, running.generation.tokens.len() + running.limit)?;
+        running.run_from(start, engine, on_token)?;
+        if running.finished { self.last_rows() } else { Ok(()) }
+    }
+
+    /// Closes the thoughts that are over budget; returns whether a response has ended, `None` if there are none.
+    pub(super) fn close_thoughts(&mut self, on_token: OnToken) -> Result<Option<bool>, EngineError> {
+        let Batch { engine, running, .. } = self;
+        let mut ended = None;
+        for running in running.iter_mut().filter(|r| !r.finished && !r.closing.is_empty()) {
+            running.run_from(running.generation.tokens.len() - 1, engine, on_token)?;
+            ended = Some(ended == Some(true) || running.finished);
+        }
+        Ok(ended)
     }
 
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
@@ -306,10 +316,7 @@ impl Running {
     /// Reports the token just chosen and records whether it ends the response.
     pub(super) fn advance(&mut self, on_token: OnToken) {
         let (generate, g) = (&*self.request.0, &self.generation);
-        let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
-            self.finished = true; // max_tokens 0
-            return;
-        };
+        let (Some(last), Some(step)) = (g.tokens.last(), g.steps.last()) else { return };
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };
         let running = generate.running.filter(|_| generate.trace.is_some());
         let confidence = running.and_then(|running| running.after(&g.steps));
@@ -328,9 +335,54 @@ impl Running {
         } else if g.tokens.len() - g.prompt_len >= self.limit {
             FinishReason::Length
         } else {
+            let watched = self.watch.as_mut().map(|watch| watch.closing(&g.tokens[g.prompt_len..]));
+            self.closing = watched.and_then(|closing| closing.ok().flatten()).unwrap_or_default();
             return;
         };
         (self.generation.finish, self.finished) = (finish, true);
+    }
+
+    /// Runs its tokens from `start` on and those that close its thought, and chooses the token after them.
+    fn run_from(&mut self, start: usize, engine: &mut Engine, on_token: OnToken) -> Result<(), EngineError> {
+        let (room, first, last) = (self.tokens_left(), self.last_row().position, self.decode_row());
+        let (closing, vocabulary) = (std::mem::take(&mut self.closing), engine.tokenizer.vocab_size());
+        // a response ends at its limit, whose row predicts nothing
+        let tokens = [&self.generation.tokens[start..], &closing[..closing.len().min(room.saturating_sub(1))]].concat();
+        let (mut results, predicts) = (Vec::new(), |row: usize| row >= first && room > 0);
+        forward::extend::<EngineError>(
+            &mut *engine.backend,
+            self.id,
+            start,
+            &tokens,
+            true,
+            predicts,
+            |backend, rows| {
+                let request = |position: usize| {
+                    let chosen = DecodeRow { row: Row { position, ..last.row }, ..last }.choice(vocabulary);
+                    let given = closing.get(position - first).copied();
+                    let next = given.map_or(Next::Choose(chosen), |token| Next::Given(Some(token)));
+                    Prediction { row: position - rows.start, next, detail: last.detail }
+                };
+                let requests: Vec<Prediction> = rows.clone().filter(|row| predicts(*row)).map(request).collect();
+                if !requests.is_empty() {
+                    results.extend(backend.predict(&requests)?);
+                }
+                Ok(())
+            },
+        )?;
+        (self.guess, self.finished) = (None, room == 0);
+        let count = results.len();
+        for (index, (step, token)) in results.into_iter().enumerate() {
+            self.push((Step { forced: index < closing.len(), ..step }, token));
+            self.advance(on_token);
+            if self.finished && index + 1 < count {
+                engine.backend.truncate(self.id, first + index + 1);
+            }
+            if self.finished {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn is_news(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::model::chat::{Arguments, ChatError, ChatTemplate, Conversation, Message, encode_plain};
 use crate::model::reply::{Reply, Thinking};
-use crate::model::tokenizer::TokenizerError;
+use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::names::named;
 use std::ops::Range;
 
@@ -143,6 +143,13 @@ pub fn encode_next_turn(
     Ok([tokens, &after].concat())
 }
 
+/// The end of a prompt's text, which may open a thought.
+pub fn prompt_end(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<String, TokenizerError> {
+    /// In tokens; more than a marker and its line breaks take.
+    const LENGTH: usize = 32;
+    tokenizer.decode(&prompt[prompt.len().saturating_sub(LENGTH)..])
+}
+
 /// The response as shown to readers: up to the first end token.
 pub struct ResponseText {
     pub text: String,
@@ -160,10 +167,7 @@ impl ResponseText {
 
     /// The response's thought and reply; `prompt` are the tokens before it, whose end may open the thought.
     pub fn reply(&self, engine: &Engine, prompt: &[u32], thinking: &Thinking) -> Result<Reply, TokenizerError> {
-        /// In tokens; more than a marker and its line breaks take.
-        const TAIL: usize = 32;
-        let tail = engine.tokenizer().decode(&prompt[prompt.len().saturating_sub(TAIL)..])?;
-        Ok(thinking.split(&tail, &self.text))
+        Ok(thinking.split(&prompt_end(engine.tokenizer(), prompt)?, &self.text))
     }
 
     /// Number of tokens before the reply, if there is a thought.

@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
 use super::running::RunningConfidence;
-use super::{Engine, EngineError, TraceParts};
+use super::{Engine, EngineError, ThinkingBudget, TraceParts};
 use crate::backend::sampling::Sampling;
 use crate::backend::{Step, TokenLogprob};
 use std::ops::ControlFlow;
@@ -18,6 +18,7 @@ pub struct GenerateOptions {
     /// Stop strings: the response is cut before the first token that lies entirely within or after one (its first token
     /// is kept). Data recorded for the dropped tokens is dropped with them.
     pub stop: Vec<String>,
+    pub thinking_budget: Option<ThinkingBudget>,
     /// The confidence reported with progress while a traced response is written; below its threshold the response stops.
     pub running: Option<RunningConfidence>,
 }
@@ -30,6 +31,7 @@ impl Default for GenerateOptions {
             trace: Some(TraceParts::default()),
             ends: None,
             stop: Vec::new(),
+            thinking_budget: None,
             running: None,
         }
     }
@@ -91,6 +93,12 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// ln P of the response: Σ over the tokens that the model chose; `None` where a logit was not finite.
+    pub fn logprob(&self) -> Option<f64> {
+        let chosen = self.steps.iter().take(self.tokens.len() - self.prompt_len).filter(|step| !step.forced);
+        chosen.map(|step| step.logprob).sum()
+    }
+
     /// Drops the response's tokens after the first `kept`. When traced, the step of the last kept token stays: its row
     /// has been run, but its prediction is no longer part of the sequence.
     pub(super) fn cut(&mut self, kept: usize, traced: bool) {

@@ -10,6 +10,7 @@ mod response;
 pub mod running;
 mod speculate;
 mod stop;
+mod thinking;
 mod trace;
 
 pub use crate::backend::TraceParts;
@@ -17,6 +18,7 @@ pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use pace::{Speculate, SpeculationStats};
 pub use response::{Response, Variant};
+pub use thinking::ThinkingBudget;
 pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;

@@ -19,7 +19,8 @@ pub struct Response<'a> {
 }
 
 /// The step of a row outside the response.
-static NO_STEP: Step = Step { logprob: None, entropy: 0.0, top: Vec::new(), distribution: None, heads: Vec::new() };
+static NO_STEP: Step =
+    Step { logprob: None, entropy: 0.0, top: Vec::new(), distribution: None, heads: Vec::new(), forced: false };
 
 impl Response<'_> {
     /// The step at row T (absolute); an empty one outside `prompt_len - 1 .. tokens.len()`.
@@ -30,6 +31,11 @@ impl Response<'_> {
     /// ln p(token at `position`), absolute, full vocabulary.
     pub fn logprob_at(&self, position: usize) -> f64 {
         position.checked_sub(1).and_then(|row| self.step(row).logprob).unwrap_or(f64::NEG_INFINITY)
+    }
+
+    /// Whether the model did not choose the token at `position` (absolute).
+    pub fn is_forced(&self, position: usize) -> bool {
+        position.checked_sub(1).is_some_and(|row| self.step(row).forced)
     }
 
     /// Whether the token at a position (absolute) has a digit in its text.

@@ -36,7 +36,7 @@ impl Measure {
     }
 }
 
-/// A response's running confidence: the mean of a measure over the last `window` predicted tokens; none before there are that
+/// A response's running confidence: the mean of a measure over the last `window` chosen tokens; none before there are that
 /// many. DeepConf's online rule (section 3.3) ends a response when it falls below a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunningConfidence {
@@ -49,9 +49,10 @@ pub struct RunningConfidence {
 impl RunningConfidence {
     /// The running confidence after the last of these steps.
     pub fn after(&self, steps: &[Step]) -> Option<f64> {
-        let last = &steps[steps.len().checked_sub(self.window)?..];
-        let sum: Option<f64> = last.iter().map(|step| self.measure.of(step)).sum();
-        sum.map(|sum| sum / self.window as f64)
+        let chosen = steps.iter().rev().filter(|step| !step.forced).take(self.window);
+        let last: Vec<&Step> = chosen.collect();
+        let sum: Option<f64> = last.iter().rev().map(|step| self.measure.of(step)).sum();
+        sum.filter(|_| last.len() == self.window).map(|sum| sum / self.window as f64)
     }
 
     /// Whether a response with this running confidence ends here.

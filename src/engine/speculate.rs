@@ -56,27 +56,31 @@ impl Batch<'_> {
     pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<(), EngineError> {
         let mut left = false;
         while !left && self.running.iter().any(|r| !r.finished) {
-            left = match self.guessed_pass(on_token, leave)? {
-                Some(left) => left,
-                None => self.plain_steps(on_token, leave)?,
+            left = match self.close_thoughts(on_token)? {
+                Some(ended) => leave(ended),
+                None => match self.guessed_pass(on_token, leave)? {
+                    Some(left) => left,
+                    None => self.plain_steps(on_token, leave)?,
+                },
             };
         }
         self.last_rows()
     }
 
-    /// Decode steps without guesses, until a response ends. Returns whether to leave.
+    /// Decode steps without guesses, until a response ends or a thought is over budget. Returns whether to leave.
     fn plain_steps(&mut self, on_token: OnToken, leave: Leave) -> Result<bool, EngineError> {
         let Batch { engine, running, others, .. } = self;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
         let rows: Vec<DecodeRow> = active.iter().map(|r| r.decode_row()).collect();
         let Engine { backend, pace, tokenizer, .. } = &mut **engine;
-        let (mut ended, mut left) = (false, false);
+        let (mut ended, mut left, mut over) = (false, false, false);
         backend.decode(&rows, tokenizer.vocab_size(), &mut |index, step, token| {
             let running = &mut *active[index];
             running.chosen((step, Some(token)), on_token, others, pace);
             ended |= running.finished;
             left |= !running.finished && leave(ended);
-            if running.finished || left { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            over |= !running.closing.is_empty();
+            if running.finished || left || over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         Ok(left)
     }
@@ -134,7 +138,7 @@ impl Batch<'_> {
                 running.chosen((step, Some(token)), on_token, others, pace);
                 ended |= running.finished;
                 left |= !running.finished && leave(ended);
-                if running.finished || left || right != Some(true) {
+                if running.finished || left || right != Some(true) || !running.closing.is_empty() {
                     break;
                 }
                 pace.stats.accepted += 1;

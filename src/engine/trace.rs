@@ -74,6 +74,27 @@ impl<'e> TracedSequence<'e> {
         (&self.generation.tokens, self.generation.prompt_len)
     }
 
+    /// Sets why the response ended, as far as known of one that was not generated here.
+    pub fn set_finish(&mut self, finish: FinishReason) {
+        self.generation.finish = finish;
+    }
+
+    /// The response's tokens that the model did not choose, as ranges of positions `[start, end)`.
+    pub fn forced(&self) -> Vec<[usize; 2]> {
+        let Generation { prompt_len, steps, .. } = &self.generation;
+        let positions: Vec<usize> =
+            (*prompt_len..).zip(steps).filter(|(_, step)| step.forced).map(|(at, _)| at).collect();
+        positions.chunk_by(|a, b| a + 1 == *b).map(|run| [run[0], run[0] + run.len()]).collect()
+    }
+
+    /// Marks the tokens at these positions of an existing response as not chosen by the model.
+    pub fn set_forced(&mut self, ranges: &[[usize; 2]]) {
+        let Generation { prompt_len, steps, .. } = &mut self.generation;
+        for (position, step) in (*prompt_len..).zip(steps) {
+            step.forced = ranges.iter().any(|[start, end]| (*start..*end).contains(&position));
+        }
+    }
+
     /// Whether the response would have continued.
     pub fn is_cut_off(&self) -> bool {
         self.generation.finish.is_cut_off()

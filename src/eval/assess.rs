@@ -4,11 +4,12 @@
 use super::calibration::{Calibration, CalibrationError};
 use super::run::fingerprint::Fingerprint;
 use crate::backend::entropy::Gamma;
-use crate::engine::encode::{EncodeError, ResponseText, encode};
-use crate::engine::{Engine, EngineError, TracedSequence};
-use crate::eval::grading::correct;
+use crate::engine::encode::{EncodeError, ResponseText, encode, encode_prompt, prompt_end};
+use crate::engine::{Engine, EngineError, FinishReason, TracedSequence};
+use crate::eval::grading::correct_for;
 use crate::io::item::{Content, Item};
-use crate::io::record::{Record, RowTrace, top_entries};
+use crate::io::record::{CutOff, Record, RowTrace, top_entries};
+use crate::io::target::Target;
 use crate::uq::answer::{AnswerRule, Finder, Grader};
 use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
@@ -57,14 +58,26 @@ pub type Sequence = (Vec<u32>, usize, Option<Range<usize>>);
 ///
 /// # Errors
 /// Text that cannot be tokenized.
-pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Parameters) -> Result<Sequence, EncodeError> {
-    match content {
+pub fn sequence(engine: &Engine, item: &Item, chat: bool, method: &Parameters) -> Result<Sequence, EncodeError> {
+    match &item.content {
         Content::Tokens { input_ids, prompt_len, answer_span } => {
             Ok((input_ids.clone(), *prompt_len, answer_span.clone()))
         }
-        Content::Text { conversation, response, rendered } => {
-            let (chat, encoding) = (chat && !rendered, method.rules().encoding);
-            let (tokens, prompt_len) = encode(engine, conversation, response, chat, encoding)?;
+        Content::Text { conversation, thought, response, rendered } => {
+            let chat = chat && !rendered;
+            let (mut tokens, tokenizer) = (encode_prompt(engine, conversation, chat)?, engine.tokenizer());
+            let prompt_len = tokens.len();
+            let template = engine.chat_template().map_or("", |template| template.source());
+            let joined = |thought: &String| -> Result<String, EncodeError> {
+                Ok(method.thinking.join(&prompt_end(tokenizer, &tokens)?, template, thought, response))
+            };
+            let joined = thought.as_ref().map(joined).transpose()?;
+            let response = joined.as_ref().unwrap_or(response);
+            if item.is_cut_off {
+                tokens.extend(tokenizer.encode(response, false)?); // without the template's end
+            } else {
+                tokens = encode(engine, conversation, response, chat, method.rules().encoding)?.0;
+            }
             Ok((tokens, prompt_len, None))
         }
     }
@@ -79,8 +92,10 @@ pub struct Request<'a> {
     pub abstain: bool,
     /// How the answer is found.
     pub finder: Finder<'a>,
-    /// The correct answer, if known, and how it is compared.
-    pub target: Option<&'a (String, Grader)>,
+    /// The correct answer, if known.
+    pub target: Option<&'a Target>,
+    /// Whether the response ended at a limit.
+    pub is_cut_off: bool,
     /// The answer's positions (absolute, within the response), if known.
     pub answer: Option<Range<usize>>,
     /// Whether to describe the chain's rows.
@@ -91,12 +106,13 @@ impl<'a> Request<'a> {
     /// Without a calibration, for a response about which nothing is known.
     pub fn of(parameters: &'a Parameters) -> Self {
         let finder = Finder::Rule(AnswerRule::Auto);
-        Request { parameters, calibration: None, abstain: false, finder, target: None, answer: None, trace: false }
+        let (calibration, target, answer) = (None, None, None);
+        Request { parameters, calibration, abstain: false, finder, target, is_cut_off: false, answer, trace: false }
     }
 
     /// For a response from the input, whose answer may be known.
     pub fn of_item(self, item: &'a Item, answer: Option<Range<usize>>) -> Self {
-        Request { finder: item.finder(), target: item.target.as_ref(), answer, ..self }
+        Request { finder: item.finder(), target: item.target.as_ref(), is_cut_off: item.is_cut_off, answer, ..self }
     }
 }
 
@@ -106,12 +122,15 @@ impl<'a> Request<'a> {
 /// The engine's.
 pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>) -> Result<Record, EngineError> {
     let (parameters, reading) = (request.parameters, request.parameters.reading);
+    if request.is_cut_off {
+        traced.set_finish(FinishReason::Length);
+    }
     let (tokens, prompt_len) = traced.tokens();
     let response = ResponseText::new(traced.engine(), &tokens[prompt_len..])?;
     let reply = response.reply(traced.engine(), &tokens[..prompt_len], &parameters.thinking)?;
     let record = match pipeline::assess(traced, request.finder, request.answer.clone(), parameters)? {
         Some(pipeline::Assessed { answer, outcome, .. }) => {
-            let correct = request.target.map(|(target, grader)| correct(&answer.text, target, *grader));
+            let correct = request.target.map(|target| correct_for(target, &answer.text));
             let trace =
                 if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
             let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
@@ -121,7 +140,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
         None => {
             let scores = Some(Scores::of_response(&traced.parts().0, parameters.rules()));
             let correct = match request.target {
-                Some((target, Grader::Contains)) => Some(correct(&reply.text, target, Grader::Contains)),
+                Some(target) if target.grader == Grader::Contains => Some(correct_for(target, &reply.text)),
                 other => other.map(|_| false),
             };
             Record { scores, correct, ..Record::no_answer(id, reading, prompt_len) }
@@ -130,8 +149,9 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     // without an answer there is nothing to return
     let certified = record.confidence.as_ref().is_some_and(|confidence| confidence.certified);
     let abstained = request.abstain.then_some(!certified);
+    let (cut_off, forced) = (CutOff::of(traced.is_cut_off(), &reply), traced.forced());
     let (thought, weights) = (response.thought(&reply), traced.engine().options().weights);
-    Ok(Record { abstained, thought, weights, ..record })
+    Ok(Record { abstained, thought, cut_off, forced, weights, ..record })
 }
 
 /// The selected heads and the largest entries of α* for every row of the chain. The authors' code has no row -1, so neither

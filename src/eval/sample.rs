@@ -4,7 +4,7 @@
 //! as `null`.
 
 use crate::engine::FinishReason;
-use crate::io::record::{Answer, Status};
+use crate::io::record::{Answer, CutOff, Status};
 use crate::model::chat::encode_plain;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::uq::{Link, Member, Outcome, Profile, Scores};
@@ -30,6 +30,9 @@ pub fn score_map(scores: &Scores) -> ScoreMap {
 pub struct Sample {
     /// The item's index in the task, from 0.
     pub doc_id: usize,
+    /// The record's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Value>,
     /// The task, with a subtask after a colon: `gsm8k`, `bbh:causal_judgement`.
     pub task: String,
     /// The publisher's record.
@@ -143,12 +146,18 @@ pub struct Uq {
     pub profile: Profile,
     /// `length`: the response was cut off (truncated).
     pub finish: FinishReason,
+    /// Where it was cut off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<CutOff>,
     #[serde(rename = "n_instr")]
     pub prompt_len: usize,
     /// Tokens of the response before its reply; all of them, if it was cut off in its thought.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub thought: usize,
     pub tokens: ResponseTokens,
+    /// Positions `[start, end)` of tokens that the model did not choose: they close a thought over budget.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forced: Vec<[usize; 2]>,
     pub answer: Option<Answer>,
     pub chain: Vec<Link>,
     /// Rows of the chain that the similarity filter kept.

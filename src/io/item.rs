@@ -1,13 +1,15 @@
 //! Input of `score`: JSON lines of existing responses.
 //!
 //! A line is `{id, input_ids, n_instr}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
-//! (optionally `dataset`), or output of vLLM (`prompt_token_ids`, `outputs`) or lm-evaluation-harness (`arguments`, `resps`). All
-//! may have `target` with `grader`, and `answer_regex` with `answer_match`; other fields are ignored. An invalid line becomes a
-//! [`BadItem`]; only a read error ends the iteration.
+//! (optionally `dataset`, and the thought as `reasoning_content` or `reasoning`), or the output of vLLM (`outputs`), of OpenAI's
+//! API (`choices`) or of lm-evaluation-harness (`arguments`, `resps`). All may have `target` with `grader`, `answer_regex` with
+//! `answer_match`, and `finish_reason`; other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends
+//! the iteration.
 
 use super::jsonl::{Line, Lines, ReadError};
-use crate::model::chat::Conversation;
-use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader};
+use super::target::Target;
+use crate::model::chat::{Conversation, Message};
+use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader, pattern};
 use regex::bytes::Regex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,14 +23,15 @@ use thiserror::Error;
 /// A response to score.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// A string or a number, as given; by default the 0-based line number.
+    /// A string or a number, as given; by default its document's or request's id, then the 0-based line number.
     pub id: Value,
     pub dataset: Option<String>,
-    /// The correct answer, and how it is compared.
-    pub target: Option<(String, Grader)>,
+    pub target: Option<Target>,
     /// Finds the answer.
     pub pattern: Option<AnswerPattern>,
     pub content: Content,
+    /// Whether the response ended at a limit.
+    pub is_cut_off: bool,
 }
 
 /// The response of an [`Item`].
@@ -37,7 +40,8 @@ pub enum Content {
     /// Tokens: `1 <= prompt_len < input_ids.len()`; the span lies in the response.
     Tokens { input_ids: Vec<u32>, prompt_len: usize, answer_span: Option<Range<usize>> },
     /// Text; `rendered`: the prompt exactly as the model received it, followed by the response; otherwise for the chat template.
-    Text { conversation: Conversation, response: String, rendered: bool },
+    /// A thought given apart precedes the response, which may then be empty.
+    Text { conversation: Conversation, thought: Option<String>, response: String, rendered: bool },
 }
 
 /// An invalid line.
@@ -73,6 +77,9 @@ pub fn items(mut lines: Lines) -> impl Iterator<Item = Result<Result<Item, BadIt
 struct Fields<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
+    doc_id: Option<&'a RawValue>,
+    request_id: Option<&'a RawValue>,
+    doc: Option<&'a RawValue>,
     dataset: Option<&'a RawValue>,
     input_ids: Option<&'a RawValue>,
     n_instr: Option<&'a RawValue>,
@@ -80,6 +87,10 @@ struct Fields<'a> {
     messages: Option<&'a RawValue>,
     prompt: Option<&'a RawValue>,
     response: Option<&'a RawValue>,
+    reasoning_content: Option<&'a RawValue>,
+    reasoning: Option<&'a RawValue>,
+    finish_reason: Option<&'a RawValue>,
+    choices: Option<&'a RawValue>,
     prompt_token_ids: Option<&'a RawValue>,
     outputs: Option<&'a RawValue>,
     arguments: Option<&'a RawValue>,
@@ -90,35 +101,51 @@ struct Fields<'a> {
     answer_match: Option<&'a RawValue>,
 }
 
+/// The fields read from a benchmark's record.
+#[derive(Default, Deserialize)]
+struct Doc<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    choices: Option<&'a RawValue>,
+    options: Option<&'a RawValue>,
+}
+
+/// Values of `finish_reason` for a response that ended at a limit: vLLM's and OpenAI's, Anthropic's, and that of `--stop-below`.
+const CUT_OFF: [&str; 3] = ["length", "max_tokens", "unsure"];
+
 impl Item {
     /// Parses a line that is not blank; `line` is its 1-based number.
     pub fn parse(text: &[u8], line: u64) -> Result<Item, BadItem> {
         let bad = |id, problem| BadItem { id, line, problem };
         let fields = fields(text).map_err(|problem| bad(rescue_id(text).unwrap_or_else(|| place(line)), problem))?;
+        let doc: Doc = fields.doc.and_then(|doc| serde_json::from_str(doc.get()).ok()).unwrap_or_default();
+        let others = || [doc.id, fields.doc_id, fields.request_id].into_iter().flatten();
         let id = match fields.id {
-            None => line.saturating_sub(1).into(),
+            None => others().find_map(|id| checked_id(id.get()).ok()).unwrap_or(line.saturating_sub(1).into()),
             Some(id) => checked_id(id.get()).map_err(|problem| bad(place(line), problem))?,
         };
-        Item::from_fields(id.clone(), &fields).map_err(|problem| bad(id, problem))
+        Item::from_fields(id.clone(), &fields, &doc).map_err(|problem| bad(id, problem))
     }
 
-    fn from_fields(id: Value, fields: &Fields) -> Result<Item, String> {
-        let content = match fields.input_ids {
-            Some(ids) => tokens(ids, fields)?,
-            None => match (fields.outputs, fields.resps) {
-                (Some(outputs), _) => vllm(outputs, fields)?,
-                (None, Some(responses)) => harness(responses, fields)?,
-                (None, None) => text(fields)?,
-            },
+    fn from_fields(id: Value, fields: &Fields, doc: &Doc) -> Result<Item, String> {
+        let (content, finish) = match (fields.input_ids, fields.outputs, fields.resps) {
+            (Some(ids), ..) => (tokens(ids, fields)?, None),
+            (None, Some(outputs), _) => vllm(outputs, fields)?,
+            (None, None, Some(responses)) => (harness(responses, fields)?, None),
+            (None, None, None) => text(fields)?,
         };
         let dataset = fields.dataset.map(|dataset| typed("dataset", "a string", dataset)).transpose()?;
-        Ok(Item { id, dataset, target: target(fields)?, pattern: pattern(fields)?, content })
+        let own = fields.finish_reason.map(|found| typed("finish_reason", "a string", found));
+        let finish: Option<String> = finish.or(own.transpose()?);
+        let is_cut_off = finish.is_some_and(|reason| CUT_OFF.contains(&reason.as_str()));
+        let target = target(fields, doc, &content)?;
+        Ok(Item { id, dataset, target, pattern: pattern(fields)?, content, is_cut_off })
     }
 
     /// How to find its answer.
     pub fn finder(&self) -> Finder<'_> {
         let rule = match &self.target {
-            Some((_, grader)) if self.dataset.is_none() => grader.rule(),
+            Some(target) if self.dataset.is_none() => target.grader.rule(),
             _ => AnswerRule::for_dataset(self.dataset.as_deref()),
         };
         self.pattern.as_ref().map_or(rule.into(), Finder::Pattern)
@@ -187,14 +214,36 @@ fn tokens(ids: &RawValue, fields: &Fields) -> Result<Content, String> {
 }
 
 /// `target` with its `grader`; a grader alone, as in questions, grades nothing.
-fn target(fields: &Fields) -> Result<Option<(String, Grader)>, String> {
+fn target(fields: &Fields, doc: &Doc, content: &Content) -> Result<Option<Target>, String> {
     let (Some(target), Some(grader)) = (fields.target, fields.grader) else { return Ok(None) };
-    let text = match serde_json::from_str(target.get()) {
-        Ok(Value::String(text)) if !text.trim().is_empty() => text,
-        Ok(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
-        _ => return Err(wrong("target", "a text that is not empty, or a number", target.get())),
+    let question = match content {
+        Content::Text { conversation: Conversation::Prompt(prompt), .. } => prompt.clone(),
+        Content::Text { conversation: Conversation::Messages(messages), .. } => messages
+            .iter()
+            .rfind(|message| message.role == "user")
+            .map_or_else(String::new, |turn| turn.content.clone()),
+        Content::Tokens { .. } => fields.prompt.and_then(|prompt| typed("prompt", "", prompt).ok()).unwrap_or_default(),
     };
-    Ok(Some((text, typed("grader", Grader::NAMES, grader)?)))
+    let mut choices = [doc.choices, doc.options, fields.choices].into_iter().flatten();
+    let choices = choices.find_map(|choices| serde_json::from_str(choices.get()).ok());
+    let mut value: Value = serde_json::from_str(target.get()).map_err(not_json)?;
+    if let (Some(_), Some(alternatives)) = (fields.resps, value.as_str().and_then(python_list)) {
+        value = alternatives.into();
+    }
+    let read = Target::read(&value, typed("grader", Grader::NAMES, grader)?, question, choices);
+    Ok(Some(read.map_err(|expected| wrong("target", expected, target.get()))?))
+}
+
+/// The texts of a list as Python prints it, which is how lm-evaluation-harness writes a target of several.
+fn python_list(text: &str) -> Option<Vec<String>> {
+    let element = pattern!(r#"(?s)^(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")(?:, |\]$)"#);
+    let (mut rest, mut texts) = (text.trim().strip_prefix('[')?, Vec::new());
+    while let Some(found) = element.captures(rest) {
+        let text = found.get(1).or_else(|| found.get(2))?.as_str();
+        texts.push(text.replace("\\'", "'").replace("\\\\", "\\"));
+        rest = &rest[found[0].len()..];
+    }
+    (rest.is_empty() && !texts.is_empty()).then_some(texts)
 }
 
 /// `answer_regex`, whose first or last (default) match counts, by `answer_match`.
@@ -206,46 +255,101 @@ fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, String> {
     Ok(Some(built.map_err(|why| wrong("answer_regex", format!("a regular expression ({why})"), found.get()))?))
 }
 
-/// vLLM's RequestOutput: `prompt_token_ids`, and `token_ids` of the first of `outputs`.
-fn vllm(outputs: &RawValue, fields: &Fields) -> Result<Content, String> {
+/// vLLM's RequestOutput: `prompt_token_ids` with `token_ids` of the first of `outputs`, or else `prompt` with its `text`.
+fn vllm(outputs: &RawValue, fields: &Fields) -> Result<(Content, Option<String>), String> {
     #[derive(Deserialize)]
     struct Output {
-        token_ids: Vec<u32>,
+        token_ids: Option<Vec<u32>>,
+        text: Option<String>,
+        finish_reason: Option<String>,
     }
-    let prompt = fields.prompt_token_ids.ok_or_else(|| missing("prompt_token_ids"))?;
-    let mut input_ids: Vec<u32> = list("prompt_token_ids", ("at least one token id", "a token id"), prompt)?;
-    let outputs: Vec<Output> = list("outputs", ("at least one output", "an object with token_ids"), outputs)?;
-    let prompt_len = input_ids.len();
-    input_ids.extend(outputs.into_iter().take(1).flat_map(|output| output.token_ids));
-    if input_ids.len() == prompt_len {
-        return Err(wrong("outputs[0].token_ids", "at least one token id", "[]"));
-    }
-    Ok(Content::Tokens { input_ids, prompt_len, answer_span: None })
+    let outputs: Vec<Output> = list("outputs", ("at least one output", "an object with token_ids or text"), outputs)?;
+    let first = outputs.into_iter().next();
+    let Some(Output { token_ids, text, finish_reason }) = first else { return Err(missing("outputs[0]")) };
+    let content = match (fields.prompt_token_ids, token_ids, fields.prompt, text.filter(|text| !text.is_empty())) {
+        (Some(_), Some(ids), ..) if ids.is_empty() => {
+            return Err(wrong("outputs[0].token_ids", "at least one token id", "[]"));
+        }
+        (Some(prompt), Some(ids), ..) => {
+            let mut input_ids: Vec<u32> = list("prompt_token_ids", ("at least one token id", "a token id"), prompt)?;
+            let prompt_len = input_ids.len();
+            input_ids.extend(ids);
+            Content::Tokens { input_ids, prompt_len, answer_span: None }
+        }
+        (_, _, Some(prompt), Some(response)) => {
+            let conversation = Conversation::Prompt(typed("prompt", "a string", prompt)?);
+            Content::Text { conversation, thought: None, response, rendered: true }
+        }
+        _ => return Err(missing("prompt_token_ids with outputs[0].token_ids, or prompt with outputs[0].text")),
+    };
+    Ok((content, finish_reason))
 }
 
-/// A sample of lm-evaluation-harness: the first text of `arguments` (the prompt as the model received it) and of `resps`.
+/// A sample of lm-evaluation-harness: the first text of `arguments`, the prompt as the model received it or messages in JSON, and
+/// of `resps`.
 fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
-    /// The first text in lists and objects.
-    fn first(value: &Value) -> Option<&String> {
+    /// The first text, or list of messages, in lists and objects.
+    fn first(value: &Value) -> Option<&Value> {
         match value {
-            Value::String(text) => Some(text),
+            Value::String(text) if !text.is_empty() => Some(value),
+            Value::Array(values) if values.first().is_some_and(|turn| turn.get("role").is_some()) => Some(value),
             Value::Array(values) => values.first().and_then(first),
             Value::Object(fields) => fields.values().next().and_then(first),
             _ => None,
         }
     }
-    let text = |field: &'static str, found: &RawValue| {
-        let value = serde_json::from_str(found.get()).map_err(not_json)?;
-        let text = first(&value).filter(|text| !text.is_empty()).cloned();
-        text.ok_or_else(|| wrong(field, "a list that begins with a text", found.get()))
+    /// Whether these are a log-likelihood and whether the continuation is the most probable one, or a log-likelihood alone.
+    fn is_likelihood(value: &Value) -> bool {
+        let is_pair = |value: &Value, best: &Value| {
+            let number = value.is_number() || value.as_str().is_some_and(|text| text.parse::<f64>().is_ok());
+            number && (best.is_boolean() || best == "True" || best == "False")
+        };
+        match value {
+            Value::Array(values) if values.len() == 2 && is_pair(&values[0], &values[1]) => true,
+            Value::Array(values) => values.first().is_some_and(is_likelihood),
+            value => value.is_number(),
+        }
+    }
+    let read = |found: &RawValue| serde_json::from_str::<Value>(found.get()).map_err(not_json);
+    let found = fields.arguments.ok_or_else(|| missing("arguments"))?;
+    let (arguments, resps) = (read(found)?, read(responses)?);
+    let request = arguments.get(0).or_else(|| arguments.get("gen_args_0"));
+    let second = request.and_then(|request| request.get(1).or_else(|| request.get("arg_1")));
+    if second.is_some_and(Value::is_string) || is_likelihood(&resps) {
+        let expected =
+            "a generated text (of a generate_until task); log-likelihoods of given continuations are no response";
+        return Err(wrong("resps", expected, responses.get()));
+    }
+    let prompt = first(&arguments).ok_or_else(|| wrong("arguments", "a list that begins with a text", found.get()))?;
+    let response = first(&resps).and_then(Value::as_str).map(str::to_owned);
+    let response = response.ok_or_else(|| wrong("resps", "a list that begins with a text", responses.get()))?;
+    let messages = match prompt {
+        Value::String(text) if !text.starts_with("[{\"role\"") => None,
+        Value::String(text) => Some(serde_json::from_str(text)),
+        list => Some(Vec::<Message>::deserialize(list)),
     };
-    let prompt = text("arguments", fields.arguments.ok_or_else(|| missing("arguments"))?)?;
-    let response = text("resps", responses)?;
-    Ok(Content::Text { conversation: Conversation::Prompt(prompt), response, rendered: true })
+    let messages =
+        messages.transpose().map_err(|why| wrong("arguments", format!("messages of text ({why})"), found.get()))?;
+    let rendered = messages.is_none();
+    let plain = || Conversation::Prompt(prompt.as_str().unwrap_or_default().to_owned());
+    let conversation = messages.map_or_else(plain, Conversation::Messages);
+    Ok(Content::Text { conversation, thought: None, response, rendered })
 }
 
-/// `messages` or `prompt`, and `response`.
-fn text(fields: &Fields) -> Result<Content, String> {
+/// `messages` or `prompt`, and `response` or OpenAI's `choices`.
+fn text(fields: &Fields) -> Result<(Content, Option<String>), String> {
+    #[derive(Default, Deserialize)]
+    struct Said {
+        content: Option<String>,
+        reasoning_content: Option<String>,
+        reasoning: Option<String>,
+    }
+    #[derive(Default, Deserialize)]
+    struct Choice {
+        message: Option<Said>,
+        text: Option<String>,
+        finish_reason: Option<String>,
+    }
     let expected =
         ("a list of at least one message", "an object with a role and a content (a string or a list of text parts)");
     let conversation = match (fields.messages, fields.prompt) {
@@ -254,11 +358,22 @@ fn text(fields: &Fields) -> Result<Content, String> {
         (None, Some(prompt)) => Conversation::Prompt(typed("prompt", "a string", prompt)?),
         (None, None) => return Err(missing("input_ids (or messages, or prompt)")),
     };
-    let response: String = typed("response", "a string", fields.response.ok_or_else(|| missing("response"))?)?;
-    if response.is_empty() {
-        return Err(wrong("response", "some text", "\"\""));
-    }
-    Ok(Content::Text { conversation, response, rendered: false })
+    let own = |name: &str, field: Option<&RawValue>| field.map(|found| typed(name, "a string", found)).transpose();
+    let choices = fields.choices.filter(|_| fields.response.is_none());
+    let first = choices.and_then(|choices| serde_json::from_str::<Vec<Choice>>(choices.get()).ok()?.into_iter().next());
+    let Choice { message, text, finish_reason } = first.unwrap_or_default();
+    let Said { content, reasoning_content, reasoning } = message.unwrap_or_default();
+    let response: Option<String> = content.or(text).or(own("response", fields.response)?);
+    let thought = own("reasoning_content", fields.reasoning_content)?.or(reasoning_content);
+    // elsewhere it holds settings
+    let own_reasoning = fields.reasoning.and_then(|found| serde_json::from_str(found.get()).ok());
+    let thought = thought.or(own_reasoning).or(reasoning).filter(|text| !text.is_empty());
+    let response = match (response, &thought) {
+        (None, None) => return Err(missing("response")),
+        (Some(text), None) if text.is_empty() => return Err(wrong("response", "some text", "\"\"")),
+        (response, _) => response.unwrap_or_default(),
+    };
+    Ok((Content::Text { conversation, thought, response, rendered: false }, finish_reason))
 }
 
 fn typed<T: DeserializeOwned>(field: &str, expected: &str, found: &RawValue) -> Result<T, String> {
@@ -302,7 +417,7 @@ mod tests {
         assert!(matches!(item.content, Content::Tokens { answer_span: Some(Range { start: 2, end: 4 }), .. }));
         let item = parse(r#"{"id": 3, "prompt": "1+1?", "response": "2"}"#).unwrap();
         let conversation = Conversation::Prompt("1+1?".into());
-        assert_eq!(item.content, Content::Text { conversation, response: "2".into(), rendered: false });
+        assert_eq!(item.content, Content::Text { conversation, thought: None, response: "2".into(), rendered: false });
         let item = parse(r#"{"id": 3.5, "messages": [{"role": "user", "content": "x"}], "response": "2"}"#).unwrap();
         assert_eq!(item.id, json!(3.5));
     }
@@ -318,7 +433,7 @@ mod tests {
         let tokens = Content::Tokens { input_ids: vec![5, 6, 7, 8], prompt_len: 2, answer_span: None };
         assert_eq!(parse(vllm).unwrap().content, tokens);
         let conversation = Conversation::Prompt("Q: 1+1?\nA:".into());
-        let rendered = Content::Text { conversation, response: " 2".into(), rendered: true };
+        let rendered = Content::Text { conversation, thought: None, response: " 2".into(), rendered: true };
         for arguments in [r#"[["Q: 1+1?\nA:", {"until": []}]]"#, r#"{"gen_args_0": {"arg_0": "Q: 1+1?\nA:"}}"#] {
             let line = format!(r#"{{"doc_id": 0, "target": "2", "arguments": {arguments}, "resps": [[" 2"]]}}"#);
             let item = parse(&line).unwrap();
@@ -333,10 +448,83 @@ mod tests {
             ),
             (r#"{"resps": [["x"]]}"#, "missing field arguments"),
             (r#"{"resps": [[]], "arguments": [["x"]]}"#, "resps: expected a list that begins with a text"),
+            (r#"{"resps": [[""]], "arguments": [["x", {}]]}"#, "resps: expected a list that begins with a text"),
+            (
+                r#"{"resps": [[["-6.25", "False"]]], "arguments": {"gen_args_0": {"arg_0": "x", "arg_1": " 3"}}}"#,
+                "no response",
+            ),
+            (
+                r#"{"resps": [[[-1.25, true]], [[-4.5, false]]], "arguments": [["x", " 4"], ["x", " 5"]]}"#,
+                "no response",
+            ),
+            (r#"{"resps": [[-6.25]], "arguments": [["x"]]}"#, "log-likelihoods of given continuations"),
         ] {
             let (_, message) = parse(line).unwrap_err();
             assert!(message.contains(says), "{message}");
         }
+    }
+
+    /// Each line's conversation, thought, response, whether it is rendered, and whether it was cut off.
+    #[test]
+    fn replies_of_other_tools_are_read() {
+        let (user, plain) = (r#"[{"role": "user", "content": "2+2?"}]"#, "\"prompt\": \"2+2?\"");
+        let escaped = r#"[{\"role\": \"user\", \"content\": \"2+2?\", \"type\": \"text\"}]"#;
+        for (line, expected) in [
+            (
+                format!(r#"{plain}, "response": "4", "reasoning_content": "2 and 2"}}"#),
+                (Some("2 and 2"), "4", false, false),
+            ),
+            (format!(r#"{plain}, "response": "4", "reasoning": "2 and 2"}}"#), (Some("2 and 2"), "4", false, false)),
+            (format!(r#"{plain}, "response": null, "reasoning": "2 and"}}"#), (Some("2 and"), "", false, false)),
+            (format!(r#"{plain}, "response": "4", "reasoning": {{"effort": "low"}}}}"#), (None, "4", false, false)),
+            (format!(r#"{plain}, "response": "4", "finish_reason": "length"}}"#), (None, "4", false, true)),
+            (format!(r#"{plain}, "response": "4", "finish_reason": "stop"}}"#), (None, "4", false, false)),
+            (format!(r#"{plain}, "outputs": [{{"text": "4", "finish_reason": "length"}}]}}"#), (None, "4", true, true)),
+            (
+                format!(
+                    r#""messages": {user}, "choices": [{{"message": {{"content": "4", "reasoning_content": "2"}},
+                        "finish_reason": "length"}}]}}"#
+                ),
+                (Some("2"), "4", false, true),
+            ),
+            (format!(r#"{plain}, "choices": [{{"text": "4", "finish_reason": "stop"}}]}}"#), (None, "4", false, false)),
+            (format!(r#""arguments": [["{escaped}", {{}}]], "resps": [["4"]]}}"#), (None, "4", false, false)),
+            (format!(r#""arguments": [[{user}, {{}}]], "resps": [["4", "5"]]}}"#), (None, "4", false, false)),
+        ] {
+            let item = parse(&format!("{{{line}")).unwrap();
+            let Content::Text { conversation, thought, response, rendered } = item.content else { panic!("{line}") };
+            assert_eq!((thought.as_deref(), response.as_str(), rendered, item.is_cut_off), expected, "{line}");
+            assert_eq!(conversation.to_messages()[0].content, "2+2?", "{line}");
+        }
+    }
+
+    #[test]
+    fn ids_and_targets_of_other_tools_are_read() {
+        for (more, id, answers) in [
+            (r#""doc_id": 3, "target": "4""#, json!(3), &["4"][..]),
+            (r#""request_id": "8", "target": ["4", "four"]"#, json!("8"), &["4", "four"]),
+            (r#""doc_id": 3, "doc": {"id": "q7"}, "target": 4"#, json!("q7"), &["4"]),
+            (r#""doc_id": [3], "doc": 5, "target": "2+2=<<2+2=4>>4\n#### 4""#, json!(7), &["4"]),
+            (
+                r#""id": "own", "doc_id": 3, "target": "['4', \"it's 4\", 'a\\'b']""#,
+                json!("own"),
+                &["4", "it's 4", "a'b"],
+            ),
+            (r#""target": "[0, 1]""#, json!(7), &["[0, 1]"]),
+        ] {
+            let line = format!(r#"{{{more}, "grader": "exact", "arguments": [["2+2?", {{}}]], "resps": [["4"]]}}"#);
+            let item = parse(&line).unwrap();
+            assert_eq!(
+                (item.id, &item.target.unwrap().answers[..]),
+                (id, &answers.iter().map(|a| a.to_string()).collect::<Vec<_>>()[..])
+            );
+        }
+        let line = r#"{"prompt": "x", "response": "B", "target": 1, "grader": "choice""#;
+        assert_eq!(
+            parse(&format!("{line}, \"doc\": {{\"choices\": [\"u\", \"v\"]}}}}")).unwrap().target.unwrap().shown(),
+            "B"
+        );
+        assert!(parse(&format!("{line}}}")).unwrap_err().1.contains("target: expected an option's letter"));
     }
 
     #[test]
@@ -345,7 +533,7 @@ mod tests {
         let item =
             parse(&line(r#""target": 2, "grader": "number", "answer_regex": "= (.*)", "answer_match": "first""#))
                 .unwrap();
-        assert_eq!(item.target, Some(("2".to_owned(), Grader::Number)));
+        assert_eq!(item.target, Some(Target::new("1+1?", "2", Grader::Number)));
         assert_eq!(item.pattern, Some(AnswerPattern::new("= (.*)", AnswerMatch::First).unwrap()));
         assert!(matches!(item.finder(), Finder::Pattern(_)));
         let item = parse(&line(r#""target": "2", "grader": "number""#)).unwrap();

@@ -6,6 +6,7 @@
 use super::jsonl::append::{AppendError, Existing, Output};
 use crate::backend::WeightFormat;
 use crate::engine::FinishReason;
+use crate::model::reply::Reply;
 pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize, Serializer};
@@ -25,6 +26,21 @@ pub enum Status {
     /// The item could not be scored; the reason is the record's `error`.
     #[default]
     Error,
+}
+
+/// Where a response was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CutOff {
+    Thought,
+    Reply,
+}
+
+impl CutOff {
+    /// `None` for a complete response.
+    pub fn of(is_cut_off: bool, reply: &Reply) -> Option<CutOff> {
+        is_cut_off.then_some(if reply.is_open() { CutOff::Thought } else { CutOff::Reply })
+    }
 }
 
 /// Trace of one row of the chain (`score --explain`).
@@ -102,6 +118,9 @@ pub struct Record {
     #[serde(flatten)]
     pub reading: Reading,
     pub status: Status,
+    /// Where the response was cut off, unless it is complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<CutOff>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// `None` if unknown, for an invalid item.
@@ -110,6 +129,9 @@ pub struct Record {
     /// Tokens of the response before its reply.
     #[serde(skip_serializing_if = "is_zero")]
     pub thought: usize,
+    /// Positions `[start, end)` of tokens that the model did not choose: they close a thought over budget.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forced: Vec<[usize; 2]>,
     pub answer: Option<Answer>,
     pub chain: Vec<Link>,
     /// Rows of the chain that the similarity filter kept.

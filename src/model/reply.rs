@@ -28,6 +28,8 @@ fn formats() -> impl Iterator<Item = Vec<&'static str>> {
 /// What closes a harmony thought when it is written for the model, which ends one message and begins the next.
 const HARMONY_CLOSE: (&str, &str) = ("<|channel|>final", "<|end|><|start|>assistant<|channel|>final<|message|>");
 
+const HARMONY_OPEN: &str = "<|channel|>analysis<|message|>";
+
 /// Which markers count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -152,6 +154,20 @@ impl Thinking {
             text.replace_range(range.clone(), &"\n".repeat(range.len()));
         }
         Reply { thought, open: None, start, text: text.split_off(start) }
+    }
+
+    /// A thought and a reply as a model with this chat template would write them after `prompt`; without a reply the thought stays
+    /// open.
+    pub fn join(&self, prompt: &str, template: &str, thought: &str, reply: &str) -> String {
+        let used = FORMATS.iter().find(|format| template.contains(format.close)).unwrap_or(&FORMATS[0]);
+        let (open, close) = match self {
+            Thinking::Tags { open, close } => (open.as_str(), close.as_str()),
+            _ if used.close == HARMONY_CLOSE.0 => (HARMONY_OPEN, HARMONY_CLOSE.1),
+            _ => (used.open.trim_start_matches('^'), used.close),
+        };
+        let opened = self.left_open(prompt).is_some();
+        let thought = if opened { thought.to_owned() } else { format!("{open}\n{thought}") };
+        if reply.is_empty() { thought } else { format!("{thought}\n{close}\n\n{reply}") }
     }
 
     /// Whether a text, such as a chat template, has a marker of a thought.

@@ -2,7 +2,7 @@
 //! controls.
 
 use super::tables::format::Format::{Difference, Interval, Percent};
-use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, TaskAnalysis};
+use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
 use crate::order::sort_by;
 use serde::Serialize;
@@ -98,6 +98,21 @@ fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalys
     standings
 }
 
+/// Over all items and, if responses were cut off, over the completed ones.
+fn accuracy(summary: &Summary) -> String {
+    let all = format!("{} of {} items right", Percent.show(summary.accuracy), summary.graded);
+    let Summary { truncated, truncated_in_thought, accuracy_completed, .. } = *summary;
+    if truncated == 0 {
+        return all;
+    }
+    let completed = Percent.show(accuracy_completed);
+    format!(
+        "{all}, {completed} of the completed ones; {truncated} were cut off, {truncated_in_thought} in a thought, {} in the \
+         reply",
+        truncated - truncated_in_thought
+    )
+}
+
 fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdict {
     let standings = standings(analysis, run, task);
     let against = standings.iter().find(|standing| standing.key == analysis.options.against);
@@ -121,7 +136,7 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
     }
     Verdict {
         task: task.task.clone(),
-        accuracy: format!("{} of {} items right", Percent.show(task.summary.accuracy), task.summary.graded),
+        accuracy: accuracy(&task.summary),
         best: standings.first().map(|best| (best.name.to_owned(), Interval.show(Some(best.auroc)))),
         methods: standings.len(),
         sentences,

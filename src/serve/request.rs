@@ -76,6 +76,8 @@ pub struct Generate {
     pub include_usage: bool,
     /// Variables of the chat template.
     pub template_arguments: Arguments,
+    /// Max tokens of a thought, which is then closed.
+    pub thinking_budget: Option<usize>,
     /// `None`: no confidence, and no trace for it.
     pub uqac: Option<UqacOptions>,
 }
@@ -97,11 +99,24 @@ pub struct UqacOptions {
     /// Whether to add the ensemble, the tokens, and a trace of the chain's rows.
     pub explain: bool,
     pub running: Option<RunningConfidence>,
+    pub thinking_budget: Option<usize>,
 }
 
 /// Names of the fields of [`Target`], [`Common`] and the endpoints.
-const COMMON: [&str; 11] =
-    ["model", "uqac", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream", "stream_options", "max_tokens"];
+const COMMON: [&str; 12] = [
+    "model",
+    "uqac",
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "thinking_budget",
+];
 const CHAT: [&str; 5] = ["messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs"];
 const COMPLETION: [&str; 4] = ["prompt", "logprobs", "echo", "best_of"];
 
@@ -126,6 +141,7 @@ struct Common {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     chat_template_kwargs: Option<Arguments>,
+    thinking_budget: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -172,6 +188,7 @@ struct UqacFields {
     stop_below: Option<f64>,
     running: Option<Measure>,
     window: Option<usize>,
+    thinking_budget: Option<usize>,
 }
 
 impl Task {
@@ -218,8 +235,9 @@ impl Task {
 
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
     pub fn score(body: &Value) -> Result<Task, ApiError> {
-        let UqacOptions { explain, running, .. } = target(body)?.unwrap_or_default();
+        let UqacOptions { explain, running, thinking_budget, .. } = target(body)?.unwrap_or_default();
         ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
+        ApiError::unless(thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
         let item = Item::parse(body.to_string().as_bytes(), 1);
         let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
         Ok(Task::Score(Box::new(item), explain))
@@ -294,7 +312,8 @@ fn target(body: &Value) -> Result<Option<UqacOptions>, ApiError> {
         window: window.unwrap_or(WINDOW),
         stop_below: fields.stop_below,
     });
-    Ok(Some(UqacOptions { scores, explain: fields.explain.unwrap_or(false), running }))
+    let (explain, thinking_budget) = (fields.explain.unwrap_or(false), fields.thinking_budget);
+    Ok(Some(UqacOptions { scores, explain, running, thinking_budget }))
 }
 
 pub fn no_model(name: &str, served: &str) -> ApiError {
@@ -332,6 +351,7 @@ fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
         stream,
         include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         template_arguments: arguments,
+        thinking_budget: common.thinking_budget.or(uqac.as_ref().and_then(|options| options.thinking_budget)),
         uqac,
         ..Generate::default()
     })
@@ -381,7 +401,11 @@ mod tests {
         assert_eq!(generate.uqac, Some(UqacOptions::default()));
         assert_ne!(generate.options.sampling.seed, chat(json!({})).unwrap().options.sampling.seed);
         let options = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
-        assert_eq!(options, Some(UqacOptions { scores: vec!["answer_prob"], explain: true, running: None }));
+        let expected = UqacOptions { scores: vec!["answer_prob"], explain: true, ..UqacOptions::default() };
+        assert_eq!(options, Some(expected));
+        let budget = |body: Value| chat(body).unwrap().thinking_budget;
+        assert_eq!(budget(json!({"thinking_budget": 9})), Some(9));
+        assert_eq!(budget(json!({"uqac": {"thinking_budget": 0}})), Some(0));
         let running = |uqac: Value| chat(json!({"uqac": uqac})).unwrap().uqac.unwrap().running;
         let group = RunningConfidence { measure: Measure::Group, window: WINDOW, stop_below: Some(-1.0) };
         assert_eq!(running(json!({"stop_below": -1})), Some(group));

@@ -12,6 +12,7 @@ use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
 use crate::model::chat::Conversation;
+use crate::model::reply::Thinking;
 use crate::model::tokenizer::TokenizerError;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -132,10 +133,12 @@ impl Worker<'_, '_> {
     /// A prompt's tokens, checked against the vocabulary and the context.
     fn encoded(
         &self,
-        Generate { echo, options, template_arguments, .. }: &Generate,
+        Generate { echo, options, template_arguments, thinking_budget, .. }: &Generate,
         prompt: &Prompt,
     ) -> Result<EncodedPrompt, ApiError> {
         let engine = self.batch.engine();
+        let thinks = self.common.parameters.thinking != Thinking::None || thinking_budget.is_none();
+        ApiError::unless(thinks, "thinking_budget", "this server was told that responses have no thoughts")?;
         let tokens = match prompt {
             Prompt::Chat(conversation) => encode_prompt_with(engine, conversation, true, template_arguments)?,
             Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
@@ -165,6 +168,7 @@ impl Worker<'_, '_> {
         let request = self.batch.engine().request(&GenerateOptions {
             trace: traced.then(|| self.common.parameters.trace_parts()),
             running: generate.uqac.as_ref().and_then(|options| options.running),
+            thinking_budget: generate.thinking_budget.map(|tokens| self.common.parameters.budget(tokens)),
             ..generate.options.clone()
         });
         let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
@@ -289,7 +293,7 @@ impl Worker<'_, '_> {
         let Worker { batch, common, .. } = self;
         let (engine, parameters) = (batch.engine(), common.parameters);
         let chat = engine.chat_template().is_some();
-        let (tokens, prompt_len, answer) = sequence(engine, &item.content, chat, parameters)?;
+        let (tokens, prompt_len, answer) = sequence(engine, &item, chat, parameters)?;
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
         let ticket = batch.add(&tokens, prompt_len, parameters.trace_parts())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;

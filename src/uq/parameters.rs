@@ -2,7 +2,7 @@
 
 use super::rules::{self, RULES, Rules};
 use crate::backend::entropy::EntropyRule;
-use crate::engine::{SELECTED_HEADS, TraceParts};
+use crate::engine::{SELECTED_HEADS, ThinkingBudget, TraceParts};
 use crate::model::reply::Thinking;
 use crate::names::{Named, named, one_of};
 use serde::{Deserialize, Serialize};
@@ -230,6 +230,11 @@ fn is_zero(n: &u64) -> bool {
 }
 
 impl Parameters {
+    /// A budget of thoughts, which are marked as these parameters say.
+    pub fn budget(&self, tokens: usize) -> ThinkingBudget {
+        ThinkingBudget { tokens, thinking: self.thinking.clone() }
+    }
+
     /// The published values: L_tgt = 3, θ = 0.5, L' = 10, τ = 0.01, K = 16.
     pub fn published(reading: impl Into<Reading>) -> Self {
         Parameters {

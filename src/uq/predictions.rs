@@ -29,7 +29,7 @@ pub fn token_logprob(response: &Response, position: usize, rules: &Rules) -> f64
     among.or(top.first()).map_or(f64::NEG_INFINITY, |top| top.logprob)
 }
 
-/// Positions (absolute) of the response's tokens.
+/// Positions (absolute) of the response's tokens, up to the answer or the end.
 pub fn response_span(response: &Response, answer: &Range<usize>, rules: &Rules) -> Range<usize> {
     match rules.response_end {
         ResponseEnd::Answer => response.prompt_len..answer.end,
@@ -41,6 +41,11 @@ pub fn response_span(response: &Response, answer: &Range<usize>, rules: &Rules) 
 pub fn counted_span(response: &Response, answer: &Range<usize>, rules: &Rules) -> Range<usize> {
     let Range { start, end } = response_span(response, answer, rules);
     start + usize::from(rules.first_token == FirstToken::Skipped)..end
+}
+
+/// Those of `positions` (absolute) whose tokens the model chose.
+pub fn chosen(response: &Response, positions: impl IntoIterator<Item = usize>) -> impl Iterator<Item = usize> {
+    positions.into_iter().filter(|position| !response.is_forced(*position))
 }
 
 /// Entropy of a prediction in nats.
@@ -56,7 +61,7 @@ fn entropy(step: &Step, rules: &Rules) -> f64 {
 
 /// Entropies of the predictions of `positions`' tokens.
 pub fn entropies(response: &Response, positions: Range<usize>, rules: &Rules) -> Vec<f64> {
-    positions.map(|position| entropy(step_of(response, position, rules), rules)).collect()
+    chosen(response, positions).map(|position| entropy(step_of(response, position, rules), rules)).collect()
 }
 
 /// Entropies of the response's rows.
@@ -64,7 +69,8 @@ pub fn response_entropies(response: &Response, answer: &Range<usize>, rules: &Ru
     match rules.entropy_rows {
         EntropyRows::Predicting => entropies(response, counted_span(response, answer, rules), rules),
         EntropyRows::Own => {
-            response_span(response, answer, rules).map(|row| entropy(response.step(row), rules)).collect()
+            let rows = response_span(response, answer, rules).filter(|row| !response.step(*row).forced);
+            rows.map(|row| entropy(response.step(row), rules)).collect()
         }
     }
 }

@@ -24,11 +24,14 @@ pub fn measure<T: Traced>(
 }
 
 /// Keeps the best L' of the chain with similarity ≥ `min_similarity`: returns their rows (relative), ascending. The
-/// answer's own rows are not candidates. Ties: the earlier token.
+/// answer's own rows are not candidates, nor are those of tokens that the model did not choose. Ties: the earlier token.
 pub fn filter(response: &Response, answer: Range<usize>, chain: &[Link], parameters: &Parameters) -> Vec<i64> {
-    let of_answer = |link: &&Link| answer.contains(&response.position_after(link.row));
+    let is_candidate = |link: &&Link| {
+        let position = response.position_after(link.row);
+        !answer.contains(&position) && !response.is_forced(position)
+    };
     let similar = |link: &&Link| link.similarity >= parameters.min_similarity;
-    let mut best: Vec<&Link> = chain.iter().filter(|link| !of_answer(link) && similar(link)).collect();
+    let mut best: Vec<&Link> = chain.iter().filter(|link| is_candidate(link) && similar(link)).collect();
     sort_by(&mut best, |a, b| b.similarity.total_cmp(&a.similarity));
     best.truncate(parameters.max_kept);
     let mut kept: Vec<i64> = best.iter().map(|link| link.row).collect();

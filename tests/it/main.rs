@@ -18,4 +18,5 @@ mod report_page;
 mod runs;
 mod serve;
 mod template_bombs;
+mod thinking;
 mod trust;

@@ -101,6 +101,7 @@ impl RunSpec {
         };
         Sample {
             doc_id: i,
+            id: None,
             task: task.to_owned(),
             doc: json!({"question": problem.question, "answer": format!("#### {}", problem.target)}),
             target: problem.target.to_string(),
@@ -201,23 +202,14 @@ fn tokenize(text: &str, ended: bool, random: &mut Random) -> ResponseTokens {
 fn empty(tokens: ResponseTokens) -> Uq {
     let generate = 0.004 * tokens.ids.len() as f64;
     Uq {
-        running_lows: Default::default(),
         status: Status::NoAnswer,
-        error: None,
         profile: Profile::Corrected,
         finish: FinishReason::Stop,
         prompt_len: N_INSTR,
         thought: 0,
         tokens,
-        answer: None,
-        chain: Vec::new(),
-        kept: Vec::new(),
-        ensemble: Vec::new(),
-        similarity: None,
-        scores: BTreeMap::new(),
-        details: Map::new(),
-        sweep: Vec::new(),
         seconds: BTreeMap::from([("generate".to_owned(), generate)]),
+        ..Uq::default()
     }
 }
 

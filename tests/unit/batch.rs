@@ -6,7 +6,10 @@ use std::ops::ControlFlow;
 use test_support::tiny;
 use uqac::backend::Step;
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, TraceParts};
+use uqac::engine::{
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, ThinkingBudget, TraceParts,
+};
+use uqac::model::reply::Thinking;
 use uqac::uq::Variant;
 
 /// One engine of a model with attention in all layers, and one of a model with delta nets.
@@ -153,6 +156,34 @@ fn a_stop_string_cuts_the_response_before_it() {
         let one = alone(&mut engine, &prompts[3], &options);
         assert_eq!((one.tokens.len() - one.prompt_len, one.finish), (1, FinishReason::Stop));
         assert_eq!(one.steps.len(), 2);
+    }
+}
+
+/// A thought over budget is closed at the same token in any batch, also as it begins, and at a limit; all other bits are those of
+/// scoring the response.
+#[test]
+fn a_thought_over_budget_is_closed() {
+    for mut engine in engines() {
+        let texts = ["Tom has 3 boxes.<think>", "<think>\n", "How many are left?"];
+        let prompts = texts.map(|text| engine.tokenizer().encode(text, true).unwrap());
+        for (tokens, max_tokens) in [(6, 80), (0, 80), (6, 20)] {
+            let thinking_budget = Some(ThinkingBudget { tokens, thinking: Thinking::Auto });
+            let options = GenerateOptions { max_tokens, thinking_budget, ..GenerateOptions::default() };
+            let found = engine.generate(&prompts, &options, go_on).unwrap();
+            for (text, Generation { tokens: all, prompt_len, steps, .. }) in texts.iter().zip(&found) {
+                let forced: Vec<usize> = (0..steps.len()).filter(|index| steps[*index].forced).collect();
+                let written: Vec<u32> = forced.iter().map(|index| all[prompt_len + index]).collect();
+                let written = engine.tokenizer().decode(&written).unwrap();
+                assert_eq!(forced.first().copied(), text.contains("<think>").then_some(tokens));
+                assert!(written.ends_with("</think>") || forced.is_empty() || max_tokens == 20, "{written:?}");
+                assert!(all.len() - prompt_len <= max_tokens);
+                let mut traced = engine.trace(all, *prompt_len, TraceParts::default()).unwrap();
+                traced.set_forced(&[[prompt_len + tokens, prompt_len + tokens + forced.len()]]);
+                assert_eq!(traced.parts().0.steps, &steps[..], "{text}");
+            }
+            let each: Vec<Generation> = prompts.iter().map(|prompt| alone(&mut engine, prompt, &options)).collect();
+            assert_eq!(each, found);
+        }
     }
 }
 

@@ -12,10 +12,13 @@ use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
 use uqac::engine::running::{Measure, RunningConfidence};
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
+use uqac::engine::{
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, Request, ThinkingBudget, Ticket,
+};
 use uqac::model::chat::Conversation;
 use uqac::model::chat::Message;
 use uqac::model::demo;
+use uqac::model::reply::Thinking;
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
 use uqac::uq::{Outcome, Parameters, Profile};
@@ -91,11 +94,15 @@ fn generations_are_those_of_the_cpu() {
     for (name, folder) in folders(1) {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
-        let prompts = [prompt(3, 0), prompt(20, 1), prompt(40, 2), prompt(9, 3)];
+        let thinking = b"17 + 25?<think>".map(u32::from).to_vec();
+        let prompts = [prompt(3, 0), prompt(20, 1), prompt(40, 2), thinking];
+        let thinking_budget = Some(ThinkingBudget { tokens: 4, thinking: Thinking::Auto });
         let hot = Sampling { temperature: 0.8, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
         for sampling in [Sampling::GREEDY, hot] {
-            let limited = GenerateOptions { max_tokens: 13, sampling, ..GenerateOptions::default() };
+            let thinking_budget = thinking_budget.clone();
+            let limited = GenerateOptions { max_tokens: 13, sampling, thinking_budget, ..GenerateOptions::default() };
             let expected = generate(&mut host, &prompts, &limited);
+            assert!(expected[3].steps[4..].iter().all(|step| step.forced || step.logprob.is_none()), "{name}");
             // a token that one of them generates in the middle ends it
             let ends = Some(vec![expected[1].tokens[prompts[1].len() + 5]]);
             let stopped = GenerateOptions { ends, ..limited.clone() };

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use serde::Deserialize;
-use serde_json::json;
 use uqac::eval::grading::{correct, correct_for, label_reference, normal_form, normal_form_for};
 use uqac::eval::tasks::Grader::{self, Choice, Exact, Math, Number};
-use uqac::eval::tasks::{Question, TaskOptions, load};
+use uqac::eval::tasks::{TaskOptions, load};
+use uqac::io::target::Target;
 use uqac::uq::answer::find_answer;
 
 /// A response judged by hand: its answer, and whether that is correct.
@@ -96,14 +96,7 @@ fn a_target_may_be_contained() {
 
 #[test]
 fn an_options_words_stand_for_its_letter() {
-    let item = |question: &str| Question {
-        doc_id: 0,
-        doc: json!({"input": question, "target": "(B)"}),
-        prompt: String::new(),
-        target: String::from("(B)"),
-        grader: Choice,
-        pattern: None,
-    };
+    let item = |question: &str| Target::new(question, "(B)", Choice);
     let penguins = item("Who is it?\nOptions:\n(A) Louis\n(B) Bernard, the old\n(C) A cat");
     for (answer, expected) in [
         ("Bernard, the old", true),
@@ -150,16 +143,16 @@ fn published_answers_are_read() {
     let tasks = ["gsm8k", "bbh"].into_iter().flat_map(|spec| load(spec, &options).unwrap());
     let mut counted = 0;
     for (task, item) in tasks.flat_map(|task| task.items.into_iter().map(move |item| (task.name.clone(), item))) {
-        assert!(correct_for(&item, &item.target), "{task} {}", item.doc_id);
-        let form = normal_form(&item.target, item.grader);
-        match item.grader {
+        assert!(correct_for(&item.target, item.target.shown()), "{task} {}", item.doc_id);
+        let form = normal_form(item.target.shown(), item.target.grader);
+        match item.target.grader {
             Number => {
-                let value: f64 = item.target.replace(',', "").parse().unwrap();
+                let value: f64 = item.target.shown().replace(',', "").parse().unwrap();
                 assert_eq!(form, value.to_string(), "{task} {}", item.doc_id);
-                assert!(!correct_for(&item, &(value + 1.0).to_string()));
+                assert!(!correct_for(&item.target, &(value + 1.0).to_string()));
             }
-            Choice => assert_eq!(format!("({form})"), item.target),
-            Exact | Math | Grader::Contains => assert_eq!(form, item.target.to_lowercase()),
+            Choice => assert_eq!(format!("({form})"), item.target.shown()),
+            Exact | Math | Grader::Contains => assert_eq!(form, item.target.shown().to_lowercase()),
         }
         counted += 1;
     }

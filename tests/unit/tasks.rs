@@ -41,11 +41,11 @@ fn prompt(task: &Task, doc_id: usize) -> &str {
 fn gsm8k_is_read() {
     let Some(data) = test_support::benchmarks() else { return };
     let task = one("gsm8k", &options(&data));
-    assert_eq!((task.name.as_str(), task.rule, task.items.len()), ("gsm8k", AnswerRule::Number, 660));
-    assert!(task.items.iter().enumerate().all(|(i, item)| item.doc_id == i && item.grader == Grader::Number));
-    assert_eq!((task.items[0].target.as_str(), task.items[2].target.as_str()), ("18", "70000"));
+    assert_eq!((task.name.as_str(), task.rule, task.items.len()), ("gsm8k", Some(AnswerRule::Number), 660));
+    assert!(task.items.iter().enumerate().all(|(i, item)| item.doc_id == i && item.target.grader == Grader::Number));
+    assert_eq!((task.items[0].target.shown(), task.items[2].target.shown()), ("18", "70000"));
     assert_eq!(prompt(&task, 1), task.items[1].doc["question"].as_str().unwrap());
-    assert!(task.items.iter().all(|item| item.target.chars().all(|c| c.is_ascii_digit() || ",.-".contains(c))));
+    assert!(task.items.iter().all(|item| item.target.shown().chars().all(|c| c.is_ascii_digit() || ",.-".contains(c))));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn bbh_is_read() {
     let Some(data) = test_support::benchmarks() else { return };
     let tasks = load("bbh", &options(&data)).unwrap();
     let shown: Vec<(&str, Grader, usize)> =
-        tasks.iter().map(|task| (task.name.as_str(), task.items[0].grader, task.items.len())).collect();
+        tasks.iter().map(|task| (task.name.as_str(), task.items[0].target.grader, task.items.len())).collect();
     let expected = [
         ("bbh:boolean_expressions", Grader::Exact, 100),
         ("bbh:date_understanding", Grader::Choice, 100),
@@ -66,8 +66,8 @@ fn bbh_is_read() {
     ];
     assert_eq!(shown, expected);
     for task in &tasks {
-        assert_eq!(task.rule, AnswerRule::Boxed);
-        assert!(task.items.iter().all(|item| item.grader == task.items[0].grader), "{}", task.name);
+        assert_eq!(task.rule, Some(AnswerRule::Boxed));
+        assert!(task.items.iter().all(|item| item.target.grader == task.items[0].target.grader), "{}", task.name);
         let text = prompt(task, 0);
         let question = task.items[0].doc["input"].as_str().unwrap();
         assert!(text.ends_with(&format!("\n\nQUESTION\n------\nQ: {question}")), "{text}");
@@ -125,9 +125,9 @@ fn math_is_read_as_a_folder_and_as_lines() {
     let data = folder(&[algebra, rest].concat());
     for folder in [data.path().to_path_buf(), data.path().join("MATH")] {
         let task = one("math", &options(&folder));
-        let targets: Vec<&str> = task.items.iter().map(|item| item.target.as_str()).collect();
+        let targets: Vec<&str> = task.items.iter().map(|item| item.target.shown()).collect();
         assert_eq!(targets, ["\\frac{1}{2}", "x^{2}", "7"]);
-        assert_eq!((task.rule, task.items[2].grader), (AnswerRule::Boxed, Grader::Math));
+        assert_eq!((task.rule, task.items[2].target.grader), (Some(AnswerRule::Boxed), Grader::Math));
         assert_eq!(prompt(&task, 0), " What is 2? ");
     }
     let boxed = TaskOptions { boxed_instruction: BoxedInstruction::Math, ..options(data.path()) };
@@ -140,7 +140,7 @@ fn math_is_read_as_a_folder_and_as_lines() {
     for name in ["math500/test.jsonl", "MATH-500/test.jsonl", "math_500.jsonl", "test.jsonl"] {
         let data = folder(&[(name, &line)]);
         let task = one("math", &options(data.path()));
-        assert_eq!(task.items[0].target, "\\left( 3, \\frac{\\pi}{2} \\right)", "{name}");
+        assert_eq!(task.items[0].target.shown(), "\\left( 3, \\frac{\\pi}{2} \\right)", "{name}");
         assert!(task.source.ends_with(name));
         assert_eq!(one("math", &options(&task.source)).items, task.items);
     }
@@ -205,8 +205,8 @@ fn abacus_is_read() {
     for name in ["models/abacus/test.jsonl", "abacus/test.jsonl", "abacus_test.jsonl", "test.jsonl"] {
         let data = folder(&[(name, &line)]);
         let task = one("abacus", &options(data.path()));
-        assert_eq!((task.name.as_str(), task.rule), ("abacus", AnswerRule::Number));
-        assert_eq!((prompt(&task, 0), task.items[0].target.as_str()), ("3 + 4?", "7"));
+        assert_eq!((task.name.as_str(), task.rule), ("abacus", Some(AnswerRule::Number)));
+        assert_eq!((prompt(&task, 0), task.items[0].target.shown()), ("3 + 4?", "7"));
         assert_eq!(task.items[0].doc["template"], "sum");
     }
 }
@@ -224,11 +224,11 @@ fn files_of_ones_own_are_read() {
     let data = folder(&[("my.quiz.jsonl", &text), ("sums.jsonl", &lines[0])]);
     let spec = |name: &str| data.path().join(name).display().to_string();
     let task = one(&spec("my.quiz.jsonl"), &TaskOptions::default());
-    assert_eq!((task.name.as_str(), task.rule), ("my.quiz", AnswerRule::Auto));
-    let graders: Vec<Grader> = task.items.iter().map(|item| item.grader).collect();
+    assert_eq!((task.name.as_str(), task.rule), ("my.quiz", None));
+    let graders: Vec<Grader> = task.items.iter().map(|item| item.target.grader).collect();
     assert_eq!(graders, [Grader::Number, Grader::Exact, Grader::Choice, Grader::Math]);
-    assert_eq!((task.items[0].target.as_str(), task.items[0].doc["id"].as_str()), ("4", Some("a")));
-    assert_eq!(one(&spec("sums.jsonl"), &TaskOptions::default()).rule, AnswerRule::Number);
+    assert_eq!((task.items[0].target.shown(), task.items[0].doc["id"].as_str()), ("4", Some("a")));
+    assert_eq!(one(&spec("sums.jsonl"), &TaskOptions::default()).rule, None);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn compressed_files_are_read() {
     let mut file = flate2::write::GzEncoder::new(file, flate2::Compression::default());
     file.write_all(json!({"question": "q", "answer": "a\n#### 1,000"}).to_string().as_bytes()).unwrap();
     file.finish().unwrap();
-    assert_eq!(one("gsm8k", &options(data.path())).items[0].target, "1,000");
+    assert_eq!(one("gsm8k", &options(data.path())).items[0].target.shown(), "1,000");
     let path = data.path().join("gsm8k.jsonl.gz");
     let packed = std::fs::read(&path).unwrap();
     std::fs::write(&path, &packed[..packed.len() - 9]).unwrap();

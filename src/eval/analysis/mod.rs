@@ -213,8 +213,12 @@ pub struct Summary {
     pub answered: usize,
     pub no_answer: usize,
     pub errors: usize,
-    /// Truncated responses, with an answer or without.
+    /// Truncated responses, with an answer or without, and those of them that ended in a thought.
     pub truncated: usize,
+    pub truncated_in_thought: usize,
+    /// Over the graded items whose responses are complete, with Wilson's interval.
+    pub accuracy_completed: Option<f64>,
+    pub accuracy_completed_interval: Option<[f64; 2]>,
     /// Items with both grades: how many, accuracy under the authors' grading, and number of disagreements.
     pub graded_twice: usize,
     pub accuracy_reference: Option<f64>,

@@ -3,7 +3,7 @@
 use super::{Item, Stage, Summary, Votes};
 use crate::eval::run::methods::self_consistency::SelfConsistency;
 use crate::eval::sample::Similarity;
-use crate::io::record::Status;
+use crate::io::record::{CutOff, Status};
 use crate::order::sort_by;
 use serde::Deserialize;
 
@@ -30,6 +30,9 @@ pub(super) fn summary(items: &[Item]) -> Summary {
     let correct_reference = count(&|item| twice(item) && item.correct_reference == Some(true));
     let several = count(&|item| item.majority_correct.is_some());
     let answered = status(Status::Ok);
+    let truncated = |item: &Item| item.uq.finish.is_cut_off();
+    let completed = count(&|item| item.correct.is_some() && !truncated(item));
+    let completed_correct = count(&|item| item.correct == Some(true) && !truncated(item));
     let mean =
         |value: &dyn Fn(&Item) -> usize| share(items.iter().filter(|item| item.answered()).map(value).sum(), answered);
     Summary {
@@ -41,7 +44,10 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         answered,
         no_answer: status(Status::NoAnswer),
         errors: status(Status::Error),
-        truncated: count(&|item| item.uq.finish.is_cut_off()),
+        truncated: count(&truncated),
+        truncated_in_thought: count(&|item| truncated(item) && item.uq.cut_off == Some(CutOff::Thought)),
+        accuracy_completed: share(completed_correct, completed),
+        accuracy_completed_interval: wilson(completed_correct, completed),
         graded_twice,
         accuracy_reference: share(correct_reference, graded_twice),
         disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),

@@ -8,8 +8,8 @@
 //! | [`Grader::Exact`] | the same words, ignoring case, quotes and punctuation; the same number |
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
-use super::tasks::{Grader, Question};
-use crate::uq::answer::{comparable, pattern};
+use crate::io::target::{Target, options};
+use crate::uq::answer::{Grader, comparable, pattern};
 
 mod expression;
 mod form;
@@ -82,20 +82,19 @@ fn exact(answer: &str) -> String {
     if number { number::normal_form(answer) } else { words }
 }
 
-/// [`correct`] for a question, where an option's words count as its letter.
-pub fn correct_for(item: &Question, answer: &str) -> bool {
-    normal_form_for(item, answer) == normal_form_for(item, &item.target) || correct(answer, &item.target, item.grader)
+/// Whether an answer equals one of a question's; an option's words count as its letter.
+pub fn correct_for(target: &Target, answer: &str) -> bool {
+    let form = normal_form_for(target, answer);
+    let is = |right: &String| normal_form_for(target, right) == form || correct(answer, right, target.grader);
+    target.answers.iter().any(is)
 }
 
 /// [`normal_form`] for a question, where an option's words count as its letter.
-pub fn normal_form_for(item: &Question, answer: &str) -> String {
-    if item.grader == Grader::Choice && words::letter(answer).is_none() {
-        let question = ["input", "question", "problem"].iter().find_map(|field| item.doc.get(field)?.as_str());
-        if let Some(letter) = question.and_then(|question| words::letter_of_text(answer, question)) {
-            return letter.to_string();
-        }
-    }
-    normal_form(answer, item.grader)
+pub fn normal_form_for(target: &Target, answer: &str) -> String {
+    let named = || words::letter_of_text(answer, &options(&target.question));
+    let names_none = target.grader == Grader::Choice && words::letter(answer).is_none();
+    let letter = if names_none { named() } else { None };
+    letter.map_or_else(|| normal_form(answer, target.grader), String::from)
 }
 
 /// The authors' label; `None` for responses that their code cannot grade and skips, those without an answer.

@@ -48,11 +48,10 @@ pub(super) fn letter(answer: &str) -> Option<char> {
     (!is_list(&plain.trim()[letter.end()..])).then(|| letter.as_str().to_ascii_uppercase().chars().next()).flatten()
 }
 
-/// The letter of the option whose words an answer repeats; `question` lists the options as `(A) …`, one per line.
-pub(super) fn letter_of_text(answer: &str, question: &str) -> Option<char> {
+/// The letter of the option whose words an answer repeats.
+pub(super) fn letter_of_text(answer: &str, options: &[(char, &str)]) -> Option<char> {
     let wanted = normal_form(answer);
-    let options = pattern!(r"(?m)^[ \t]*\(?([A-Z])[).:][ \t]+(.+?)[ \t]*$").captures_iter(question);
-    let mut fitting = options.filter(|option| normal_form(&option[2]) == wanted).map(|option| option[1].to_owned());
+    let mut fitting = options.iter().filter(|(_, text)| normal_form(text) == wanted).map(|(letter, _)| *letter);
     let letter = fitting.next().filter(|_| !wanted.is_empty())?;
-    if fitting.any(|other| other != letter) { None } else { letter.chars().next() }
+    if fitting.any(|other| other != letter) { None } else { Some(letter) }
 }

@@ -9,7 +9,7 @@ use crate::engine::{FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, Uq, score_map};
 use crate::eval::tasks::{Grader, Question, Task};
-use crate::io::record::Status;
+use crate::io::record::{CutOff, Status};
 use crate::names::Named;
 use crate::uq::Outcome;
 use crate::uq::pipeline;
@@ -33,6 +33,7 @@ pub fn assess(
     let mut sample = failed(task, item, options, None);
     sample.uq.seconds.insert("generate".to_owned(), generate);
 
+    sample.uq.forced = traced.forced();
     let (response, _) = traced.parts();
     let prompt_len = response.prompt_len;
     let ids = response.tokens[prompt_len..].to_vec();
@@ -47,6 +48,7 @@ pub fn assess(
     }
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish, sample.uq.thought) = (prompt_len, *finish, response_text.thought(reply));
+    sample.uq.cut_off = CutOff::of(finish.is_cut_off(), reply);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments.push((prompt.clone(), arguments(task, options, None)));
     sample.resps.push(vec![text.clone()]);
@@ -68,7 +70,7 @@ pub fn assess(
     }
     if let Some(answer) = answer {
         sample.uq.status = Status::Ok;
-        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, &answer.text)));
+        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(&item.target, &answer.text)));
         let (response, mut queries) = traced.parts();
         let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
         sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
@@ -85,11 +87,11 @@ pub fn assess(
             sample.uq.ensemble.push(EnsembleMember { member, text });
         }
         (sample.uq.chain, sample.uq.kept) = (outcome.chain, outcome.kept);
-    } else if item.grader == Grader::Contains {
-        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(item, &reply.text)));
+    } else if item.target.grader == Grader::Contains {
+        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(&item.target, &reply.text)));
     }
     // the authors skip what their code cannot grade
-    if let Some(right) = grading::label_reference(text, &item.target, &task.name, item.grader) {
+    if let Some(right) = grading::label_reference(text, item.target.shown(), &task.name, item.target.grader) {
         sample.metrics.insert("acc_reference".to_owned(), f64::from(right));
     }
     Ok(sample)
@@ -100,9 +102,10 @@ pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<S
     let profile = options.parameters.reading.profile;
     Sample {
         doc_id: item.doc_id,
+        id: item.doc.get("id").cloned(),
         task: task.name.clone(),
         doc: item.doc.clone(),
-        target: item.target.clone(),
+        target: item.target.shown().to_owned(),
         arguments: Vec::new(),
         resps: Vec::new(),
         filtered_resps: Vec::new(),

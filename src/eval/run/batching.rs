@@ -61,6 +61,7 @@ pub(super) fn generate<'t>(
         sampling: Sampling::GREEDY,
         trace: Some(options.parameters.trace_parts()),
         running: options.running,
+        thinking_budget: options.budget(),
         ..GenerateOptions::default()
     };
     let mut batch = engine.batch(&generate);

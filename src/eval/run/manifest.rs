@@ -2,6 +2,7 @@
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, ValueType, WeightFormat};
+use crate::engine::ThinkingBudget;
 use crate::engine::running::RunningConfidence;
 use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER};
 use crate::units::count;
@@ -88,6 +89,10 @@ pub struct EvalOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[arg(skip)]
     pub running: Option<RunningConfidence>,
+    /// Max tokens of a thought, which is then closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(skip)]
+    pub thinking_budget: Option<usize>,
     /// Seed of all random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
@@ -117,15 +122,22 @@ pub struct EvalOptions {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub shots: usize,
-    /// Prompt template; {question} is replaced with the question
+    /// Prompt template; {question} is replaced with the question, \n with a line break
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "TEXT", value_parser = prompt_template, hide_short_help = true)]
     pub prompt_template: Option<String>,
 }
 
+impl EvalOptions {
+    /// The budget of every response's thoughts.
+    pub fn budget(&self) -> Option<ThinkingBudget> {
+        self.thinking_budget.map(|tokens| self.parameters.budget(tokens))
+    }
+}
+
 fn prompt_template(text: &str) -> Result<String, String> {
     let expected = || format!("expected a text with {PLACEHOLDER}");
-    if text.contains(PLACEHOLDER) { Ok(text.to_owned()) } else { Err(expected()) }
+    if text.contains(PLACEHOLDER) { Ok(text.replace("\\n", "\n")) } else { Err(expected()) }
 }
 
 fn temperature(text: &str) -> Result<f32, &'static str> {
@@ -215,6 +227,7 @@ mod tests {
                 max_tokens: 1024,
                 stop: None,
                 running: None,
+                thinking_budget: None,
                 seed: 0,
                 methods: vec!["uqac".into()],
                 samples: 5,

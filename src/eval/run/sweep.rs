@@ -216,6 +216,7 @@ impl Sweep {
             let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
             for same in missing.chunk_by(|a, b| selection(a) == selection(b)) {
                 let mut traced = engine.trace(&tokens, prompt_len, selection(&same[0]))?;
+                traced.set_forced(&sample.uq.forced);
                 let (response, mut queries) = traced.parts();
                 for applied in same {
                     let answer = answer.tokens.clone();

@@ -2,6 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items};
+use crate::io::target::Target;
 use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
@@ -21,6 +22,7 @@ pub(super) const ABACUS: Benchmark = Benchmark {
 };
 
 fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
-    let (question, target) = (record.text("question")?, record.scalar("answer")?);
-    Ok(Question { doc_id, prompt: question, target, grader: Grader::Number, pattern: None, doc: record.value })
+    let prompt = record.text("question")?;
+    let target = Target::new(&prompt, &record.scalar("answer")?, Grader::Number);
+    Ok(Question { doc_id, prompt, target, pattern: None, doc: record.value })
 }

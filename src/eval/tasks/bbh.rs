@@ -4,6 +4,7 @@ use super::read::{Record, examples, text};
 use super::source::matches;
 use super::{Benchmark, Grader, Question, TaskError, items};
 use crate::files;
+use crate::io::target::Target;
 use crate::uq::answer::{AnswerRule, pattern};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
@@ -40,9 +41,9 @@ fn subtask(file: &Path) -> String {
 
 fn item(doc_id: usize, record: Record, examples: &str) -> Result<Question, TaskError> {
     let (question, target) = (record.text("input")?, record.text("target")?);
-    let grader = grader(&target);
+    let target = Target::new(&question, &target, grader(&target));
     let prompt = format!("{examples}\n\nQUESTION\n------\nQ: {question}");
-    Ok(Question { doc_id, prompt, target, grader, pattern: None, doc: record.value })
+    Ok(Question { doc_id, prompt, target, pattern: None, doc: record.value })
 }
 
 /// Chosen by the answer itself: a few published questions need a different grader than the rest of their subtask.

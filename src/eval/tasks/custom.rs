@@ -3,20 +3,18 @@
 use super::read::{Record, records};
 use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
 use crate::files;
-use crate::uq::answer::{AnswerPattern, AnswerRule};
+use crate::io::target::{Choices, Target};
+use crate::uq::answer::AnswerPattern;
+use serde::Deserialize;
 use std::path::Path;
 
 pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError> {
-    let items = items(records(path)?, item)?;
-    let first = items.first().map(|item: &Question| item.grader);
-    let one = first.filter(|grader| items.iter().all(|item| item.grader == *grader));
-    let rule = one.map_or(AnswerRule::Auto, Grader::rule);
     let name = files::name(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     Ok(Task {
         name: name.strip_suffix(".jsonl").unwrap_or(name).to_owned(),
-        rule,
-        items,
+        rule: None,
+        items: items(records(path)?, item)?,
         source: path.to_path_buf(),
         max_tokens: options.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         stop: options.stop.clone().unwrap_or_default(),
@@ -24,12 +22,14 @@ pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError
 }
 
 fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
-    let (question, target) = (record.text("question")?, record.scalar("answer")?);
+    let question = record.text("question")?;
     let name = record.text("grader")?;
     let grader = serde_json::from_value(name.clone().into());
     let grader = grader.map_err(|_| record.error("grader", Grader::NAMES, &name))?;
-    let pattern = pattern(&record)?;
-    Ok(Question { doc_id, prompt: question, target, grader, pattern, doc: record.value })
+    let choices = ["choices", "options"].iter().find_map(|field| Choices::deserialize(record.value.get(field)?).ok());
+    let target = Target::read(&record.value["answer"], grader, question.clone(), choices);
+    let target = target.map_err(|expected| record.wrong("answer", expected))?;
+    Ok(Question { doc_id, prompt: question, target, pattern: pattern(&record)?, doc: record.value })
 }
 
 /// `answer_regex`; `answer_match` selects its first or last (default) match.

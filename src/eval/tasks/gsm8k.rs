@@ -2,6 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::{Benchmark, BoxedInstruction, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, TaskOptions, asked, items};
+use crate::io::target::Target;
 use crate::uq::answer::AnswerRule;
 
 pub(super) const GSM8K: Benchmark = Benchmark {
@@ -27,6 +28,7 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
     let answer = record.text("answer")?;
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
+    let target = Target::new(&question, target, Grader::Number);
     let prompt = asked(question, BoxedInstruction::All, options);
-    Ok(Question { doc_id, prompt, target: target.to_owned(), grader: Grader::Number, pattern: None, doc: record.value })
+    Ok(Question { doc_id, prompt, target, pattern: None, doc: record.value })
 }

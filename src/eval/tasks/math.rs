@@ -4,7 +4,8 @@ use super::read::{Record, first_record, record, records};
 use super::source::matches;
 use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items};
 use crate::files;
-use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
+use crate::io::target::Target;
+use crate::uq::answer::{AnswerRule, last_box};
 use std::path::{Path, PathBuf};
 
 pub(super) const MATH: Benchmark = Benchmark {
@@ -46,15 +47,15 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
         Some(_) => record.scalar("answer")?,
         None => boxed_answer(&record)?,
     };
+    let target = Target::new(&problem, &target, Grader::Math);
     let prompt = asked(problem, BoxedInstruction::Math, options);
-    Ok(Question { doc_id, prompt, target, grader: Grader::Math, pattern: None, doc: record.value })
+    Ok(Question { doc_id, prompt, target, pattern: None, doc: record.value })
 }
 
 /// Content of the solution's last box.
 fn boxed_answer(record: &Record) -> Result<String, TaskError> {
     let solution = record.text("solution")?;
-    let found = find_answer(&solution, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed);
-    let found =
-        found.ok_or_else(|| record.error("solution", "a text with a \\boxed{…} that is not empty", &solution))?;
-    Ok(solution[found.bytes].to_owned())
+    let content =
+        last_box(&solution).ok_or_else(|| record.wrong("solution", "a text with a \\boxed{…} that is not empty"))?;
+    Ok(solution[content].to_owned())
 }

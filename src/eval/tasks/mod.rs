@@ -13,6 +13,7 @@
 //! nothing is downloaded; the error names the download command.
 
 use crate::io::jsonl::ReadError;
+use crate::io::target::Target;
 use crate::model::demo::DemoError;
 use crate::uq::answer::{AnswerPattern, AnswerRule};
 use serde::{Deserialize, Serialize};
@@ -101,7 +102,7 @@ impl Benchmark {
         let own_stop = || self.stop.iter().map(|stop| (*stop).to_owned()).collect();
         Ok(Task {
             name,
-            rule: self.rule,
+            rule: Some(self.rule),
             items: (self.read)(path, options)?,
             source: path.to_path_buf(),
             max_tokens: options.max_tokens.unwrap_or(self.max_tokens[usize::from(options.thinking)]),
@@ -128,9 +129,7 @@ pub struct Question {
     pub doc: Value,
     /// The user's message, before the model's chat template.
     pub prompt: String,
-    /// The correct answer.
-    pub target: String,
-    pub grader: Grader,
+    pub target: Target,
     /// Finds the answer, overriding the task's rule.
     pub pattern: Option<AnswerPattern>,
 }
@@ -140,8 +139,8 @@ pub struct Question {
 pub struct Task {
     /// `gsm8k`, `math`, `bbh:causal_judgement`, `abacus`, or a file name without its extensions.
     pub name: String,
-    /// How an answer is found in a response.
-    pub rule: AnswerRule,
+    /// How an answer is found in a response; `None`: by each question's grader.
+    pub rule: Option<AnswerRule>,
     pub items: Vec<Question>,
     /// The file or folder that the questions were read from.
     pub source: PathBuf,

@@ -20,7 +20,7 @@ impl Record {
     pub fn text(&self, field: &'static str) -> Result<String, TaskError> {
         match self.value.get(field) {
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.clone()),
-            found => Err(self.error(field, "a text that is not empty", &shown(found))),
+            _ => Err(self.wrong(field, "a text that is not empty")),
         }
     }
 
@@ -29,8 +29,13 @@ impl Record {
         match self.value.get(field) {
             Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
-            found => Err(self.error(field, "a text that is not empty, or a number", &shown(found))),
+            _ => Err(self.wrong(field, "a text that is not empty, or a number")),
         }
+    }
+
+    /// Error about a field's value.
+    pub fn wrong(&self, field: &'static str, expected: &'static str) -> TaskError {
+        self.error(field, expected, &shown(self.value.get(field)))
     }
 
     /// Error about a field.

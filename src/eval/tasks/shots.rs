@@ -28,10 +28,10 @@ pub(super) fn arranged(mut task: Task, options: &TaskOptions) -> Result<Task, Ta
 
 /// The publisher's worked solution, or else a sentence that states the answer.
 fn worked(question: &Question) -> String {
-    let text = |field: &str| question.doc.get(field)?.as_str().filter(|text| text.trim() != question.target);
+    let text = |field: &str| question.doc.get(field)?.as_str().filter(|text| text.trim() != question.target.shown());
     match text("solution").or_else(|| text("answer")) {
         // GSM8K's calculator annotations are not meant for readers
         Some(solution) => pattern!("<<[^>]*>>").replace_all(solution.trim(), "").into_owned(),
-        None => format!("The answer is {}.", question.target),
+        None => format!("The answer is {}.", question.target.shown()),
     }
 }

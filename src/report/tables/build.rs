@@ -51,13 +51,21 @@ pub fn brief(analysis: &Analysis) -> Table {
         Column::new("Accuracy [95 %]", PercentInterval, |task: &Of| {
             Number::new(task.summary.accuracy, task.summary.accuracy_interval)
         }),
+        Column::new("Of the completed [95 %]", PercentInterval, |task: &Of| {
+            Number::new(task.summary.accuracy_completed, task.summary.accuracy_completed_interval)
+        }),
+        Column::new("Cut in a thought", Count, |task: &Of| Some(task.summary.truncated_in_thought as f64)),
+        Column::new("in the reply", Count, |task: &Of| {
+            Some((task.summary.truncated - task.summary.truncated_in_thought) as f64)
+        }),
         Column::new("No answer", Count, |task: &Of| Some(task.summary.no_answer as f64)),
     ];
     columns.extend(analysis.methods.iter().filter(|method| MAIN.contains(&method.key.as_str())).map(|method| {
         Column::new(method.name.clone(), Decimals, |task: &Of| task.method(&method.key)?.answered.value(Metric::Auroc))
     }));
     let rows = analysis.runs.iter().flat_map(RunAnalysis::benchmarks).map(|task| (task.task.clone(), task));
-    let notes = vec!["From the fourth column on: AUROC over the items with an answer; Length is a control.".to_owned()];
+    let notes =
+        vec!["From the seventh column on: AUROC over the items with an answer; Length is a control.".to_owned()];
     table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
 }
 
@@ -282,9 +290,11 @@ fn summary(analysis: &Analysis) -> Table {
     let columns = [
         column("Items", Count, "items"),
         column("Accuracy [95 %]", PercentInterval, "accuracy"),
+        column("Of the completed [95 %]", PercentInterval, "accuracy_completed"),
         column("Majority", Percent, "majority_accuracy"),
         column("No answer", Count, "no_answer"),
         column("Truncated", Count, "truncated"),
+        column("In a thought", Count, "truncated_in_thought"),
         column("Errors", Count, "errors"),
         Column::new("Labels differ", Count, differ),
         column("Accuracy ref.", Percent, "accuracy_reference"),

@@ -88,6 +88,8 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("Majority", "↑", "accuracy of the majority vote of several responses"),
     ("No answer", "↓", "responses in which no answer was found"),
     ("Truncated", "↓", "responses cut off at the limit of tokens"),
+    ("In a thought", "↓", "of these, those that ended before the reply began"),
+    ("Of the completed", "↑", "accuracy over the responses that were not cut off"),
     ("Errors", "↓", "items that failed"),
     ("Labels differ", "", "items that we and the paper's authors grade differently"),
     ("Tokens", "", "mean length of a response"),

@@ -128,7 +128,8 @@ impl<'a> Facts<'a> {
         let mut facts = Facts::default();
         let count = |n: usize| Some(n as f64);
         let accuracy = Number::new(summary.accuracy, summary.accuracy_interval);
-        facts.add(("summary", "", ""), summary.items, [("accuracy", accuracy)]);
+        let completed = Number::new(summary.accuracy_completed, summary.accuracy_completed_interval);
+        facts.add(("summary", "", ""), summary.items, [("accuracy", accuracy), ("accuracy_completed", completed)]);
         let numbers = [
             ("items", count(summary.items)),
             ("graded", count(summary.graded)),
@@ -137,6 +138,7 @@ impl<'a> Facts<'a> {
             ("no_answer", count(summary.no_answer)),
             ("errors", count(summary.errors)),
             ("truncated", count(summary.truncated)),
+            ("truncated_in_thought", count(summary.truncated_in_thought)),
             ("disagreements", count(summary.disagreements)),
             ("accuracy_reference", summary.accuracy_reference),
             ("majority_accuracy", summary.majority_accuracy),

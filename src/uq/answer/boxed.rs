@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Content of the last closed, non-empty box, without surrounding whitespace.
 ///
 /// One pass with a stack of open braces, so that a text of nothing but unclosed boxes costs no more than any other.
-pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
+pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether it is a box's
     let mut last: Option<Range<usize>> = None;

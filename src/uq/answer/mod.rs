@@ -54,6 +54,7 @@ mod reference;
 mod statement;
 mod tokens;
 
+pub(crate) use boxed::last_box;
 pub use custom::AnswerPattern;
 pub(crate) use fold::{ascii_digit, comparable};
 pub use number::digit;

@@ -5,7 +5,6 @@
 //! adds the sampled token to the 20 if it is not among them; neither is done here. Inputs: a wide trace.
 
 use super::{Found, SINGLE_PASS, mean, window_means};
-use std::ops::Range;
 
 /// The authors' group size, and one for responses of typical length.
 const LONG: usize = 2048;
@@ -40,7 +39,7 @@ scores! {
 }
 
 /// C_t of the tokens at `positions` (absolute); `None` without a wide trace.
-fn confidences(found: &Found, positions: Range<usize>) -> Option<Vec<f64>> {
+fn confidences(found: &Found, positions: impl Iterator<Item = usize>) -> Option<Vec<f64>> {
     Some(found.distributions(positions)?.iter().map(|d| -d.top_logprob).collect())
 }
 

@@ -4,7 +4,6 @@
 use super::{Found, SINGLE_PASS, mean};
 use crate::backend::Distribution;
 use std::f64::consts::FRAC_2_PI;
-use std::ops::Range;
 
 scores! {
     SINGLE_PASS:
@@ -39,9 +38,11 @@ scores! {
 }
 
 /// The mean of `value`, called with a prediction and its token's ln p, over the tokens at `positions` (absolute).
-fn over(found: &Found, positions: Range<usize>, value: fn(&Distribution, f64) -> f64) -> Option<f64> {
-    let logprobs = found.exact_logprobs(positions.clone());
-    let values: Vec<f64> = found.distributions(positions)?.iter().zip(logprobs).map(|(d, p)| value(d, p)).collect();
+fn over(found: &Found, positions: impl Iterator<Item = usize>, value: fn(&Distribution, f64) -> f64) -> Option<f64> {
+    let positions: Vec<usize> = positions.collect();
+    let logprobs = found.exact_logprobs(positions.iter().copied());
+    let values: Vec<f64> =
+        found.distributions(positions.into_iter())?.iter().zip(logprobs).map(|(d, p)| value(d, p)).collect();
     Some(mean(&values))
 }
 

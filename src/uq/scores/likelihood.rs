@@ -1,7 +1,7 @@
 //! P(answer) and P(response): ∏ p of the tokens and the mean of p, their logarithms, and the answer's minimum p.
 
 use super::{Found, SINGLE_PASS, mean};
-use crate::uq::predictions::{counted_span, product_and_mean, token_logprob};
+use crate::uq::predictions::{chosen, counted_span, product_and_mean, token_logprob};
 
 scores! {
     SINGLE_PASS:
@@ -39,9 +39,9 @@ impl Found<'_> {
         self.answer.clone().map(|position| token_logprob(self.response, position, self.rules)).collect()
     }
 
-    /// ln p of the response's tokens.
+    /// ln p of the response's tokens, as far as the model chose them.
     pub(super) fn response_logprobs(&self) -> Vec<f64> {
-        let counted = counted_span(self.response, self.answer, self.rules);
+        let counted = chosen(self.response, counted_span(self.response, self.answer, self.rules));
         counted.map(|position| token_logprob(self.response, position, self.rules)).collect()
     }
 }

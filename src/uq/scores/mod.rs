@@ -27,7 +27,7 @@ mod profile;
 mod rivals;
 mod uqac;
 
-use super::predictions::response_span;
+use super::predictions::{chosen, response_span};
 use super::rules::Rules;
 use super::{Link, Member, Response};
 use crate::backend::{Distribution, Step};
@@ -145,9 +145,9 @@ pub struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Positions (absolute) of the response's tokens.
-    fn span(&self) -> Range<usize> {
-        response_span(self.response, self.answer, self.rules)
+    /// Positions (absolute) of the response's tokens that the model chose.
+    fn span(&self) -> impl Iterator<Item = usize> {
+        chosen(self.response, response_span(self.response, self.answer, self.rules))
     }
 
     /// ln p of the tokens at `positions` (absolute), over the full vocabulary whatever the rules.
@@ -162,7 +162,7 @@ impl Found<'_> {
 
     /// The distributions that predict the tokens at `positions` (absolute); `None` if the trace was not wide or there are no
     /// tokens.
-    fn distributions(&self, positions: Range<usize>) -> Option<Vec<Distribution>> {
+    fn distributions(&self, positions: impl Iterator<Item = usize>) -> Option<Vec<Distribution>> {
         let found: Option<Vec<_>> = positions.map(|position| self.step_before(position)?.distribution).collect();
         found.filter(|found| !found.is_empty())
     }

@@ -1,7 +1,6 @@
 //! Cheap competing scores from the same pass. They are not the authors': they use exact probabilities under every profile.
 
 use super::{Found, SINGLE_PASS, mean, window_means};
-use std::ops::Range;
 
 /// Window length of [`lowest_window`], in tokens.
 const WINDOW: usize = 64;
@@ -33,11 +32,13 @@ fn exact_logprobs(found: &Found) -> Vec<f64> {
 /// log-likelihood of the tokens with a digit, each divided by its spread.
 fn g4(found: &Found) -> f64 {
     let nll = |positions: Vec<usize>| -found.exact_logprobs(positions.into_iter()).iter().sum::<f64>();
-    let entropy = |span: Range<usize>| span.filter_map(|at| Some(found.step_before(at)?.entropy)).sum::<f64>();
+    let entropy = |positions: Vec<usize>| {
+        positions.into_iter().filter_map(|at| Some(found.step_before(at)?.entropy)).sum::<f64>()
+    };
     let parts = [
         nll(found.span().collect()),
-        entropy(found.span()),
-        entropy(found.answer.clone()),
+        entropy(found.span().collect()),
+        entropy(found.answer.clone().collect()),
         nll(found.span().filter(|at| found.response.has_digit(*at)).collect()),
     ];
     mean(&parts.iter().zip(SPREAD).map(|(part, spread)| -part.max(LEAST_PART).ln() / spread).collect::<Vec<_>>())

@@ -5,7 +5,7 @@ use super::{Found, UQAC};
 use crate::backend::reference::log_sum_exp;
 use crate::uq::Member;
 use crate::uq::ensemble::marginal;
-use crate::uq::predictions::{product_and_mean, token_logprob};
+use crate::uq::predictions::{chosen, product_and_mean, token_logprob};
 
 scores! {
     UQAC:
@@ -42,6 +42,7 @@ fn over(found: &Found, rows: impl Iterator<Item = i64>) -> (f64, f64) {
 /// ln p of the tokens that `rows` (relative) predict and of the answer's.
 fn logprobs(found: &Found, rows: impl Iterator<Item = i64>) -> Vec<f64> {
     let positions = rows.map(|row| found.response.position_after(row)).filter(|at| !found.answer.contains(at));
+    let positions = chosen(found.response, positions);
     let mut logprobs: Vec<f64> = positions.map(|at| token_logprob(found.response, at, found.rules)).collect();
     logprobs.extend(found.answer_logprobs());
     logprobs

@@ -7,6 +7,7 @@
 use super::p_true::QUESTION;
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{Generation, TracedSequence};
+use crate::uq::predictions::chosen;
 
 /// Requests a judgement, and reads the attention of its first token.
 pub(super) const CSL: Method = Method {
@@ -33,8 +34,10 @@ fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Foun
     if asked.starts_with(&tokens[..response.end]) {
         let weights = traced.mean_attention(&asked)?;
         let given = traced.parts().0;
-        let terms = response.clone().map(|position| weights[position] * given.logprob_at(position));
-        csl = Some(terms.sum::<f64>() / weights[response].iter().sum::<f64>()).filter(|csl| csl.is_finite());
+        let chosen: Vec<usize> = chosen(&given, response).collect();
+        let terms = chosen.iter().map(|position| weights[*position] * given.logprob_at(*position));
+        let total = chosen.iter().map(|position| weights[*position]).sum::<f64>();
+        csl = Some(terms.sum::<f64>() / total).filter(|csl| csl.is_finite());
     }
     Ok(Some(Findings { scores: vec![("csl", csl)], ..Findings::default() }))
 }

@@ -106,7 +106,8 @@ pub struct Subject<'t> {
 impl Subject<'_> {
     /// How the item's answers are found.
     fn finder(&self) -> Finder<'_> {
-        self.item.pattern.as_ref().map_or(self.task.rule.into(), Finder::Pattern)
+        let rule = self.task.rule.unwrap_or(self.item.target.grader.rule());
+        self.item.pattern.as_ref().map_or(rule.into(), Finder::Pattern)
     }
 
     /// The response's answer.

@@ -4,6 +4,7 @@
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{Generation, TracedSequence};
+use crate::uq::predictions::chosen;
 
 /// Runs the response once more, without its prompt.
 pub(super) const PMI: Method = Method {
@@ -25,7 +26,10 @@ fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Foun
     let response = tokens[prompt_len..end].to_vec();
     let alone = traced.logprobs_alone(&response)?;
     let given = traced.parts().0;
-    let terms = (prompt_len..end).map(|position| given.logprob_at(position)).sum::<f64>() - alone.iter().sum::<f64>();
-    let pmi = (!response.is_empty()).then(|| terms / response.len() as f64);
+    let counted: Vec<usize> = chosen(&given, prompt_len..end).collect();
+    let with_prompt = counted.iter().map(|position| given.logprob_at(*position)).sum::<f64>();
+    // nothing predicts the first token
+    let without = counted.iter().filter_map(|position| alone.get(position.checked_sub(prompt_len + 1)?)).sum::<f64>();
+    let pmi = (!counted.is_empty()).then(|| (with_prompt - without) / counted.len() as f64);
     Ok(Some(Findings { scores: vec![("pmi", pmi)], ..Findings::default() }))
 }

@@ -69,7 +69,9 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
     };
     let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
     let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
-    let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
+    let thinking_budget = options.budget();
+    let generate =
+        GenerateOptions { max_tokens, stop, sampling, thinking_budget, trace: None, ..GenerateOptions::default() };
     let draw = |sample| Draw {
         prompt: prompt_tokens.clone(),
         stream: stream(&task.name, item.doc_id, sample),
@@ -91,12 +93,12 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
         texts.push(text.text);
         found.weights.push(answer.as_ref().map_or(0.0, |answer| probability(answer, generation) / drawn.len() as f64));
         found.answers.push(answer.map(|answer| answer.text));
-        found.logprobs.push(generation.steps.iter().map(|step| step.logprob).sum());
+        found.logprobs.push(generation.logprob());
         found.response_tokens.push(generation.tokens.len() - generation.prompt_len);
     }
     (found.majority, found.majority_weight) = majority(&found.answers, &found.weights, item);
     let support = subject.answer().map(|answer| support(&answer.text, &found, item));
-    let correct = found.majority.as_deref().is_some_and(|answer| grading::correct_for(item, answer));
+    let correct = found.majority.as_deref().is_some_and(|answer| grading::correct_for(&item.target, answer));
     Ok(Some(Findings {
         scores: vec![
             ("self_consistency", support),
@@ -120,7 +122,7 @@ fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTr
     let mut sums = BTreeMap::new();
     for generation in drawn {
         if let Some(answer) = Reading::of(engine, generation, subject)?.answer {
-            let form = grading::normal_form_for(subject.item, &answer.text);
+            let form = grading::normal_form_for(&subject.item.target, &answer.text);
             *sums.entry(form).or_insert(0.0) += probability(&answer, generation);
         }
     }
@@ -152,7 +154,7 @@ fn majority(answers: &[Option<String>], weights: &[f64], item: &Question) -> (Op
     let mut votes: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for (index, (answer, weight)) in answers.iter().zip(weights).enumerate() {
         if let Some(answer) = answer {
-            votes.entry(grading::normal_form_for(item, answer)).or_insert((0.0, index)).0 += weight;
+            votes.entry(grading::normal_form_for(&item.target, answer)).or_insert((0.0, index)).0 += weight;
         }
     }
     let best = votes.into_values().max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
@@ -161,8 +163,9 @@ fn majority(answers: &[Option<String>], weights: &[f64], item: &Question) -> (Op
 
 /// Total weight of the samples that agree with an answer.
 fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> f64 {
-    let form = grading::normal_form_for(item, answer);
-    let agrees = |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(item, o) == form);
+    let form = grading::normal_form_for(&item.target, answer);
+    let agrees =
+        |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(&item.target, o) == form);
     let agreeing = samples.answers.iter().zip(&samples.weights).filter(|(other, _)| agrees(other));
     agreeing.fold(0.0, |sum, (_, weight)| sum + weight) // sum() of nothing is -0.0
 }
@@ -175,17 +178,11 @@ fn stream(task: &str, doc_id: usize, sample: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::target::Target;
 
     fn item() -> Question {
-        let doc = serde_json::Value::Null;
-        Question {
-            doc_id: 0,
-            doc,
-            prompt: String::new(),
-            target: "1000".into(),
-            grader: crate::eval::tasks::Grader::Number,
-            pattern: None,
-        }
+        let target = Target::new("", "1000", crate::eval::tasks::Grader::Number);
+        Question { doc_id: 0, doc: serde_json::Value::Null, prompt: String::new(), target, pattern: None }
     }
 
     fn some(answers: &[&str]) -> Vec<Option<String>> {

@@ -29,7 +29,8 @@ pub(super) const VERBALIZED: Method = Method {
     }],
     needs_chat_template: true,
     turns: |engine, subject, sequence| {
-        let generate = GenerateOptions { max_tokens: MAX_TOKENS, trace: None, ..GenerateOptions::default() };
+        let (max_tokens, thinking_budget) = (MAX_TOKENS, subject.options.budget());
+        let generate = GenerateOptions { max_tokens, thinking_budget, trace: None, ..GenerateOptions::default() };
         subject.ask(engine, sequence, QUESTION, generate)
     },
     run,
