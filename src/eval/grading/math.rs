@@ -1,15 +1,10 @@
 //! Answers in competition mathematics: numbers, expressions, equations, sets, intervals, tuples, words.
 
-use super::expression::parse;
-use super::form::Form;
-use super::latex::clean;
-use super::rational::Rational;
 use super::reference::hendrycks_form;
-use super::text::{group, nesting, split};
-use super::vocabulary::{Words, multiplier};
 use super::words;
 use crate::uq::answer::pattern;
-use regex::Captures;
+use crate::uq::answer::value::without_thousands;
+use crate::uq::answer::value::{Form, Rational, Words, clean, group, multiplier, nesting, number, parse, split};
 use std::collections::BTreeSet;
 
 /// The possible readings of an answer.
@@ -63,6 +58,7 @@ fn readings(answer: &str) -> Readings {
     let understood = read.is_some();
     let normal = read.unwrap_or_else(fallback);
     let hundredth = || parse(text)?.mul(Form::number(Rational::new(1, 100)?));
+    let spelled = !text.contains(|c: char| c.is_ascii_digit());
     let approximation = || match split(text, &['≈']).as_slice() {
         [_, .., last] => reader.read(last, 0), // 70/9 ≈ 7.78
         _ => None,
@@ -74,6 +70,9 @@ fn readings(answer: &str) -> Readings {
         without_base(text),
         residue(text).map(|(residue, _)| residue.to_string()),
         approximation(),
+        indexed(text).and_then(|values| reader.read(&values, 0)),
+        asked_value(text).and_then(|value| reader.read(value, 0)),
+        spelled.then(|| number(text)).flatten().map(|(value, _)| value.to_string()),
     ];
     let others = others.into_iter().flatten().filter(|other| *other != normal).collect();
     Readings { normal, others, sequence: reader.sequence(text), understood, percent: clean.percent }
@@ -106,6 +105,22 @@ fn equation(text: &str) -> Option<String> {
     let [left, right] = sides.as_slice() else { return None };
     let difference = parse(left)?.add(parse(right)?.negated()?)?.monic()?;
     Some(format!("0={}", difference.key()))
+}
+
+/// The right side of `m + n = 7` or `\frac{a}{b} = 2`: a question may ask for the sum or the ratio; a product says no factor.
+fn asked_value(text: &str) -> Option<&str> {
+    let sides = split(text, &['=']);
+    let [left, right] = sides.as_slice() else { return None };
+    let number = parse(right)?.as_f64().is_some_and(|value| value != 0.0); // `x + y = 0` is an equation
+    (number && parse(left)?.is_combination()).then_some(right)
+}
+
+/// The values of `x_1 = 2, x_2 = 3` as a list: they are of one unknown.
+fn indexed(text: &str) -> Option<String> {
+    let names = pattern!(r"(^|[,;]\s*|\band\b\}?\s*)([A-Za-z])_(?:\w|\{\w+\})\s*=\s*");
+    let letters: Vec<&str> = names.captures_iter(text).filter_map(|found| Some(found.get(2)?.as_str())).collect();
+    let one = letters.len() > 1 && letters.windows(2).all(|pair| pair[0] == pair[1]);
+    one.then(|| names.replace_all(text, "$1").into_owned())
 }
 
 struct Reader {
@@ -235,26 +250,47 @@ fn both_signs(item: &str) -> BTreeSet<String> {
     [["+", "-"], ["-", "+"]].map(|[plus, minus]| item.replace('±', plus).replace('∓', minus)).into()
 }
 
-/// Whether an equation's left side merely names the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
+/// Whether an equation's left side merely names the right: a letter, `AB`, `\angle ABC`, words, `(x,y)`, and what is applied to
+/// something: `f^{-1}(x)`, `P(X=2)`, `E[X]`, `\gcd(4,6)`, `|A|`, `\frac{dy}{dx}`, `\int_0^1 x dx`.
 fn is_name(text: &str) -> bool {
     const POINTS: &str = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
     const MARKS: &str = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
+    const INDEX: &str = r"(?:_(?:\w|\{[^{}]*\}))?";
+    const DIFFERENTIAL: &str = r"(?:d|\\text\{d\}|\\partial )(?:[^{}]|\{[^{}]*\})*";
     let geometry =
         pattern!(r"^(?:(?:", MARKS, ")?", POINTS, "|", MARKS, r"\{?[A-Z]\}?|\|", POINTS, r"\|)(?:_(?:\w|\{\w+\}))?$");
+    let operator = pattern!(
+        r"(?s)^(?:\\(?:lim|i{1,3}nt|oint|sum|prod|max|min|sup|inf|gcd|deg|det|dim|arg)\b|(?:lim|gcd|lcm|det|max|min)\b|",
+        r"\\frac ?\{",
+        DIFFERENTIAL,
+        r"\} ?\{",
+        DIFFERENTIAL,
+        r"\}|d[a-z]?/d[a-z]\b)"
+    );
+    let applied = pattern!(
+        r"(?s)^(?:\([a-zA-Z] ?(?:\\circ|∘) ?[a-zA-Z]\)|[fghFGHPEVQRTSNpqun]|\{[PEV]\}|[A-Z][a-z]{2,}|\\text\{\w+\}|",
+        r"\\(?:Pr|[pP]hi|varphi|[pP]si|sigma|tau|zeta|Gamma|a?r?c?(?:sin|cos|tan)|ln|log|exp|lcm) ?)",
+        INDEX,
+        r"(?:'+|\^(?:\w|\{-1\}|\{\(?\w\)?\}))?",
+        INDEX,
+        r" ?(?:\(.*\)|\[.*\])$"
+    );
     let is_symbol = |text: &str| parse(text).is_some_and(|form| form.is_symbol());
     let text = text.trim();
     text.is_empty()
-        || pattern!(r"(?s)^[^(]'*\(.\)$").is_match(text)
         || geometry.is_match(text)
+        || operator.is_match(text)
+        || applied.is_match(text)
         || enclosed(text).is_some_and(|(_, inside, _)| split(inside, &[',']).into_iter().all(is_symbol))
         || as_words(text).is_some()
         || is_symbol(text)
 }
 
-/// Whether the left side of an equation is a ratio of names: `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`.
+/// Whether the left side of an equation is a ratio of names, `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`, or the size of a set.
 fn is_ratio(text: &str) -> bool {
     const NAME: &str = r"[A-Z]{1,4}(?:_(?:\w|\{\w+\}))?";
-    let ratio = pattern!("^(?:", NAME, r"\s*[:/]\s*", NAME, r"|\\frac ?\{", NAME, r"\}\{", NAME, r"\})$");
+    let ratio =
+        pattern!("^(?:", NAME, r"\s*[:/]\s*", NAME, r"|\\frac ?\{", NAME, r"\}\{", NAME, r"\}|\|[A-Z∪∩∖ ]+\|)$");
     ratio.is_match(text.trim())
 }
 
@@ -303,20 +339,12 @@ fn list_items(text: &str) -> Vec<&str> {
     let words = pattern!(r"\\text\{(?:, )?(?:and|or)\}| and | or ");
     let items = split(text, &[',', ';']).into_iter().flat_map(|item| words.split(item));
     let items = items.map(str::trim).map(|item| item.strip_prefix("and ").unwrap_or(item));
+    let items = items.map(|item| match group(item) {
+        Some((inside, "")) if !inside.contains([',', ';']) => inside.trim(),
+        _ => item,
+    });
     let filled: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
     if filled.len() > 1 { filled } else { vec![text] }
-}
-
-/// Removes commas before groups of three digits, except in brackets, where a comma separates.
-fn without_thousands(text: &str) -> String {
-    let plain = |found: &Captures| {
-        let before = &text[..found.get(0).map_or(0, |number| number.start())];
-        let outside = || before.chars().map(nesting).sum::<i32>() == 0 && !before.ends_with('.');
-        // `1,234` and `12,345,678`, not `1234,567`, `0,123` or `1,23`
-        let separates = pattern!(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})+$").is_match(&found[0]) && outside();
-        if separates { found[0].replace(',', "") } else { found[0].to_owned() }
-    };
-    pattern!("[0-9,]*[0-9]").replace_all(text, plain).into_owned()
 }
 
 /// The brackets around a text and their content: `(a,b]`, `\{a\}`, `⟨a,b⟩` (as parentheses).

@@ -2,38 +2,36 @@
 //!
 //! | grader | counts as equal |
 //! |---|---|
-//! | [`Grader::Number`] | the same value, exactly: `1,234.50`, `\$1234.5`, `2469/2`, `5 million`; surrounding units and words are ignored; `50%` is 50 and 0.5 |
-//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; units, degree, percent and dollar signs and `x =` are ignored; an answer with an unknown command equals only itself |
+//! | [`Grader::Number`] | the same value, exactly, of the whole content: `1,234.50`, `\$1234.5`, `2469/2`, `5 million`, `\$1.2M`, `½`, `two hundred and five`, `minus 5`, `\sqrt{16}`; words around it are ignored; `50%` is 50 and 0.5; a bound (`\ge 5`), several numbers, `2\pi` and `3x` have no value |
+//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; degree, percent and dollar signs and names (`x =`, `f^{-1}(x) =`, `P(X=2) =`, `m + n =`) are ignored; an answer with an unknown command equals only itself |
+//! | both | a unit on one side is ignored; units on both sides count: `30 cm` is `0.3 m` and not `30 m` |
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
 //! | [`Grader::Exact`] | the same words, ignoring case, quotes and punctuation; the same number |
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
 use crate::io::target::{Target, options};
+use crate::uq::answer::value::{Rational, half_of_day, number, quantity};
 use crate::uq::answer::{Grader, comparable, pattern};
 
-mod expression;
-mod form;
-mod functions;
-mod latex;
 mod math;
-mod named;
-mod number;
-mod rational;
 mod reference;
-mod text;
-mod vocabulary;
 mod words;
-
-use vocabulary::half_of_day;
 
 /// Whether `answer`, as extracted from a response, equals `target`.
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
     let (answer, target) = (&*comparable(answer), &*comparable(target));
-    // one time is am, the other pm: unlike units, these count
     let half_days_differ = || half_of_day(answer).zip(half_of_day(target)).is_some_and(|(a, b)| a != b);
+    if matches!(grader, Grader::Number | Grader::Math) {
+        if half_days_differ() {
+            return false;
+        }
+        // a unit on one side is ignored, but on both sides it is part of the value
+        if let (Some(a), Some(b)) = (quantity(answer), quantity(target)) {
+            return a == b;
+        }
+    }
     match grader {
-        Grader::Number | Grader::Math if half_days_differ() => false,
-        Grader::Number => number::equal(answer, target),
+        Grader::Number => equal_numbers(answer, target),
         Grader::Math => math::equal(answer, target),
         Grader::Choice | Grader::Exact => normal_form(answer, grader) == normal_form(target, grader),
         Grader::Contains => exact(answer) == exact(target) || contains(answer, target),
@@ -46,12 +44,27 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
 pub fn normal_form(answer: &str, grader: Grader) -> String {
     let answer = &*comparable(answer);
     let form = match grader {
-        Grader::Number => number::normal_form(answer),
+        Grader::Number => number_form(answer),
         Grader::Math => math::normal_form(answer),
         Grader::Choice => return words::letter(answer).map_or_else(|| words::normal_form(answer), String::from),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
     form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))
+}
+
+/// Whether two numbers are equal; `50%` is 50 and also 0.5.
+fn equal_numbers(answer: &str, target: &str) -> bool {
+    let (Some((a, a_percent)), Some((b, b_percent))) = (number(answer), number(target)) else {
+        return number_form(answer) == number_form(target);
+    };
+    let (percent, plain) = if a_percent { (a, b) } else { (b, a) };
+    let hundredth = || percent.mul(Rational::new(1, 100)?);
+    a == b || (a_percent != b_percent && hundredth() == Some(plain))
+}
+
+/// The value as a fraction in lowest terms; for a non-number, its words.
+fn number_form(answer: &str) -> String {
+    number(answer).map_or_else(|| words::normal_form(answer), |(value, _)| value.to_string())
 }
 
 /// Whether the target's words occur in the answer, next to no other word; a script without spaces has no words.
@@ -79,7 +92,7 @@ fn exact(answer: &str) -> String {
     let words = words::normal_form(answer);
     let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
     let number = digits && words.contains(|c: char| c.is_ascii_digit()) && !answer.trim().contains(char::is_whitespace);
-    if number { number::normal_form(answer) } else { words }
+    if number { number_form(answer) } else { words }
 }
 
 /// Whether an answer equals one of a question's; an option's words count as its letter.

@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-/// Content of the last closed, non-empty box, without surrounding whitespace.
+/// Content of the last closed, non-empty box, without surrounding whitespace; of boxes with nothing but commas or "and" between
+/// them, all from the first to the last.
 ///
 /// One pass with a stack of open braces, so that a text of nothing but unclosed boxes costs no more than any other.
 pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether it is a box's
     let mut last: Option<Range<usize>> = None;
+    let mut list: Option<Range<usize>> = None; // the boxes joined so far, with their commands
     let mut at = 0;
     while at < bytes.len() {
         match bytes[at] {
@@ -33,7 +35,11 @@ pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
                     let content = trim(text, start..at);
                     let later = last.as_ref().is_none_or(|found| content.start >= found.start);
                     if later && !is_blank(&text[content.clone()]) {
-                        last = Some(content);
+                        let command = text[..start].rfind('\\').unwrap_or(start);
+                        let joined = list.filter(|list| list.end <= command && joins(&text[list.end..command]));
+                        let first = joined.as_ref().map_or(command, |list| list.start);
+                        list = Some(first..at + 1);
+                        last = Some(if joined.is_some() { first..at + 1 } else { content });
                     }
                 }
             }
@@ -42,6 +48,15 @@ pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
         at += 1;
     }
     last
+}
+
+/// Whether a text between two boxes makes them a list.
+fn joins(between: &str) -> bool {
+    /// Bytes of the longest separator, with its spaces and delimiters.
+    const MAX_SEPARATOR: usize = 60;
+    let words = pattern!(r"^(?:[\s$,;]|\\[()\[\],;! ]|\\q?quad\b|\\text\{,? ?(?:and|or) ?\}|\b(?:and|or)\b)*$");
+    let separated = between.is_empty() || between.contains([',', ';', 'n', 'r']);
+    separated && between.len() <= MAX_SEPARATOR && words.is_match(between)
 }
 
 /// The content of a box of brackets only, one of which closes the box too early: `] }` in `\boxed{] }}`.

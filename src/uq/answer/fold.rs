@@ -1,6 +1,5 @@
 //! One spelling for characters that Unicode writes in several ways.
 
-use super::digit;
 use std::borrow::Cow;
 use unicode_normalization_alignments::UnicodeNormalization;
 
@@ -28,6 +27,12 @@ pub(super) fn folded(text: &str) -> (String, Vec<usize>) {
 /// A text as graders compare it: [`folded`], with the digits of other scripts as ASCII digits.
 pub(crate) fn comparable(text: &str) -> Cow<'_, str> {
     if text.is_ascii() { text.into() } else { text.nfc().map(|(c, _)| ascii_digit(ascii(c))).collect() }
+}
+
+/// The value of a decimal digit in the common scripts.
+pub fn digit(c: char) -> Option<u32> {
+    const ZEROS: [u32; 7] = [0x30, 0x660, 0x6f0, 0x966, 0x9e6, 0xe50, 0xff10];
+    ZEROS.iter().filter_map(|zero| u32::from(c).checked_sub(*zero)).find(|digit| *digit < 10)
 }
 
 /// A digit of another script as an ASCII digit.

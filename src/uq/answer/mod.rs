@@ -5,12 +5,12 @@
 //!
 //! | step | what counts | [`AnswerRule::Number`] takes | the others take |
 //! |---|---|---|---|
-//! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}`, unless an announcement after it says only a value | its number if it has exactly one, else its content | its content |
-//! | 2 | the last of `announcements.txt` (`the answer is X`, `答案：X`, `<answer>X`, `"answer": X`, …) or `#### X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is (not [`AnswerRule::Words`]); else its words; a letter first ([`AnswerRule::Choice`]) |
+//! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}`, or several with nothing but commas or "and" between them, unless an announcement after it says only a value | the number that its whole content says, else its content | its content |
+//! | 2 | the last of `announcements.txt` (`the answer is X`, `答案：X`, `<answer>X`, `"answer": X`, …) or `#### X` that has one | the number that X says, or a list of numbers; else the last number in X | a formula as it stands; the number X is (not [`AnswerRule::Words`]); else its words; a letter first ([`AnswerRule::Choice`]) |
 //! | 3 | a text that is one formula, or ends with an option's line (`C) Paris`) | — | that formula, the option's letter |
 //! | 4 | what a text starts with: alone on its line, or before a comma, colon, dash or period and the reason | its number | number, formula, letter, verdict, a few words |
 //! | 5 | the last bold part of the last paragraph; what the only or concluding sentence says something is | its number | as above |
-//! | 6 | the numbers of the text, without its check, citations and asides if it has others | the last one | the last one |
+//! | 6 | the numbers of the text, without its check, citations and asides if it has others | the last one that is no part of something else (`2\pi`, `3x`, `\pm 5`) | the last one |
 //! | 7 | a text of a single word | — | that word |
 //!
 //! The text is read in normalization form C, with ASCII forms of full-width characters.
@@ -24,8 +24,9 @@
 //! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, complete except for a final period; for `x = 5` and `3 + 4 = 7`, the number |
 //! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; anything after "because" or after a comma and a letter is ignored |
 //! | words of X | in `the largest n is 34` the part after `is`; an option's letter (`(B) the cat` → `B`, but `A, C` is a list), a verdict (`yes, because …` → `yes`), otherwise X up to "because" and the like |
-//! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `,\!`, spaces where it cannot be two numbers), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `3:30`, `1e5`, `3 \times 10^5`, `5 million` |
-//! | sign | `-`, `−` or `+` directly before the digits, and not after a digit, a letter, a closing bracket or another sign |
+//! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `’` `_`, spaces where it cannot be two numbers; `1.234.567`, `1,23,456`), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `1½`, `3:30`, `1e5`, `3 \times 10^5`, `10⁵`, `5 million`, `$1.2M` |
+//! | what a content says | [`value`] reads it as the graders do: the number's narrowest form in it if that has the same value (`x = 5 \text{ cm}` → `5`), else all of it (`- 5`, `-\sqrt{4}`, `5 \text{ dozen}`) |
+//! | sign | `-`, `−`, `–`, `－` or `+` directly before the digits, and not after a digit, a letter, a closing bracket or another sign; `minus`, `negative` |
 //! | currency, percent | outside of a number's span, except in `-$5`, where the sign precedes the currency |
 //! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only if there is no other number |
 
@@ -53,22 +54,16 @@ mod plain;
 mod reference;
 mod statement;
 mod tokens;
+pub(crate) mod value;
 
 pub(crate) use boxed::last_box;
 pub use custom::AnswerPattern;
+pub use fold::digit;
 pub(crate) use fold::{ascii_digit, comparable};
-pub use number::digit;
 pub use reference::find_answer_reference;
 pub(crate) use reference::{last_box_text, last_number_text};
 pub(crate) use statement::is_list;
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
-
-/// Words for zero to nineteen, in order.
-pub(crate) const SMALL_NUMBERS: &str = "zero one two three four five six seven eight nine ten eleven twelve thirteen \
-    fourteen fifteen sixteen seventeen eighteen nineteen";
-
-/// Words for twenty to ninety, in order.
-pub(crate) const TENS: &str = "twenty thirty forty fifty sixty seventy eighty ninety";
 
 /// The kind of answer to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -192,7 +187,7 @@ fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     found.sort_by_key(|found| found.at.start);
     if let Some(content) = boxed {
         let later = found.iter().rev().find_map(|found| statement::concluded(text, found, &numbers, rule));
-        let number = (rule == AnswerRule::Number).then(|| number::only_number(&numbers, &content)).flatten();
+        let number = (rule == AnswerRule::Number).then(|| number::said(text, &numbers, &content)).flatten();
         return Some(later.map_or_else(|| (number.unwrap_or(content), Boxed), |answer| (answer, Phrase)));
     }
     let letter = || {
@@ -212,7 +207,7 @@ fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     if let Some(answer) = phrase {
         return Some((answer, Phrase));
     }
-    let number = plain::closing_number(text, &numbers).or_else(|| plain::counted(text).filter(|_| !other));
+    let number = plain::closing_number(text, &numbers, rule).or_else(|| plain::counted(text).filter(|_| !other));
     let number = number.map(|bytes| (bytes, Number));
     number.or_else(|| plain::single_word(text).filter(|_| other).map(|bytes| (bytes, Phrase)))
 }

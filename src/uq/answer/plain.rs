@@ -166,7 +166,7 @@ pub(super) fn concluding_formula(text: &str, numbers: &[Number]) -> Option<Range
 }
 
 /// The last number of a text: not of its check or sources, of a citation (`[2]`) or of an aside, if there is another.
-pub(super) fn closing_number(text: &str, numbers: &[Number]) -> Option<Range<usize>> {
+pub(super) fn closing_number(text: &str, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
     let aside = pattern!(
         r"(?im)^[\s*_#>(-]*(?:(?:let me |let's |let us |to |quick |sanity |double[- ])*(?:verify|verification|check)|sources?|references?|note|",
         r"vérification|überprüfung|probe|kontrolle|comprobación|verificación|verificação|verifica|проверка|验证|驗證|检验|検算|確認|검산|확인)[*_]* ?:"
@@ -177,11 +177,13 @@ pub(super) fn closing_number(text: &str, numbers: &[Number]) -> Option<Range<usi
         .find_iter(&text[..end]);
     let asides: Vec<Range<usize>> = brackets.map(|found| found.start() + 1..found.end()).collect();
     let inside = numbers_in(numbers, &(0..end));
-    let apart = |number: &&Number| {
+    let apart = |number: &Number| {
         !asides.iter().any(|aside| aside.start <= number.range.start && number.range.end <= aside.end)
     };
-    let found = inside.iter().filter(apart).rfind(|number| !number.weak).map(|number| number.range.clone());
-    found.or_else(|| last_number(numbers, &(0..text.len())))
+    let (only, all) = (rule == AnswerRule::Number, 0..text.len());
+    let found = inside.iter().any(|number| !number.weak && apart(number));
+    let found = if found { last_number(text, numbers, &(0..end), only, apart) } else { None };
+    found.or_else(|| last_number(text, numbers, &all, only, |_| true))
 }
 
 /// The last number in words, for a text without digits: `Twelve apples are left.` `one` is a pronoun more often than not.

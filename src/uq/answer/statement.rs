@@ -1,9 +1,10 @@
 //! What a statement after an announcement says: a number, a formula, an option's letter, a verdict, words.
 
+use super::AnswerRule;
 use super::announce::{Found, Then};
 use super::boxed::{is_blank, is_bracket, trim};
-use super::number::{Number, last_number, numbers_in, only_number};
-use super::{AnswerRule, SMALL_NUMBERS, TENS};
+use super::number::{self, Number, last_number, numbers_in, only_number};
+use super::value::spoken;
 use std::ops::Range;
 
 /// Max bytes searched for an announced answer.
@@ -18,9 +19,19 @@ pub(super) fn announced(text: &str, found: &Found, numbers: &[Number], rule: Ans
     match (found.then, rule) {
         (Then::Letter, _) => statement.letter(text),
         (Then::Value, _) => statement.value(text, numbers, rule),
-        (_, AnswerRule::Number) => number_like(text, &statement.inner, numbers)
-            .or_else(|| last_number(numbers, &statement.whole))
-            .or_else(|| spelled_number(text, &statement.whole)),
+        (_, AnswerRule::Number) => {
+            let clause = clause(text, &statement.inner);
+            // `12 apples, bought in 3 shops`
+            let aside = pattern!(r",\s+(\p{Alphabetic}{2,})").captures(&text[clause.clone()]);
+            let aside = aside.filter(|found| !matches!(&found[1], "and" | "or")).and_then(|found| found.get(0));
+            let main = clause.start..aside.map_or(clause.end, |aside| clause.start + aside.start());
+            number::said(text, numbers, &clause)
+                .or_else(|| number::said(text, numbers, &main))
+                .filter(|said| !number::is_part(text, said))
+                .or_else(|| number::is_list(text, numbers, &clause).then_some(clause))
+                .or_else(|| last_number(text, numbers, &statement.whole, true, |_| true))
+                .or_else(|| spelled_number(text, &statement.whole))
+        }
         _ if statement.is_formula => formula(text, statement.inner, numbers),
         (_, AnswerRule::Words) => words(text, &statement.inner, rule),
         _ => number_like(text, &statement.inner, numbers)
@@ -46,16 +57,11 @@ pub(super) fn concluded(text: &str, found: &Found, numbers: &[Number], rule: Ans
     }
 }
 
-/// The number spelled out in a statement: `twelve`, `twenty-one`, `three hundred`.
+/// The first number spelled out in a statement: `twelve`, `twenty-one`, `three hundred`; none in `one of them`.
 pub(super) fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
-    let words = pattern!({
-        let words = [SMALL_NUMBERS, TENS, "hundred thousand million"].join(" ").replace(' ', "|");
-        let word = format!("(?:{words})");
-        format!(r"(?i)\b{word}(?:(?:\s+and)?[\s-]+{word})*\b")
-    });
-    let found = words.find(&text[statement.clone()])?;
-    let part_of = text[statement.start + found.end()..statement.end].trim_start().starts_with("of ");
-    (!part_of).then(|| statement.start + found.start()..statement.start + found.end())
+    let (found, _) = spoken(&text[statement.clone()]).next()?;
+    let part_of = text[statement.start + found.end..statement.end].trim_start().starts_with("of ");
+    (!part_of).then(|| statement.start + found.start..statement.start + found.end)
 }
 
 /// GSM8K's `#### 18`, in order.

@@ -1,14 +1,15 @@
 //! LaTeX with presentation-only markup removed: one spelling for everything the parsers look at.
 
-use super::text::{digits, group, letters, take_char};
+use super::super::comparable;
+use super::spoken::signed;
+use super::text::{digits, group, letters, nesting, take_char};
 use super::vocabulary::{FUNCTIONS, PERCENT, Words};
-use crate::uq::answer::pattern;
 use regex::Captures;
 
 /// A cleaned answer.
-pub(super) struct Clean {
-    /// The first column of [`SPELLINGS`] for every other spelling, `\text{…}` for all words, single spaces; without
-    /// dollar and percent signs, sizes and fonts. A thousands separator is a comma or nothing.
+pub(crate) struct Clean {
+    /// The first column of [`SPELLINGS`] for every other spelling, `\text{…}` for all words, single spaces; without percent
+    /// signs, sizes and fonts. A thousands separator is a comma or nothing; a dollar sign is money.
     pub text: String,
     /// The answer contains a percent sign or the word.
     pub percent: bool,
@@ -27,15 +28,18 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("≡", r"\equiv"),
     ("<", r"\lt"),
     (">", r"\gt"),
-    ("", r#"** $ £ € ¥ ` " “ ” \$ \( \) \[ \] \# % ％ \%"#),
+    ("", r#"** ` " “ ” \( \) \[ \] # \# % \%"#),
+    ("$", r"\$"),
+    ("£", r"\pounds \textsterling"),
+    ("€", r"\euro \texteuro"),
     ("", r"\displaystyle \textstyle \rm \bf \it \mathbf \boldsymbol \bm \mathcal \mathsf"),
     ("", r"\limits \nolimits \boxed \fbox \mathbb \Bbb"),
     ("", r"\left. \right. \left \right \middle \big \Big \bigg \Bigg"),
     ("", r"\bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr"),
     ("*", r"× · ⋅ ∗ \cdot \times \ast"),
     ("/", r"÷ \div"),
-    ("-", "− –"),
     (",", "，"),
+    ("-", "− – — ― ‐ ‑ ﹣"),
     ("±", r"\pm"),
     ("∓", r"\mp"),
     ("∪", r"\cup"),
@@ -63,41 +67,73 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("&", r"\&"),
     ("\\sqrt ", "√"),
     ("\\frac ", r"\dfrac \tfrac \cfrac"),
-    ("\\frac{1}{2}", "½"),
-    ("\\frac{1}{4}", "¼"),
-    ("\\frac{3}{4}", "¾"),
     (" or ", r"∨ \lor \vee"),
     (" and ", r"∧ \land \wedge"),
     (" mod ", r"\pmod \bmod \mod"),
-    (" ", r"~ \quad \qquad \space \enspace \thinspace"),
+    (" ", r"~ \space \enspace \thinspace"),
 ];
 
 /// Thousands separators, and their meaning elsewhere.
-const THOUSANDS: [(&str, &str); 5] =
-    [("{,}", ","), ("\\,", " "), ("\u{202f}", " "), ("\u{2009}", " "), ("\u{a0}", " ")];
+const THOUSANDS: [(&str, &str); 9] = [
+    ("{,}", ","),
+    ("\\,", " "),
+    ("\u{202f}", " "),
+    ("\u{2009}", " "),
+    ("\u{a0}", " "),
+    ("'", "'"),
+    ("’", "'"),
+    ("_", "_"),
+    ("٬", ","),
+];
+
+/// Fractions of one character, and their numerators and denominators.
+const VULGAR: &str = "½12 ⅓13 ⅔23 ¼14 ¾34 ⅕15 ⅖25 ⅗35 ⅘45 ⅙16 ⅚56 ⅐17 ⅛18 ⅜38 ⅝58 ⅞78 ⅑19";
 
 /// Commands whose argument is words.
 const FONTS: Words =
     Words("text textrm textnormal textbf textit textsf texttt textup mathrm mathit mbox hbox operatorname");
 
 /// `None` for a text too long to be an answer.
-pub(super) fn clean(source: &str) -> Option<Clean> {
+pub(crate) fn clean(source: &str) -> Option<Clean> {
     if source.len() > MAX_LENGTH {
         return None;
     }
+    let source = &*comparable(source);
     // Outside a matrix, a double backslash is an escaped single one.
     let single = if source.contains("\\begin") { source.to_owned() } else { source.replace("\\\\", "\\") };
-    let single = single.replace("^{ \\circ }", "°").replace("\\not =", "≠");
+    let single =
+        single.replace("^{ \\circ }", "°").replace("\\not =", "≠").replace("\\qquad", " ").replace("\\quad", " ");
+    let single = pattern!(r"\}\s*(\\boxed|\\fbox)\b").replace_all(&single, "}, $1");
+    let single = pattern!(r"\b(?:US|HK|NZ|[ACRS])(\\?\$)").replace_all(&single, "$1");
+    let single = pattern!(r"\\(?:text)?color\{[a-z]+\}").replace_all(&single, "");
     let single = pattern!(r"(^|[^0-9)\\])!=").replace_all(&single, "$1≠"); // `5!=120` is the value of a factorial
     let set = |found: &Captures| translated(&found[1], "RZNQC", "ℝℤℕℚℂ");
+    let dollars = pattern!(r"\\.|\$").find_iter(&single).filter(|found| found.as_str() == "$").count();
+    let unpaired = dollars % 2 == 1; // money; a pair delimits a formula
+    let single =
+        if unpaired { single.into_owned() } else { pattern!(r"(\\.)|\$").replace_all(&single, "$1").into_owned() };
     let single = pattern!(r"\\(?:mathbb|Bbb)(?:\s*\{\s*|\s+)([RZNQC])(?:\s*\})?").replace_all(&single, set);
     let mut cleaner = Cleaner { rest: &single, text: String::new() };
     while cleaner.step().is_some() {}
     let words: Vec<&str> = cleaner.text.split_whitespace().collect();
-    let text = without_spaces_in_numbers(&words.join(" ")).replace(")or(", ") or (").replace(")and(", ") and (");
-    let in_words = text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(word));
+    let text = without_groups(&words.join(" ")).replace(")or(", ") or (").replace(")and(", ") and (");
+    let text = pattern!(r"([0-9)}]) ?[xX] ?(10 ?\^)").replace_all(&text, "$1*$2");
+    let text = signed(&text);
+    let text = pattern!(r"\\frac ?\{\\text\{([^{}]*)\}\} ?\{\\text\{([^{}]*)\}\}").replace_all(&text, r"\text{$1/$2}");
+    let scale = |found: &Captures| {
+        let word = match &found[2].to_lowercase()[..] {
+            "k" => "thousand",
+            "m" => "million",
+            "b" => "billion",
+            _ => "trillion",
+        };
+        format!("{} {word}", &found[1])
+    };
+    let text = pattern!(r"([$€£¥₹] ?[0-9][0-9.,]*) ?([KkMmBbTt])\b").replace_all(&text, scale);
+    let in_words =
+        text.contains("per cent") || text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(word));
     let text = text.trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']);
-    Some(Clean { text: text.to_owned(), percent: in_words || source.contains(['%', '％']) })
+    Some(Clean { text: text.to_owned(), percent: in_words || source.contains('%') })
 }
 
 /// The known characters of a text, replaced; others are dropped.
@@ -106,16 +142,30 @@ fn translated(text: &str, from: &str, to: &str) -> String {
     text.chars().filter_map(other).collect()
 }
 
-/// Joins groups of three digits that cannot be separate numbers: `1 000`, `12 345 678`, not `100 200 300`.
-fn without_spaces_in_numbers(text: &str) -> String {
+/// Joins groups of three digits that cannot be separate numbers: `1 000`, `12 345 678`, `1.234.567`, not `100 200 300`; two groups
+/// that are the only digits, as `12 345`.
+fn without_groups(text: &str) -> String {
     let joined = |found: &Captures| {
-        let groups: Vec<&str> = found[2].split(' ').collect();
+        let groups: Vec<&str> = found[2].split([' ', '.']).collect();
         let begins_with_0 = groups[1..].iter().any(|group| group.starts_with('0'));
-        let number =
-            if begins_with_0 || (groups.len() > 2 && groups[0].len() < 3) { groups.concat() } else { groups.join(" ") };
-        [&found[1], &number, &found[3]].concat()
+        let alone = || groups.len() == 2 && pattern!(r"^[^0-9]*[0-9]+ [0-9]+(?:\.[0-9]+)?[^0-9]*$").is_match(text);
+        let one = found[2].contains('.') || begins_with_0 || (groups.len() > 2 && groups[0].len() < 3) || alone();
+        [&found[1], &if one { groups.concat() } else { found[2].to_owned() }, &found[3]].concat()
     };
-    pattern!(r"(^|[^0-9.,])([0-9]{1,3}(?: [0-9]{3})+)([^0-9/]|$)").replace_all(text, joined).into_owned()
+    let groups = pattern!(r"(^|[^0-9.,])([0-9]{1,3}(?:(?: [0-9]{3})+|(?:\.[0-9]{3}){2,}))([^0-9/]|$)");
+    groups.replace_all(text, joined).into_owned()
+}
+
+/// Removes commas before groups of three digits, except in brackets, where a comma separates.
+pub(crate) fn without_thousands(text: &str) -> String {
+    let plain = |found: &Captures| {
+        let before = &text[..found.get(0).map_or(0, |number| number.start())];
+        let outside = || before.chars().map(nesting).sum::<i32>() == 0 && !before.ends_with('.');
+        // `1,234`, `12,345,678` and `1,23,456`, not `1234,567`, `0,123` or `1,23`
+        let separated = pattern!(r"^[1-9](?:[0-9]{0,2}(?:,[0-9]{3})+|[0-9]?(?:,[0-9]{2})+,[0-9]{3})$");
+        if separated.is_match(&found[0]) && outside() { found[0].replace(',', "") } else { found[0].to_owned() }
+    };
+    pattern!("[0-9,]*[0-9]").replace_all(text, plain).into_owned()
 }
 
 /// Replacement for the spelling at the start of a text, and the text after it.
@@ -139,11 +189,6 @@ struct Cleaner<'a> {
 impl Cleaner<'_> {
     /// Reads one character or command; `None` at the end.
     fn step(&mut self) -> Option<()> {
-        if let Some((text, rest)) = replacement(self.rest) {
-            self.rest = rest;
-            self.text.push_str(text);
-            return Some(());
-        }
         let separator = |(spelling, otherwise): &(&str, _)| Some((self.rest.strip_prefix(spelling)?, *otherwise));
         if let Some((rest, otherwise)) = THOUSANDS.iter().find_map(separator) {
             self.rest = rest;
@@ -152,7 +197,12 @@ impl Cleaner<'_> {
             }
             return Some(());
         }
-        if let Some(raised) = pattern!("^[⁰¹²³⁴-⁹⁻]+").find(self.rest) {
+        if let Some((text, rest)) = replacement(self.rest) {
+            self.rest = rest;
+            self.text.push_str(text);
+            return Some(());
+        }
+        if let Some(raised) = pattern!("^[⁰¹²³⁴-⁹⁻⁺]+").find(self.rest) {
             let exponent = translated(raised.as_str(), "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-");
             self.text.push_str(&format!("^{{{exponent}}}"));
             self.rest = &self.rest[raised.end()..];
@@ -160,7 +210,10 @@ impl Cleaner<'_> {
         }
         match take_char(&mut self.rest)? {
             '\\' => self.command(),
-            c => self.text.push(c),
+            c => match VULGAR.split(' ').find_map(|known| known.strip_prefix(c)?.split_at_checked(1)) {
+                Some((above, below)) => self.text.push_str(&format!("\\frac{{{above}}}{{{below}}}")),
+                None => self.text.push(c),
+            },
         }
         Some(())
     }
@@ -194,6 +247,7 @@ impl Cleaner<'_> {
             _ if FUNCTIONS.contains(words) => self.text.push_str(&format!("\\{words} ")),
             "mod" => self.text.push_str(" mod "),
             "i" | "e" => self.text.push_str(&format!(" {words} ")), // constants in any font
+            _ if pattern!(r"^(?:[-−–$]*[0-9][0-9.,/]*|[-−–+])$").is_match(words) => self.text.push_str(words),
             _ => self.text.push_str(&format!("\\text{{{words}}}")),
         }
     }

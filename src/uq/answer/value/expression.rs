@@ -4,15 +4,22 @@ use super::form::Form;
 use super::functions::{binomial, factorial, rounded};
 use super::rational::Rational;
 use super::text::{group, letters, period, proper_fraction, take_char};
-use super::vocabulary::{UNITS, is_half_of_day, is_unit_letter, multiplier};
-use crate::uq::answer::pattern;
+use super::units::{is_bare, is_currency, unit};
+use super::vocabulary::{is_half_of_day, is_unit_letter, multiplier, qualifies};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.
-pub(super) fn parse(text: &str) -> Option<Form> {
+pub(crate) fn parse(text: &str) -> Option<Form> {
     let mut parser = Parser::new(text, 0);
     let form = parser.stacked()?;
     parser.rest.trim().is_empty().then_some(form)
+}
+
+/// The key of a measure in base units; `None` for an expression without a known unit.
+pub(super) fn measure(text: &str) -> Option<String> {
+    let mut parser = Parser { measures: true, ..Parser::new(text, 0) };
+    let form = parser.stacked()?;
+    Some(form.key()).filter(|key| parser.rest.trim().is_empty() && key.contains('⟨'))
 }
 
 pub(super) struct Parser<'a> {
@@ -22,6 +29,8 @@ pub(super) struct Parser<'a> {
     in_bars: bool,
     /// In the argument of a trigonometric function, where `°` is a factor rather than a unit.
     pub(super) in_angle: bool,
+    /// Whether units are factors; otherwise a number with a unit equals the number.
+    measures: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -29,7 +38,7 @@ impl<'a> Parser<'a> {
     const MAX_DEPTH: usize = 40;
 
     pub(super) fn new(text: &'a str, depth: usize) -> Self {
-        Self { rest: text, depth, in_bars: false, in_angle: false }
+        Self { rest: text, depth, in_bars: false, in_angle: false, measures: false }
     }
 
     pub(super) fn peek(&self) -> Option<char> {
@@ -85,38 +94,60 @@ impl<'a> Parser<'a> {
 
     pub(super) fn sum(&mut self) -> Option<Form> {
         let mut sum = self.signed(Self::product)?;
-        while self.rest.trim_start().starts_with(['-', '+']) {
+        // also `5 feet 6 inches`
+        while self.rest.trim_start().starts_with(['-', '+']) || (self.measures && self.peek_number()) {
             sum = sum.add(self.signed(Self::product)?)?;
         }
         Some(sum)
     }
 
-    /// An operand after any number of signs.
+    /// An operand after any number of signs and a currency: `-$5`, `$-5`.
     fn signed(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        let signs = self.take(pattern!(r"^[-+\s]*"))?;
-        let form = read(self)?;
+        let signs = self.take(pattern!(r"^[-+\s$€£¥₹₩₽]*"))?;
+        let mut form = read(self)?;
+        if let Some(currency) = signs.chars().find(|c| is_currency(*c)) {
+            form = form.mul(self.factor(currency.encode_utf8(&mut [0; 4])))?;
+        }
         if signs.matches('-').count() % 2 == 1 { form.negated() } else { Some(form) }
+    }
+
+    /// A unit as a factor: 1 where it is ignored or unknown.
+    fn factor(&self, words: &str) -> Form {
+        unit(words).filter(|_| self.measures).unwrap_or(Form::number(Rational::ONE))
     }
 
     fn product(&mut self) -> Option<Form> {
         self.skip_spaces();
-        // words before a number, as in `\text{Area } 5`
-        while let Some((_, rest)) = self.words().filter(|(_, rest)| !rest.trim().is_empty()) {
+        // words before a number, as in `\text{Area } 5`, `\text{USD } 5`
+        let mut product = Form::number(Rational::ONE);
+        let start = self.rest;
+        while let Some((words, rest)) =
+            self.words().filter(|(words, rest)| !rest.trim().is_empty() && !qualifies(words))
+        {
+            product = product.mul(self.factor(words))?;
             self.rest = rest.trim_start();
         }
+        let words = start.len() > self.rest.len();
         let mut after_number = self.peek_number();
-        let mut product = self.power()?;
+        product = product.mul(if words { self.signed(Self::power)? } else { self.power()? })?;
         let mut after_unit = false;
         loop {
             self.skip_spaces();
             if self.eat("*") {
                 product = product.mul(self.signed(Self::power)?)?;
             } else if self.eat("/") {
-                product = product.divided_by(self.signed(Self::power)?)?;
+                self.skip_spaces();
+                product = match self.unit(after_unit) {
+                    Some(unit) => product.divided_by(unit)?,
+                    None => product.divided_by(self.signed(Self::power)?)?,
+                };
             } else if let Some(multiplier) = self.multiplier() {
                 product = product.mul(Form::number(multiplier))?;
-            } else if self.skip_unit() {
+            } else if let Some(unit) = self.unit(false) {
+                product = product.mul(unit)?;
                 after_unit = true;
+            } else if self.measures && after_unit && self.peek_number() {
+                return Some(product);
             } else if self.starts_factor() {
                 if after_unit || (after_number && self.peek_number()) {
                     return None; // "5 cm x", "3 4"
@@ -138,26 +169,38 @@ impl<'a> Parser<'a> {
         Some(value)
     }
 
-    /// Skips a unit, its exponent and the unit it is divided by.
-    fn skip_unit(&mut self) -> bool {
-        let (start, letters) = (self.rest, letters(self.rest));
-        let (is_unit, rest) = match self.words() {
-            Some((words, rest)) => {
-                let variable = words.chars().count() == 1 && !words.starts_with(is_unit_letter);
-                (!variable && !is_half_of_day(words), rest)
+    /// The unit at the start: currency signs, known units, words that are no qualifiers, each with its exponent; any letters in
+    /// the denominator of another unit.
+    fn unit(&mut self, in_denominator: bool) -> Option<Form> {
+        let (start, mut names) = (self.rest, String::new());
+        while let Some((name, rest)) = self.unit_name(in_denominator) {
+            self.rest = rest;
+            names.extend([" ", name]);
+            if self.eat("^") {
+                let Some(exponent) = self.argument().and_then(|exponent| exponent.as_whole()) else {
+                    self.rest = start;
+                    return None;
+                };
+                names.push_str(&format!("^{exponent}"));
             }
-            None => (UNITS.contains(&letters.to_lowercase()), &self.rest[letters.len()..]),
+            self.skip_spaces();
+        }
+        (!names.is_empty()).then(|| self.factor(&names))
+    }
+
+    /// The name of a unit at the start, and the text after it.
+    fn unit_name(&self, in_denominator: bool) -> Option<(&'a str, &'a str)> {
+        if let Some((words, rest)) = self.words() {
+            let variable = words.chars().count() == 1 && !words.starts_with(|c| is_unit_letter(c) || is_currency(c));
+            return Some((words, rest)).filter(|_| !variable && !is_half_of_day(words) && !qualifies(words));
+        }
+        let letters = letters(self.rest);
+        let length = match self.peek()? {
+            c if is_currency(c) => c.len_utf8(),
+            _ if is_bare(&letters.to_lowercase()) || (in_denominator && !letters.is_empty()) => letters.len(),
+            _ => return None,
         };
-        if !is_unit {
-            return false;
-        }
-        self.rest = rest;
-        if self.eat("^") && self.argument().is_none() {
-            self.rest = start;
-            return false;
-        }
-        self.take(pattern!("^/[A-Za-z]+"));
-        true
+        Some(self.rest.split_at(length))
     }
 
     fn peek_number(&self) -> bool {
@@ -182,9 +225,13 @@ impl<'a> Parser<'a> {
             } else if self.eat("^") {
                 base = base.power(self.argument()?)?;
             } else if self.eat("°") {
-                self.take(pattern!(r"^\s*(?:[CF]\b|\\text\{[CF]\}\B)")); // the scale of a temperature
+                // the scale of a temperature
+                let scale = self.take(pattern!(r"^\s*(?:[CF]\b|\\text\{[CF]\}\B)")).unwrap_or_default();
                 if self.in_angle {
                     base = base.mul(Form::rounded(std::f64::consts::PI / 180.0)?)?;
+                } else if self.measures {
+                    base = base
+                        .mul(Form::symbol(format!("⟨°{}⟩", scale.trim_matches(|c: char| !matches!(c, 'C' | 'F')))))?;
                 }
             } else {
                 return Some(base);

@@ -73,7 +73,7 @@ type Monomial = BTreeMap<String, Rational>;
 
 /// A sum of monomials with coefficients other than 0.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Form {
+pub(crate) struct Form {
     terms: BTreeMap<Monomial, Constant>,
 }
 
@@ -130,6 +130,18 @@ impl Form {
     /// Whether it is a letter and nothing else.
     pub fn is_symbol(&self) -> bool {
         self.symbol_factor() == Some(Rational::ONE)
+    }
+
+    /// Whether it is a sum or difference of letters, or a ratio of two.
+    pub fn is_combination(&self) -> bool {
+        let unit = |value: &Constant| [Constant::ONE, Exact(Rational::integer(-1))].contains(value);
+        let powers = |factors: &Monomial| factors.values().copied().collect::<Vec<_>>();
+        let minus = Rational::integer(-1);
+        let ratio = |powers: &[Rational]| matches!(powers, [a, b] if (*a == minus) != (*b == minus) && [*a, *b].contains(&Rational::ONE));
+        match self.terms.len() {
+            1 => self.terms.iter().all(|(factors, value)| *value == Constant::ONE && ratio(&powers(factors))),
+            _ => self.terms.iter().all(|(factors, value)| unit(value) && powers(factors) == [Rational::ONE]),
+        }
     }
 
     /// The coefficient, if this is a multiple of a single letter.

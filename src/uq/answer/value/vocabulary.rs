@@ -1,10 +1,9 @@
 //! Known words, letters and commands.
 
 use super::rational::Rational;
-use crate::uq::answer::{self, pattern};
 
 /// A space-separated word list.
-pub(super) struct Words(pub &'static str);
+pub(crate) struct Words(pub &'static str);
 
 impl Words {
     /// Whether a word is in the list; case-sensitive.
@@ -17,15 +16,6 @@ impl Words {
         self.0.split_whitespace().position(|known| known == word)
     }
 }
-
-/// Units of measure, in lower case. A number with a unit equals the number without it.
-pub(super) const UNITS: Words = Words(
-    "cm mm km ft kg mg ml lb lbs oz mph kph hr hrs min mins sec secs inch inches foot feet yard yards mile miles \
-     meter meters metre metres unit units square cubic sq cu per degree degrees deg radian radians rad dollar dollars \
-     cent cents pound pounds ounce ounces gram grams liter liters second seconds minute minutes hour hours day days \
-     week weeks month months year years people percent pct percentage ways way points times gallon gallons cup cups \
-     students apples",
-);
 
 /// Words for the percent sign.
 pub(super) const PERCENT: Words = Words("percent pct percentage");
@@ -44,21 +34,33 @@ pub(super) const SYMBOLS: Words = Words(
 pub(super) const MARKS: Words =
     Words("overline bar vec hat widehat tilde widetilde overrightarrow overleftrightarrow overarc underline dot ddot");
 
-/// Zero to nineteen.
-pub(super) const SMALL_NUMBERS: Words = Words(answer::SMALL_NUMBERS);
-
-/// Twenty to ninety.
-pub(super) const TENS: Words = Words(answer::TENS);
-
-/// Fractions of one.
-pub(super) const FRACTIONS: Words = Words("half halves third thirds quarter quarters");
+/// Words after or before a number that make it another one, or no value: `5 or more`, `at least 5`, `not 5`.
+const QUALIFIERS: Words = Words(
+    "and or nor not no than least most between under over below above minus plus negative half squared cubed root to up \
+     unless if except without",
+);
 
 /// Factor denoted by a word after a number: `million`.
-pub(super) fn multiplier(word: &str) -> Option<Rational> {
-    const POWERS_OF_TEN: [(&str, i128); 5] =
-        [("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12)];
-    let (_, power) = POWERS_OF_TEN.iter().find(|(name, _)| *name == word.to_lowercase())?;
-    Rational::integer(10).power(*power)
+pub(crate) fn multiplier(word: &str) -> Option<Rational> {
+    const FACTORS: [(&str, i128); 10] = [
+        ("dozen", 12),
+        ("hundred", 100),
+        ("thousand", 1000),
+        ("lakh", 100_000),
+        ("million", 1_000_000),
+        ("mn", 1_000_000),
+        ("crore", 10_000_000),
+        ("billion", 1_000_000_000),
+        ("bn", 1_000_000_000),
+        ("trillion", 1_000_000_000_000),
+    ];
+    let (_, factor) = FACTORS.iter().find(|(name, _)| *name == word.to_lowercase())?;
+    Some(Rational::integer(*factor))
+}
+
+/// Whether words qualify the number they stand beside.
+pub(super) fn qualifies(words: &str) -> bool {
+    words.split(|c: char| !c.is_alphabetic()).any(|word| QUALIFIERS.contains(&word.to_lowercase()))
 }
 
 /// Whether a single letter inside `\text{…}`, where variables do not appear, is a unit.
@@ -72,7 +74,7 @@ pub(super) fn is_half_of_day(words: &str) -> bool {
 }
 
 /// `am` or `pm` after a time in an answer.
-pub(super) fn half_of_day(answer: &str) -> Option<&'static str> {
+pub(crate) fn half_of_day(answer: &str) -> Option<&'static str> {
     let found = pattern!(r"(?i)[0-9]\s*(?:\\?text\{\s*|\\[,;! ]?\s*)?([ap])\.?\s?m\b").captures(answer)?;
     Some(if found[1].eq_ignore_ascii_case("a") { "am" } else { "pm" })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A fraction in lowest terms with a positive denominator. Operations return `None` on overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)] // orders by field, not by value: only for sorting
-pub(super) struct Rational {
+pub(crate) struct Rational {
     numerator: i128,
     pub denominator: i128,
 }

@@ -1,7 +1,6 @@
 //! Pieces of a formula: digits, groups in braces, repeating decimals, fractions.
 
 use super::rational::Rational;
-use crate::uq::answer::pattern;
 
 /// An argument under TeX's rules: digits in braces, or a single digit.
 const TEX: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
@@ -25,7 +24,7 @@ pub(super) fn take_char(text: &mut &str) -> Option<char> {
 }
 
 /// Content of the braces at the start of a text, and the text after them.
-pub(super) fn group(text: &str) -> Option<(&str, &str)> {
+pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0;
     let closes = |c| {
         depth += i32::from(c == '{') - i32::from(c == '}');
@@ -60,7 +59,7 @@ pub(super) fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
 }
 
 /// Splits at separators outside brackets and LaTeX environments.
-pub(super) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
+pub(crate) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);
     for (at, c) in text.char_indices() {
@@ -79,6 +78,6 @@ pub(super) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
 }
 
 /// Change of the bracket depth at a character.
-pub(super) fn nesting(c: char) -> i32 {
+pub(crate) fn nesting(c: char) -> i32 {
     i32::from(matches!(c, '(' | '[' | '{' | '⟨')) - i32::from(matches!(c, ')' | ']' | '}' | '⟩'))
 }

@@ -6,7 +6,6 @@ use super::functions::{apply, binomial};
 use super::rational::Rational;
 use super::text::{letters, take_char};
 use super::vocabulary::{FUNCTIONS, MARKS, SYMBOLS, is_half_of_day};
-use crate::uq::answer::pattern;
 
 impl Parser<'_> {
     /// Value of the command at the start.
