@@ -45,6 +45,8 @@ fn ascii(c: char) -> char {
     match c {
         '，' => c,
         '！'..='～' => char::from_u32(u32::from(c) - 0xfee0).unwrap_or(c),
+        '٫' => '.',
+        '٬' => ',',
         '【' => '[',
         '】' => ']',
         '‘' | '’' => '\'',
