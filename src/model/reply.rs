@@ -159,11 +159,12 @@ impl Thinking {
     /// A thought and a reply as a model with this chat template would write them after `prompt`; without a reply the thought stays
     /// open.
     pub fn join(&self, prompt: &str, template: &str, thought: &str, reply: &str) -> String {
-        let used = FORMATS.iter().find(|format| template.contains(format.close)).unwrap_or(&FORMATS[0]);
-        let (open, close) = match self {
-            Thinking::Tags { open, close } => (open.as_str(), close.as_str()),
-            _ if used.close == HARMONY_CLOSE.0 => (HARMONY_OPEN, HARMONY_CLOSE.1),
-            _ => (used.open.trim_start_matches('^'), used.close),
+        let used = formats().find(|row| row.get(1).is_some_and(|close| template.contains(close)));
+        let (open, close) = match (self, used.as_deref()) {
+            (Thinking::Tags { open, close }, _) => (open.as_str(), close.as_str()),
+            (_, Some([_, close, ..])) if *close == HARMONY_CLOSE.0 => (HARMONY_OPEN, HARMONY_CLOSE.1),
+            (_, Some([open, close, ..])) => (open.trim_start_matches('^'), *close),
+            _ => ("<think>", "</think>"),
         };
         let opened = self.left_open(prompt).is_some();
         let thought = if opened { thought.to_owned() } else { format!("{open}\n{thought}") };
