@@ -210,6 +210,9 @@ fn an_options_words_stand_for_its_letter() {
     let twice = item("Options:\n(A) yes\n(B) yes");
     assert!(!correct_for(&twice, "yes"));
     assert!(!correct_for(&item("no options"), "yes"));
+    let lengths = Target { question: String::new(), answers: vec!["2 m".into(), "30 cm".into()], grader: Number };
+    let right = ["30 cm", "0.3 m", "200 cm", "30 m", "2"].map(|answer| correct_for(&lengths, answer));
+    assert_eq!(right, [true, true, true, false, true], "units count, and any of the answers");
 }
 
 #[test]

@@ -97,8 +97,10 @@ fn exact(answer: &str) -> String {
 
 /// Whether an answer equals one of a question's; an option's words count as its letter.
 pub fn correct_for(target: &Target, answer: &str) -> bool {
-    let form = normal_form_for(target, answer);
-    let is = |right: &String| normal_form_for(target, right) == form || correct(answer, right, target.grader);
+    let is = |right: &String| match target.grader {
+        Grader::Choice => normal_form_for(target, right) == normal_form_for(target, answer),
+        grader => correct(answer, right, grader),
+    };
     target.answers.iter().any(is)
 }
 
