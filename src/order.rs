@@ -32,7 +32,7 @@ mod tests {
             let items: Vec<(usize, usize)> = (0..len).map(|i| (i * 7919 % 11 % (len / 2 + 1), i)).collect();
             let (mut found, mut expected) = (items.clone(), items);
             super::sort_by(&mut found, |a, b| b.0.cmp(&a.0));
-            expected.sort_by(|a, b| b.0.cmp(&a.0));
+            expected.sort_by_key(|item| std::cmp::Reverse(item.0));
             assert_eq!(found, expected);
         }
     }
