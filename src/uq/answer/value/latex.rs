@@ -247,7 +247,9 @@ impl Cleaner<'_> {
             _ if FUNCTIONS.contains(words) => self.text.push_str(&format!("\\{words} ")),
             "mod" => self.text.push_str(" mod "),
             "i" | "e" => self.text.push_str(&format!(" {words} ")), // constants in any font
-            _ if pattern!(r"^(?:[-−–$]*[0-9][0-9.,/]*|[-−–+])$").is_match(words) => self.text.push_str(words),
+            _ if pattern!(r"^(?:[-−–$]*[0-9][0-9.,/]*|[-−–+])$").is_match(words) => {
+                self.text.push_str(&words.replace(['−', '–'], "-"));
+            }
             _ => self.text.push_str(&format!("\\text{{{words}}}")),
         }
     }
