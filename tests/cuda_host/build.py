@@ -28,8 +28,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # -march=native: fused multiply-adds, which nvcc emits too, and fast f16 conversions.
 # -fno-strict-aliasing: kernels read floats as 16-byte words. -fno-extern-tls-init: dyn_smem has no initialiser.
+# -Wno-psabi: wide vectors stay inside a program.
 FLAGS = """-std=c++17 -g1 -march=native -fno-strict-aliasing -fno-extern-tls-init -fPIC -pthread -fvisibility=hidden
-           -Wall -Wno-unknown-pragmas""".split()
+           -Wall -Wno-unknown-pragmas -Wno-psabi""".split()
 # Kernels and tests: -O2 takes twice as long to compile and runs no faster, because the time goes into switching fibers.
 PLAIN = ["-O1"]
 # The shim's and the driver's own files, which do the switching.

@@ -355,15 +355,19 @@ fn batches_and_captured_steps_agree(folder: &Path, rows: usize, settings: &[Samp
         true => &[(1, true), (3, false), (8, false), (9, true), (16, false), (19, false), (67, false)],
         false => &[(1, true), (rows, false)],
     };
+    // the first and the last row of every kernel's rows, if not all
+    let long = long_tests();
+    let compared = prompts.iter().filter(|(i, _)| long || [0, 1, 2, 7, 8, 15, 16].contains(i));
     for &sampling in settings {
-        let alone: Vec<_> = prompts
-            .iter()
-            .map(|prompt| generate(&mut backend, std::slice::from_ref(prompt), sampling, false, tokens).remove(0))
+        let alone: Vec<_> = compared
+            .clone()
+            .map(|one| (one.0, generate(&mut backend, std::slice::from_ref(one), sampling, false, tokens).remove(0)))
             .collect();
         for &(n, both) in batches {
             for captured in [true, false].into_iter().filter(|captured| *captured || both) {
                 let found = generate(&mut backend, &prompts[..n], sampling, captured, tokens);
-                for (index, (found, alone)) in found.iter().zip(&alone).enumerate() {
+                for (index, alone) in alone.iter().filter(|(index, _)| *index < n) {
+                    let found = &found[*index];
                     assert!(found == alone, "sequence {index} of {n}, captured: {captured}: {found:?} {alone:?}");
                 }
             }

@@ -151,7 +151,7 @@ fn a_cache_that_cannot_be_mapped_grows_by_copies() {
 fn what_is_decoded_is_kept(folder: &Path) -> [(usize, usize); 2] {
     // 64 positions at first, then half as many again or what a pass needs: a cache grows in the prompt's second pass,
     // and twice after it
-    let count = if long_tests() { 300 } else { 60 };
+    let count = if long_tests() { 300 } else { 96 };
     let mut backend = backend(folder);
     let trace = TraceOptions::new(2, 3, EntropyRule::Exact);
     let mut decoded = |hint: usize| {
