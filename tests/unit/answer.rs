@@ -135,7 +135,7 @@ const NUMBERS: &[(AnswerForm, &str)] = &[
     (AsNumber, "1. Buy ⟦12⟧ eggs\n2. Cook them"),
     (AsNumber, "⟦5⟧kg"),
     (AsNumber, "it makes ⟦7⟧\nand that is all\n"),
-    (AsNumber, "答案是⟦42⟧。"),
+    (Phrase, "答案是⟦42⟧。"),
     (AsNumber, "它是⟦-5⟧。"),
     (AsNumber, "⟦１２⟧個"),
     (Phrase, "**⟦-5⟧**"),
