@@ -63,7 +63,7 @@ impl Question {
             Question::Text(text) => text,
             Question::Messages(messages) => {
                 let asked = messages.iter().rfind(|message| message.role == "user").or(messages.last());
-                asked.map_or("", |message| &message.content)
+                asked.and_then(|message| message.content.as_deref()).unwrap_or_default()
             }
         }
     }
@@ -179,12 +179,14 @@ pub fn ask(
             }
         }
         let ended = match batch.next(&mut |progress| watcher.token(progress)) {
-            Ok(Some(ticket)) if !reporter.is_stopped() => ticket,
+            Ok(Some(ended)) if !reporter.is_stopped() => ended,
             Ok(_) => return,
             Err(error) => return reporter.send(Event::Failed(text(error))),
         };
-        let Some(Running { index, question }) = running.remove(&ended) else { continue };
-        match answer(&mut batch, ended, question, &request, watcher.speed(ended)) {
+        let (ticket, outcome) = ended;
+        let Some(Running { index, question }) = running.remove(&ticket) else { continue };
+        let speed = watcher.speed(ticket);
+        match outcome.map_err(text).and_then(|()| answer(&mut batch, ticket, question, &request, speed)) {
             Ok(response) => reporter.send(Event::Response(index, Box::new(response))),
             Err(why) => failed(index, why),
         }

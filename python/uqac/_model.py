@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Message(TypedDict):
-    """A turn of a conversation; `content` is a string, or a list of `{"type": "text", "text": …}`."""
+    """A turn of a conversation; `content` is a string, or a list of `{"type": "text", "text": …}`. Other fields (`name`,
+    `reasoning_content`, `tool_calls`, …) reach the chat template; one that it does not read is an error."""
 
     role: str
     content: str | Sequence[Mapping[str, str]]

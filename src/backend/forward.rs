@@ -1,6 +1,8 @@
 //! The forward pass: one order of operations for every family and every backend, prefill and decode alike.
 
-use crate::backend::{Backend, BackendError, DecodeRow, Next, Operations, Pass, Prediction, Row, SequenceId, Step};
+use crate::backend::{
+    Backend, BackendError, DecodeRow, Next, Operations, Pass, Predicted, Prediction, Row, SequenceId, Step,
+};
 use std::ops::{ControlFlow, Range};
 
 /// Runs a pass through all layers. Afterwards [`Backend::predict`] and [`Backend::hidden`] read its rows.
@@ -25,7 +27,7 @@ pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, B
         mean.iter_mut().zip(weights).for_each(|(mean, weight)| *mean += f64::from(weight) / heads);
         Ok(())
     })?;
-    Ok(mean)
+    backend.check().map(|()| mean)
 }
 
 /// [`run`], calling `attended` after the attention of each layer that has it.
@@ -63,6 +65,7 @@ pub fn extend<E: From<BackendError>>(
         let rows: Vec<Row> =
             (first..).zip(chunk).map(|(position, token)| Row { sequence, position, token: *token }).collect();
         forward(backend, &Pass { rows: &rows, record, wanted: &|row| wanted(first + row) })?;
+        backend.check()?;
         after(backend, first..first + chunk.len())?;
         first += chunk.len();
     }
@@ -85,13 +88,25 @@ pub fn step<B: Backend + ?Sized>(
     rows: &[DecodeRow],
     vocabulary: usize,
 ) -> Result<Vec<(Step, u32)>, BackendError> {
+    step_each(backend, rows, vocabulary)?.into_iter().map(|found| found.map(chosen)).collect()
+}
+
+/// [`step`], with the errors of single rows in their places.
+fn step_each<B: Backend + ?Sized>(
+    backend: &mut B,
+    rows: &[DecodeRow],
+    vocabulary: usize,
+) -> Result<Vec<Predicted>, BackendError> {
     let entering: Vec<Row> = rows.iter().map(|r| r.row).collect();
     forward(backend, &Pass::all(&entering, true))?;
     let request =
         |(row, r): (usize, &DecodeRow)| Prediction { row, next: Next::Choose(r.choice(vocabulary)), detail: r.detail };
     let requests: Vec<Prediction> = rows.iter().enumerate().map(request).collect();
-    let chosen = backend.predict(&requests)?.into_iter();
-    Ok(chosen.map(|(step, token)| (step, token.unwrap_or_default())).collect()) // `Next::Choose` always yields a token
+    backend.predict_each(&requests)
+}
+
+fn chosen((step, token): (Step, Option<u32>)) -> (Step, u32) {
+    (step, token.unwrap_or_default()) // `Next::Choose` always yields a token
 }
 
 /// Decode steps one at a time, one row per sequence: [`Backend::decode`] for backends without a faster one.
@@ -102,18 +117,24 @@ pub fn decode<B: Backend + ?Sized>(
     on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
 ) -> Result<(), BackendError> {
     let mut active: Vec<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
-    while !active.is_empty() {
+    let mut failed = Vec::new();
+    while !active.is_empty() && failed.is_empty() {
         let mut next = Vec::with_capacity(active.len());
         for group in active.chunks(backend.decode_rows()) {
             let rows: Vec<DecodeRow> = group.iter().map(|(_, r)| *r).collect();
-            for ((index, r), (step, token)) in group.iter().zip(backend.step(&rows, vocabulary)?) {
-                if on_step(*index, step, token).is_continue() {
-                    let row = Row { position: r.row.position + 1, token, ..r.row };
-                    next.push((*index, DecodeRow { row, ..*r }));
+            for ((index, r), found) in group.iter().zip(step_each(backend, &rows, vocabulary)?) {
+                match found.map(chosen) {
+                    Ok((step, token)) => {
+                        if on_step(*index, step, token).is_continue() {
+                            let row = Row { position: r.row.position + 1, token, ..r.row };
+                            next.push((*index, DecodeRow { row, ..*r }));
+                        }
+                    }
+                    Err(error) => failed.push((*index, error)),
                 }
             }
         }
         active = next;
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(BackendError::Rows(failed)) }
 }

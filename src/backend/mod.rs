@@ -28,6 +28,7 @@ use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 /// A sequence that a backend holds a KV cache for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,6 +168,9 @@ pub struct Prediction {
     pub detail: bool,
 }
 
+/// A request's step and token, or the error of its row.
+pub type Predicted = Result<(Step, Option<u32>), BackendError>;
+
 /// Memory in bytes, excluding weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedMemory {
@@ -186,7 +190,7 @@ pub fn position_bytes(layer: &LayerSpec, (k, v): (DType, ValueType)) -> usize {
     layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim))
 }
 
-/// Errors of a backend.
+/// Errors of a backend. All but a lost device belong to the sequences that were run.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("token id {token} is out of range: the vocabulary has {vocab_size}")]
@@ -196,9 +200,12 @@ pub enum BackendError {
     #[error("the hidden state at position {position} is not finite, though all weights are: the arithmetic overflowed")]
     NotFinite { position: usize },
     #[error("the hidden state at position {position} is not finite: {source}")]
-    BadWeights { position: usize, source: ModelError },
+    BadWeights { position: usize, source: Arc<ModelError> },
     #[error("the sequence cannot go on at position {position}: its delta nets' states there are not held")]
     NotHeld { position: usize },
+    /// Sequences of a decode run that failed, by their index in its rows; the others have finished the step.
+    #[error("{}", .0.first().map_or(String::new(), |(_, error)| error.to_string()))]
+    Rows(Vec<(usize, BackendError)>),
     #[error("{what} is not available on {device}; use --device cpu")]
     Unsupported { what: &'static str, device: String },
     #[error(transparent)]
@@ -206,6 +213,12 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// Whether the device cannot be used any more, by any sequence.
+    pub fn is_lost(&self) -> bool {
+        // the driver's errors are sticky: every later call in the context fails with them
+        matches!(self, BackendError::Cuda(cuda::CudaError::Driver { .. }))
+    }
+
     /// Whether the device is out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, BackendError::Cuda(cuda::CudaError::OutOfMemory { .. }))
@@ -258,8 +271,8 @@ pub trait Operations {
     /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)); then, if layers have inputs, the layer's own.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// Ends the pass: the final norm, and the recorded rows' trace entries. A non-finite hidden state is an error, reported here
-    /// or, on a device that computes asynchronously, in [`Backend::predict`] at the latest.
+    /// Ends the pass: the final norm, and the recorded rows' trace entries. A row whose hidden state is not finite fails alone:
+    /// its predictions are errors, and so is [`Backend::check`].
     fn final_norm(&mut self) -> Result<(), BackendError>;
 }
 
@@ -357,9 +370,20 @@ pub trait Backend: Operations {
         }
     }
 
+    /// Fails if a row of the pass that has just ended is not finite; a device that computes asynchronously reports it in
+    /// [`predict`](Backend::predict) of a later pass of the sequence.
+    fn check(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Predictions for rows of the pass that has just ended: per request one [`Step`], with the `logprob` of the given or chosen
     /// token, and that token. A row that was not `wanted` is an error.
-    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
+    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
+        self.predict_each(requests)?.into_iter().collect()
+    }
+
+    /// [`predict`](Backend::predict), with the errors of single rows in their places.
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError>;
 
     /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice; returns their steps
     /// and tokens. Rows of one sequence are at consecutive positions.
@@ -369,8 +393,8 @@ pub trait Backend: Operations {
 
     /// Decode steps of several sequences: each step runs and records every sequence's row, and chooses the next token, which
     /// becomes the next row; `vocabulary` as in [`Choice::vocabulary`]. `on_step` receives (index in `rows`, the step's output, the
-    /// token), in order of steps, then of rows, and returns whether the sequence continues. Returns when none does. A sequence's
-    /// tokens do not depend on what else runs.
+    /// token), in order of steps, then of rows, and returns whether the sequence continues. Returns when none does, or after a step
+    /// in which some fail ([`BackendError::Rows`]). A sequence's tokens do not depend on what else runs.
     fn decode(
         &mut self,
         rows: &[DecodeRow],

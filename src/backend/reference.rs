@@ -11,8 +11,8 @@ pub(crate) mod delta_net;
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Prediction, Row,
-    SequenceId, ValueType,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Predicted, Prediction,
+    Row, SequenceId, ValueType,
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
@@ -196,7 +196,6 @@ impl Operations for ReferenceBackend {
     fn final_norm(&mut self) -> Result<(), BackendError> {
         for PassRow { row, x, options, heads, attention, layers, .. } in &mut self.pass {
             *x = self.model.norm_or_copy(x, Some(&self.model.weights.final_norm));
-            self.model.check_finite(x, row.position)?;
             let Some(options) = options else { continue };
             heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: ties keep the lower id first
             let others = heads.split_off(options.parts.heads.min(heads.len()));
@@ -468,9 +467,10 @@ impl Backend for ReferenceBackend {
     }
 
     /// ln p of the next token, the entropy -Σ p ln p, and the most probable tokens, all over the full vocabulary.
-    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
-        let predict = |request: &Prediction| {
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
+        let predict = |request: &Prediction| -> Predicted {
             let PassRow { row, x, .. } = self.wanted(request.row)?;
+            self.model.check_finite(x, row.position)?;
             let logits = self.model.logits(x);
             self.model.check_finite(&logits, row.position)?;
             let token = match request.next {
@@ -491,7 +491,11 @@ impl Backend for ReferenceBackend {
             }
             Ok((step, token))
         };
-        requests.iter().map(predict).collect()
+        Ok(requests.iter().map(predict).collect())
+    }
+
+    fn check(&self) -> Result<(), BackendError> {
+        self.pass.iter().try_for_each(|PassRow { row, x, .. }| self.model.check_finite(x, row.position))
     }
 
     #[cfg(test)]

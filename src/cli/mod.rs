@@ -67,7 +67,7 @@ Examples:
 Exit codes:
   0  done
   1  score, eval: some items failed (status \"error\" in the output)
-  2  wrong usage, or an unreadable model or file
+  2  wrong usage, an unreadable model or file, or a device that was lost
   3  ask --abstain: no answer above the certified threshold
 
 Environment:

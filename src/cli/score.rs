@@ -5,8 +5,8 @@ use super::options::{AssessArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
-use crate::engine::Engine;
 use crate::engine::encode::MAX_BYTES_PER_TOKEN;
+use crate::engine::{Engine, EngineError};
 use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
@@ -111,7 +111,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
         let skipped = done.take(item.as_ref().map_or_else(|bad| &bad.id, |item| &item.id));
         if !skipped {
-            let record = score_line(&mut engine, item, args, &request, &mut tally);
+            let record = score_line(&mut engine, item, args, &request, &mut tally)?;
             output.append(&record)?;
             tally.count(&record);
         }
@@ -155,31 +155,37 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
 }
 
 /// Turns one input line into one output line. An error in an item affects only that item.
+///
+/// # Errors
+/// The engine is lost.
 fn score_line(
     engine: &mut Engine,
     item: Result<Item, BadItem>,
     args: &ScoreArgs,
     common: &Request<'_>,
     tally: &mut Tally,
-) -> Record {
+) -> Result<Record, EngineError> {
     let (parameters, reading) = (common.parameters, common.parameters.reading);
     let item = match item {
         Ok(item) => item,
-        Err(bad) => return Record::error(bad.id.clone(), reading, None, bad.to_string()),
+        Err(bad) => return Ok(Record::error(bad.id.clone(), reading, None, bad.to_string())),
     };
     let sequence = sequence(engine, &item, !args.no_chat_template, parameters);
     let (tokens, prompt_len, answer) = match sequence {
         Ok(sequence) => sequence,
-        Err(error) => return Record::error(item.id, reading, None, error.to_string()),
+        Err(error) => return Ok(Record::error(item.id, reading, None, error.to_string())),
     };
     tally.tokens += tokens.len();
     let request = common.clone().of_item(&item, answer);
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.trace_parts())
         .and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
-    assessed.unwrap_or_else(|error| {
+    assessed.or_else(|error| {
+        if error.is_lost() {
+            return Err(error);
+        }
         let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
-        Record { weights: engine.options().weights, ..record }
+        Ok(Record { weights: engine.options().weights, ..record })
     })
 }
 

@@ -11,10 +11,14 @@ use super::trace::shared;
 use super::{Engine, EngineError, TraceParts, TracedSequence};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Default batch size of an evaluation or a list of questions.
 pub const BATCH_SIZE: usize = 16;
+
+/// A response that has ended, and the error that ended it. One that failed has left the batch.
+pub type Ended = (Ticket, Result<(), EngineError>);
 
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
@@ -22,6 +26,8 @@ pub struct Batch<'e> {
     pub(super) request: Request,
     /// In start order.
     pub(super) running: Vec<Running>,
+    /// Sequences that failed, until [`Batch::next`] returns them.
+    pub(super) failed: VecDeque<(Ticket, EngineError)>,
     /// Texts, besides a sequence's own, from which its next tokens are guessed.
     pub(super) others: Lookup,
     /// Whether responses that are taken out are added to them.
@@ -54,6 +60,8 @@ pub(super) struct Running {
     pub(super) guess: Option<Guess>,
     /// Set once the response has ended.
     pub(super) finished: bool,
+    /// Why it failed.
+    error: Option<EngineError>,
     /// Set once [`Batch::next`] has returned it.
     reported: bool,
 }
@@ -62,8 +70,8 @@ impl Engine {
     /// An empty batch; its responses use these options unless they have their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
-        let (running, others) = (Vec::new(), Lookup::default());
-        Batch { engine: self, request, running, others, shares_guesses: false, started: 0 }
+        let (running, failed, others) = (Vec::new(), VecDeque::new(), Lookup::default());
+        Batch { engine: self, request, running, failed, others, shares_guesses: false, started: 0 }
     }
 
     /// Options for responses of a batch.
@@ -76,9 +84,9 @@ impl Engine {
 }
 
 impl Batch<'_> {
-    /// Whether all started responses have been taken out.
+    /// Whether all started responses have been taken out, or returned as failed.
     pub fn is_empty(&self) -> bool {
-        self.running.is_empty()
+        self.running.is_empty() && self.failed.is_empty()
     }
 
     /// Responses that have not ended: the rows of a decode step.
@@ -142,7 +150,7 @@ impl Batch<'_> {
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        self.engine.check_length(prompt.len() + 1)?;
+        self.engine.check(prompt, 1)?;
         let trace = request.0.trace.map(|parts| TraceOptions { first_row: prompt.len() - 1, parts });
         let backend = &mut self.engine.backend;
         let (id, start) = match base {
@@ -168,6 +176,10 @@ impl Batch<'_> {
         running.lookup = guesses.then(|| Lookup::of(prompt));
         let ticket = running.ticket;
         let started = self.run_last(start, on_token);
+        self.close_failed();
+        if let Some(failed) = self.failed.iter().position(|(failed, _)| *failed == ticket) {
+            return self.failed.remove(failed).map_or(Ok(ticket), |(_, error)| Err(error));
+        }
         started.inspect_err(|_| drop(self.take(ticket)))?;
         Ok(ticket)
     }
@@ -191,6 +203,7 @@ impl Batch<'_> {
             lookup: None,
             guess: None,
             finished: false,
+            error: None,
             reported: false,
         };
         let index = self.running.len();
@@ -199,8 +212,11 @@ impl Batch<'_> {
     }
 
     /// Decodes until a response ends that has not been returned before; `None` if none is left. It stays in the batch, with its
-    /// cache for others to share, until it is taken out.
-    pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ticket>, EngineError> {
+    /// cache for others to share, until it is taken out; one that failed does not, and the others go on.
+    ///
+    /// # Errors
+    /// The engine is [lost](EngineError::is_lost).
+    pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ended>, EngineError> {
         self.next_or_pause(on_token, &mut || false)
     }
 
@@ -210,19 +226,39 @@ impl Batch<'_> {
         &mut self,
         on_token: OnToken,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Ticket>, EngineError> {
-        if !self.running.iter().any(Running::is_news) {
+    ) -> Result<Option<Ended>, EngineError> {
+        if self.failed.is_empty() && !self.running.iter().any(Running::is_news) {
             self.decode(on_token, &mut |ended| ended || pause())?;
+        }
+        if let Some((ticket, error)) = self.failed.pop_front() {
+            return Ok(Some((ticket, Err(error))));
         }
         Ok(self.running.iter_mut().find(|r| r.is_news()).map(|running| {
             running.reported = true;
-            running.ticket
+            (running.ticket, Ok(()))
         }))
+    }
+
+    /// Frees the caches of failed sequences.
+    pub(super) fn close_failed(&mut self) {
+        for Running { id, ticket, error, .. } in self.running.extract_if(.., |r| r.error.is_some()) {
+            self.engine.backend.close(id);
+            self.failed.extend(error.map(|error| (ticket, error)));
+        }
+    }
+
+    /// The error of the first sequence that failed.
+    pub(super) fn first_failure(&mut self) -> Result<(), EngineError> {
+        self.failed.pop_front().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// A response so far.
     pub fn generation(&self, ticket: Ticket) -> Option<&Generation> {
-        self.running.iter().find(|r| r.ticket == ticket).map(|r| &r.generation)
+        self.sequence(ticket).map(|(_, generation)| generation)
+    }
+
+    pub(super) fn sequence(&self, ticket: Ticket) -> Option<(SequenceId, &Generation)> {
+        self.running.iter().find(|r| r.ticket == ticket).map(|r| (r.id, &r.generation))
     }
 
     /// Takes a response out and frees its cache.
@@ -249,6 +285,7 @@ impl Batch<'_> {
     /// Decodes until every response has ended and takes them all, in start order.
     pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
+        self.first_failure()?;
         let finished = std::mem::take(&mut self.running);
         finished.iter().for_each(|r| self.engine.backend.close(r.id));
         Ok(finished.into_iter().map(|r| r.generation).collect())
@@ -281,7 +318,11 @@ impl Batch<'_> {
         let Batch { engine, running, .. } = self;
         let mut ended = None;
         for running in running.iter_mut().filter(|r| !r.finished && !r.closing.is_empty()) {
-            running.run_from(running.generation.tokens.len() - 1, engine, on_token)?;
+            match running.run_from(running.generation.tokens.len() - 1, engine, on_token) {
+                Err(error) if error.is_lost() => return Err(error),
+                Err(error) => running.fail(error),
+                Ok(()) => (),
+            }
             ended = Some(ended == Some(true) || running.finished);
         }
         Ok(ended)
@@ -290,14 +331,13 @@ impl Batch<'_> {
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
     pub(super) fn last_rows(&mut self) -> Result<(), EngineError> {
         let backend = &mut *self.engine.backend;
-        let mut finished: Vec<&mut Running> = self.running.iter_mut().filter(|r| r.needs_last_row()).collect();
-        for group in finished.chunks_mut(backend.decode_rows()) {
-            let rows: Vec<Row> = group.iter().map(|r| r.last_row()).collect();
-            forward::forward(backend, &Pass::all(&rows, true))?;
-            let requests: Vec<Prediction> =
-                (0..group.len()).map(|row| Prediction { row, next: Next::Given(None), detail: true }).collect();
-            for (running, step) in group.iter_mut().zip(backend.predict(&requests)?) {
-                running.push(step);
+        for running in self.running.iter_mut().filter(|r| r.needs_last_row()) {
+            let (rows, next) = ([running.last_row()], Next::Given(None));
+            let ran = forward::forward(backend, &Pass::all(&rows, true));
+            match ran.and_then(|()| backend.predict(&[Prediction { row: 0, next, detail: true }])) {
+                Ok(mut steps) => running.push(steps.remove(0)),
+                Err(error) if error.is_lost() => return Err(error.into()),
+                Err(error) => running.fail(error),
             }
         }
         Ok(())
@@ -345,7 +385,7 @@ impl Running {
     /// Runs its tokens from `start` on and those that close its thought, and chooses the token after them.
     fn run_from(&mut self, start: usize, engine: &mut Engine, on_token: OnToken) -> Result<(), EngineError> {
         let (room, first, last) = (self.tokens_left(), self.last_row().position, self.decode_row());
-        let (closing, vocabulary) = (std::mem::take(&mut self.closing), engine.tokenizer.vocab_size());
+        let (closing, vocabulary) = (std::mem::take(&mut self.closing), engine.vocabulary());
         // a response ends at its limit, whose row predicts nothing
         let tokens = [&self.generation.tokens[start..], &closing[..closing.len().min(room.saturating_sub(1))]].concat();
         let (mut results, predicts) = (Vec::new(), |row: usize| row >= first && room > 0);
@@ -392,8 +432,13 @@ impl Running {
     /// Whether it has ended and its last token's row, which the trace needs, has not been run.
     fn needs_last_row(&self) -> bool {
         let (g, generate) = (&self.generation, &self.request.0);
-        let traced = generate.trace.is_some() && generate.max_tokens > 0;
+        let traced = generate.trace.is_some() && generate.max_tokens > 0 && self.error.is_none();
         self.finished && traced && g.steps.len() == g.tokens.len() - g.prompt_len
+    }
+
+    /// Ends the response with an error.
+    pub(super) fn fail(&mut self, error: impl Into<EngineError>) {
+        (self.finished, self.error) = (true, Some(error.into()));
     }
 
     pub(super) fn push(&mut self, (step, token): (Step, Option<u32>)) {

@@ -47,30 +47,33 @@ named! {
 
 /// The tokens of a prompt, up to the start of the response; `chat`: through the model's chat template.
 pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, EncodeError> {
-    encode_prompt_with(engine, conversation, chat, &Arguments::new())
+    encode_prompt_with(engine, conversation, chat, !chat, &Arguments::new())
 }
 
-/// [`encode_prompt`] with further arguments of the chat template.
+/// [`encode_prompt`] with further arguments of the chat template; `special`: with the tokenizer's own special tokens, which a
+/// template writes itself.
 pub fn encode_prompt_with(
     engine: &Engine,
     conversation: &Conversation,
     chat: bool,
+    special: bool,
     arguments: &Arguments,
 ) -> Result<Vec<u32>, EncodeError> {
     let tokenizer = engine.tokenizer();
+    let encode = |text: &str| if special { encode_plain(tokenizer, text) } else { tokenizer.encode(text, false) };
     let bytes = match conversation {
         Conversation::Prompt(text) => text.len(),
-        Conversation::Messages(messages) => messages.iter().map(|m| m.role.len() + m.content.len()).sum(),
+        Conversation::Messages(messages) => messages.iter().map(Message::bytes).sum(),
     };
     check_length(engine, bytes)?;
     match conversation {
-        Conversation::Prompt(text) if !chat => Ok(encode_plain(tokenizer, text)?),
+        Conversation::Prompt(text) if !chat => Ok(encode(text)?),
         Conversation::Messages(_) if !chat => Err(EncodeError::NeedsChatTemplate("messages")),
         conversation => {
             let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
             let text = template.render_with(&conversation.to_messages(), true, arguments)?;
             check_length(engine, text.len())?;
-            Ok(tokenizer.encode(&text, false)?)
+            Ok(encode(&text)?)
         }
     }
 }

@@ -71,8 +71,20 @@ pub enum EngineError {
     EmptyPrompt,
     #[error("n_instr is {prompt_len}: expected at least 1 and fewer than the sequence's {tokens} tokens")]
     NoResponse { prompt_len: usize, tokens: usize },
+    #[error(
+        "the model cannot read token {id}{}: it has embeddings for the ids below {limit}",
+        token.as_ref().map_or(String::new(), |token| format!(" ({token})"))
+    )]
+    Unreadable { id: u32, token: Option<String>, limit: usize },
     #[error(transparent)]
     Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
+}
+
+impl EngineError {
+    /// Whether the engine cannot run anything any more. Every other error belongs to the sequence that was run.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, EngineError::Backend(error) if error.is_lost())
+    }
 }
 
 /// Errors of loading a model.
@@ -226,7 +238,7 @@ impl Engine {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
-        self.check_length(tokens.len())?;
+        self.check(tokens, 0)?;
         let sequence = self.backend.open(Some(TraceOptions { first_row: prompt_len - 1, parts }))?;
         let steps = trace_response(&mut *self.backend, sequence, tokens, prompt_len);
         let steps = steps.inspect_err(|_| self.backend.close(sequence))?;
@@ -234,9 +246,24 @@ impl Engine {
         Ok((sequence, Generation { tokens, prompt_len, finish, steps }))
     }
 
-    fn check_length(&self, tokens: usize) -> Result<(), EngineError> {
-        let context = self.spec().max_position_embeddings;
-        if tokens > context { Err(EngineError::ContextLength { tokens, context }) } else { Ok(()) }
+    /// Number of ids that can be chosen: those up to the tokenizer's largest that the model can read.
+    fn vocabulary(&self) -> usize {
+        self.tokenizer.id_bound().min(self.spec().readable_tokens())
+    }
+
+    /// Checks that the model can read a sequence and has room for `more` tokens after it.
+    ///
+    /// # Errors
+    /// [`EngineError::ContextLength`], [`EngineError::Unreadable`].
+    pub fn check(&self, tokens: &[u32], more: usize) -> Result<(), EngineError> {
+        let (context, limit) = (self.spec().max_position_embeddings, self.spec().readable_tokens());
+        if tokens.len() + more > context {
+            return Err(EngineError::ContextLength { tokens: tokens.len() + more, context });
+        }
+        let unreadable = tokens.iter().find(|id| **id as usize >= limit);
+        unreadable.map_or(Ok(()), |id| {
+            Err(EngineError::Unreadable { id: *id, token: self.tokenizer.decode_token(*id).ok(), limit })
+        })
     }
 }
 

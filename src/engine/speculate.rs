@@ -7,7 +7,7 @@ use super::generate::OnToken;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
 use super::{Engine, EngineError};
-use crate::backend::{DecodeRow, Step};
+use crate::backend::{BackendError, DecodeRow, Step};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -60,35 +60,61 @@ impl Batch<'_> {
                 Some(ended) => leave(ended),
                 None => match self.guessed_pass(on_token, leave)? {
                     Some(left) => left,
-                    None => self.plain_steps(on_token, leave)?,
+                    None => self.plain_steps(on_token, leave, usize::MAX)?,
                 },
             };
+            self.close_failed();
+            left |= !self.failed.is_empty() && leave(true);
         }
-        self.last_rows()
+        self.last_rows()?;
+        self.close_failed();
+        Ok(())
     }
 
-    /// Decode steps without guesses, until a response ends or a thought is over budget. Returns whether to leave.
-    fn plain_steps(&mut self, on_token: OnToken, leave: Leave) -> Result<bool, EngineError> {
+    /// Decode steps without guesses, `together` sequences in a pass, until a response ends or a thought is over budget. Returns
+    /// whether to leave.
+    ///
+    /// If a pass fails, each sequence takes a step alone: its error is its own.
+    fn plain_steps(&mut self, on_token: OnToken, leave: Leave, together: usize) -> Result<bool, EngineError> {
+        let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
+        let Engine { backend, pace, .. } = &mut **engine;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
-        let rows: Vec<DecodeRow> = active.iter().map(|r| r.decode_row()).collect();
-        let Engine { backend, pace, tokenizer, .. } = &mut **engine;
-        let (mut ended, mut left, mut over) = (false, false, false);
-        backend.decode(&rows, tokenizer.vocab_size(), &mut |index, step, token| {
-            let running = &mut *active[index];
-            running.chosen((step, Some(token)), on_token, others, pace);
-            ended |= running.finished;
-            left |= !running.finished && leave(ended);
-            over |= !running.closing.is_empty();
-            if running.finished || left || over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
+        let (mut ended, mut left, mut over) = (false, false, together == 1);
+        for group in active.chunks_mut(together) {
+            let rows: Vec<DecodeRow> = group.iter().map(|r| r.decode_row()).collect();
+            let decoded = backend.decode(&rows, vocabulary, &mut |index, step, token| {
+                let running = &mut *group[index];
+                running.chosen((step, Some(token)), on_token, others, pace);
+                ended |= running.finished;
+                left |= !running.finished && leave(ended);
+                over |= !running.closing.is_empty();
+                if running.finished || left || over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            match decoded {
+                Ok(()) => (),
+                Err(BackendError::Rows(failed)) => {
+                    failed.into_iter().for_each(|(index, error)| group[index].fail(error))
+                }
+                Err(error) if error.is_lost() => return Err(error.into()),
+                Err(error) => match group {
+                    // its memory is freed before the next one asks for some
+                    [running] => {
+                        running.fail(error);
+                        break;
+                    }
+                    _ => return self.plain_steps(on_token, leave, 1),
+                },
+            }
+        }
         Ok(left)
     }
 
     /// A pass with the guesses that pay off; returns whether to leave, `None` if nothing is guessed.
     fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>, EngineError> {
+        let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
-        let Engine { backend, pace, tokenizer, options, .. } = &mut **engine;
+        let Engine { backend, pace, options, .. } = &mut **engine;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
         // room for guesses next to the sequences' own rows
         let mut room = backend.decode_rows().min(MAX_ROWS).saturating_sub(active.len());
@@ -113,11 +139,11 @@ impl Batch<'_> {
             guesses.push(guess);
         }
         let begun = Instant::now();
-        let passed = backend.step(&rows, tokenizer.vocab_size());
+        let passed = backend.step(&rows, vocabulary);
         pace.note_pass(rows.len(), begun.elapsed().as_secs_f64());
         pace.stats.passes += u64::from(rows.len() > sequences);
         let Ok(results) = passed else {
-            // a wrong token may overflow although the text does not
+            // a wrong token may overflow although the text does not; any other error comes again
             for running in &mut active {
                 backend.truncate(running.id, running.last_row().position);
                 running.guess = None;

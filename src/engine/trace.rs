@@ -116,7 +116,7 @@ impl<'e> TracedSequence<'e> {
         if tokens.len() < 2 {
             return Ok(Vec::new());
         }
-        self.engine.check_length(tokens.len())?;
+        self.engine.check(tokens, 0)?;
         let backend = &mut *self.engine.backend;
         let sequence = backend.open(None)?;
         let steps = trace_response(backend, sequence, tokens, 1);
@@ -128,7 +128,7 @@ impl<'e> TracedSequence<'e> {
     /// in a separate sequence that takes the common prefix from this one's cache.
     pub fn mean_attention(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
         self.parts().1.restore()?;
-        self.engine.check_length(tokens.len())?;
+        self.engine.check(tokens, 0)?;
         let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
         // the last token of a response may not have been run
         let (cached, _) = self.tokens();
@@ -194,6 +194,7 @@ impl Engine {
         let mut batch = self.batch(&options);
         let ticket = batch.start(prompt, 0, &mut on_token)?;
         batch.decode(&mut on_token, &mut |_| false)?;
+        batch.first_failure()?;
         let ended = batch.remove(ticket).ok_or(EngineError::EmptyPrompt)?;
         drop(batch);
         Ok((ended.generation.finish, TracedSequence::new(self, ended.id, ended.generation)?))

@@ -10,7 +10,7 @@ use std::fmt::Formatter;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use serde::de::{SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
@@ -39,16 +39,59 @@ impl Conversation {
 }
 
 /// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
     /// `system`, `user` or `assistant`, and any other that the template supports.
     pub role: String,
-    /// A text or, as OpenAI's clients write it, a list of `{"type": "text", "text": …}`, whose texts are joined.
-    #[serde(deserialize_with = "text_or_parts")]
-    pub content: String,
+    /// A text or, as OpenAI's clients write it, a list of `{"type": "text", "text": …}`, whose texts are joined. `None` (`null`)
+    /// only beside other content, such as `tool_calls`.
+    pub content: Option<String>,
+    /// All other fields, for the template: `name`, `reasoning_content`, `tool_calls`, …
+    #[serde(flatten)]
+    pub more: Map<String, Json>,
 }
 
-fn text_or_parts<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+/// Whether a value is as good as an absent one.
+pub fn is_nothing(value: &Json) -> bool {
+    matches!(value, Json::Null | Json::Bool(false))
+        || value.as_str().is_some_and(str::is_empty)
+        || value.as_array().is_some_and(Vec::is_empty)
+        || value.as_object().is_some_and(Map::is_empty)
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Message, D::Error> {
+        #[derive(Deserialize)]
+        struct Content(#[serde(deserialize_with = "text_or_parts")] Option<String>);
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Message;
+
+            fn expecting(&self, f: &mut Formatter) -> std::fmt::Result {
+                f.write_str("a message with a role and a content")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message, A::Error> {
+                let (mut role, mut content, mut more) = (None, None, Map::new());
+                while let Some(name) = fields.next_key::<String>()? {
+                    match name.as_str() {
+                        "role" => role = Some(fields.next_value()?),
+                        "content" => content = fields.next_value::<Content>()?.0,
+                        _ => drop(more.insert(name, fields.next_value()?)),
+                    }
+                }
+                let role = role.ok_or_else(|| A::Error::missing_field("role"))?;
+                if content.is_none() && more.values().all(is_nothing) {
+                    return Err(A::Error::missing_field("content"));
+                }
+                Ok(Message { role, content, more })
+            }
+        }
+        from.deserialize_map(Fields)
+    }
+}
+
+fn text_or_parts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     struct Part {
         #[serde(rename = "type")]
@@ -62,22 +105,26 @@ fn text_or_parts<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error>
     }
     struct Content;
     impl<'de> Visitor<'de> for Content {
-        type Value = String;
+        type Value = Option<String>;
 
         fn expecting(&self, f: &mut Formatter) -> std::fmt::Result {
             f.write_str("a string or a list of {\"type\": \"text\", \"text\": \"…\"}")
         }
 
-        fn visit_str<E>(self, text: &str) -> Result<String, E> {
-            Ok(text.to_owned())
+        fn visit_unit<E>(self) -> Result<Option<String>, E> {
+            Ok(None)
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<String, A::Error> {
+        fn visit_str<E>(self, text: &str) -> Result<Option<String>, E> {
+            Ok(Some(text.to_owned()))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Option<String>, A::Error> {
             let mut text = String::new();
             while let Some(part) = parts.next_element::<Part>()? {
                 text += &part.text;
             }
-            Ok(text)
+            Ok(Some(text))
         }
     }
     from.deserialize_any(Content)
@@ -86,7 +133,13 @@ fn text_or_parts<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error>
 impl Message {
     /// A message of `role` saying `content`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
+        Self { role: role.into(), content: Some(content.into()), more: Map::new() }
+    }
+
+    /// Bytes of text in it.
+    pub fn bytes(&self) -> usize {
+        let more: usize = self.more.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
+        self.role.len() + self.content.as_ref().map_or(0, String::len) + more
     }
 }
 
@@ -116,6 +169,9 @@ pub enum ChatError {
     /// The template itself refused the conversation (`raise_exception`).
     #[error("the model's chat template rejects this conversation: {message}")]
     Template { message: String },
+    /// A message has a field that the template does not read.
+    #[error("{field}: the model's chat template does not read it")]
+    Unread { field: String },
     /// The template failed while rendering.
     #[error("the model's chat template cannot be rendered: {message}")]
     Render { message: String },
@@ -212,7 +268,7 @@ impl ChatTemplate {
     /// As in transformers, `tools` and `documents` are `none`. `strftime_now` is in UTC.
     ///
     /// # Errors
-    /// [`ChatError::Template`] with the template's own words if it raises, [`ChatError::NeedsTools`] if it would not with
+    /// [`ChatError::Unread`] if a message's field would be dropped, [`ChatError::Template`] with the template's own words if it raises, [`ChatError::NeedsTools`] if it would not with
     /// tools, [`ChatError::Limit`] if it takes too much time, memory or stack, [`ChatError::Render`] if it fails
     /// otherwise.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
@@ -229,9 +285,11 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         arguments: &Arguments,
     ) -> Result<String, ChatError> {
-        let mut variables = json!({"messages": messages, "add_generation_prompt": add_generation_prompt,
+        let turns: Vec<Json> =
+            messages.iter().enumerate().map(|(i, message)| self.turn(i, message)).collect::<Result<_, _>>()?;
+        let mut variables = json!({"messages": turns, "add_generation_prompt": add_generation_prompt,
                                    "tools": null, "documents": null});
-        let mut input_len: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        let mut input_len: usize = messages.iter().map(Message::bytes).sum();
         for (name, text) in &self.special_tokens {
             input_len += text.len();
             variables[name] = json!(text);
@@ -251,6 +309,27 @@ impl ChatTemplate {
             })
         });
         rendered.map_err(ChatError::Thread)?
+    }
+
+    /// Whether a name occurs in the template.
+    pub fn reads(&self, name: &str) -> bool {
+        self.source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
+    }
+
+    /// Message `i` as the template reads it.
+    fn turn(&self, i: usize, message: &Message) -> Result<Json, ChatError> {
+        /// Two names of the same field.
+        const THOUGHTS: [&str; 2] = ["reasoning", "reasoning_content"];
+        let mut turn = json!(message);
+        if message.role == "developer" && !self.reads("developer") {
+            turn["role"] = json!("system");
+        }
+        for (name, value) in message.more.iter().filter(|(name, value)| !is_nothing(value) && !self.reads(name)) {
+            let other = THOUGHTS.iter().find(|other| THOUGHTS.contains(&&**name) && self.reads(other));
+            let other = other.ok_or_else(|| ChatError::Unread { field: format!("messages[{i}].{name}") })?;
+            turn[*other] = value.clone();
+        }
+        Ok(turn)
     }
 
     /// Whether a conversation that fails without tools renders with one parameterless function.

@@ -5,8 +5,10 @@
 
 use super::demo::{self, DemoError};
 use crate::{cache, files};
+use regex::{Captures, Regex};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// Why there is no model folder for a name.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +62,7 @@ const GGUF: &str = "for llama.cpp (GGUF); give the model's own repository (safet
 ///
 /// [`demo::NAME`] is the embedded model (a folder of that name is `./abacus`). Any other existing folder is used as is.
 /// Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
-/// default), looked up in the local cache: `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
+/// default), looked up in the local cache: `$HF_HUB_CACHE`, else `$HUGGINGFACE_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
 /// `~/.cache/huggingface/hub`.
 ///
 /// # Errors
@@ -128,8 +130,25 @@ fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
 
 /// The cache folder of the hub's own library.
 fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let own = environment("HF_HUB_CACHE").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let environment = |name: &str| environment(name).map(|value| expanded(value, &environment));
+    let own = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].into_iter().filter_map(environment);
+    let own = own.map(PathBuf::from).find(|folder| !folder.as_os_str().is_empty());
     own.or_else(|| Some(cache::folder_of("HF_HOME", "huggingface", environment)?.join("hub")))
+}
+
+/// A path with its leading `~`, and then its variables, replaced as by Python's `expanduser` and `expandvars`: unknown variables,
+/// and other users' homes, stay.
+fn expanded(path: OsString, environment: impl Fn(&str) -> Option<OsString>) -> OsString {
+    static VARIABLE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^~(?:$|/)|\$(?:([A-Za-z0-9_]+)|\{([^}]*)\})").expect("a constant pattern"));
+    let Some(text) = path.to_str() else { return path };
+    let value = |found: &Captures| {
+        let slash = found[0].strip_prefix('~');
+        let name = found.get(1).or(found.get(2)).map_or("HOME", |name| name.as_str());
+        let value = environment(name).and_then(|value| value.into_string().ok());
+        value.map_or_else(|| found[0].to_owned(), |value| value + slash.unwrap_or_default())
+    };
+    VARIABLE.replace_all(text, value).into_owned().into()
 }
 
 fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
@@ -265,6 +284,22 @@ mod tests {
         assert_eq!(found(&[("XDG_CACHE_HOME", path), ("HF_HOME", Path::new("/h"))]), Some("/h/hub".into()));
         assert_eq!(found(&[("HF_HOME", path), ("HF_HUB_CACHE", Path::new("/c"))]), Some("/c".into()));
         assert_eq!(found(&[("HF_HOME", path), ("HF_HUB_CACHE", Path::new(""))]), Some("/a/hub".into()));
+        assert_eq!(found(&[("HF_HOME", path), ("HUGGINGFACE_HUB_CACHE", Path::new("/c"))]), Some("/c".into()));
+        // Python's expanduser and expandvars
+        for (value, expected) in [
+            ("~/hfx", "/a/hfx"),
+            ("~", "/a"),
+            ("$HOME/hfx", "/a/hfx"),
+            ("${HOME}/${X}y/$Y", "/a/xy/$Y"),
+            ("~other/x", "~other/x"),
+            ("/b/~/x", "/b/~/x"),
+            ("~/$X", "/a/x"),
+        ] {
+            let variables = [("HOME", path), ("X", Path::new("x")), ("HF_HUB_CACHE", Path::new(value))];
+            assert_eq!(found(&variables), Some(expected.into()), "{value}");
+            let variables = [("HOME", path), ("X", Path::new("x")), ("HF_HOME", Path::new(value))];
+            assert_eq!(found(&variables), Some(Path::new(expected).join("hub")), "{value}");
+        }
     }
 
     #[test]

@@ -76,6 +76,7 @@ pub struct Tokenizer {
     /// From `tokenizer_config.json`.
     pub(crate) config: TokenizerConfig,
     vocab_size: usize,
+    id_bound: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
     /// The BOS, and `add_bos_token` of `tokenizer_config.json`, if the post-processor of `tokenizer.json` does otherwise.
@@ -106,7 +107,8 @@ impl Tokenizer {
         let (bos_id, eos_id) = (id_of("bos_token"), id_of("eos_token"));
         let bos_rule = bos_rule(&inner, &config, bos_id)?;
         let vocab_size = inner.get_vocab_size(true);
-        Ok(Self { inner, plan, config, vocab_size, bos_id, eos_id, bos_rule })
+        let id_bound = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        Ok(Self { inner, plan, config, vocab_size, id_bound, bos_id, eos_id, bos_rule })
     }
 
     /// Token ids of `text`. Special tokens written out in the text become those tokens; `add_special_tokens` adds what
@@ -175,9 +177,14 @@ impl Tokenizer {
         TextStream::new(self)
     }
 
-    /// Number of tokens, added ones included. A model's logits may be wider: embeddings are often padded.
+    /// Number of tokens, added ones included. Ids may be sparse: see [`Self::id_bound`].
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
+    }
+
+    /// The largest id plus one. A model's logits may be wider: embeddings are often padded.
+    pub fn id_bound(&self) -> usize {
+        self.id_bound
     }
 
     /// Text of the token that ends a sequence, if the model has one.
@@ -196,9 +203,11 @@ impl Tokenizer {
         self.eos_id
     }
 
-    /// The token as the vocabulary writes it (not as text).
+    /// The token as the vocabulary writes it (not as text); empty for an unused id below the largest one.
     fn token_text(&self, id: u32) -> Result<String, TokenizerError> {
-        self.inner.id_to_token(id).ok_or(TokenizerError::UnknownId { id, vocab_size: self.vocab_size })
+        let unused = || ((id as usize) < self.id_bound).then(String::new);
+        let unknown = TokenizerError::UnknownId { id, vocab_size: self.vocab_size };
+        self.inner.id_to_token(id).or_else(unused).ok_or(unknown)
     }
 }
 

@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Elements as stored in a file.
 #[derive(Clone, Copy, Debug)]
@@ -296,6 +296,8 @@ pub struct Weights {
     pub head: Weight,
     /// Differences between the files and `config.json`.
     pub warnings: Vec<String>,
+    /// What [`Weights::check_finite`] found.
+    finite: OnceLock<Result<(), Arc<ModelError>>>,
 }
 
 impl Weights {
@@ -341,7 +343,7 @@ impl Weights {
         let layers = (0..spec.layers.len()).map(|l| layer_weights(index, spec, l)).collect::<Result<_, _>>()?;
         let final_norm = index.vector(&index.text("norm.weight"), &[hidden])?;
         let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(index, spec, input)).transpose()?;
-        Ok(Weights { embedding, layer_inputs, layers, final_norm, head, warnings })
+        Ok(Weights { embedding, layer_inputs, layers, final_norm, head, warnings, finite: OnceLock::new() })
     }
 
     /// Every matrix once (a tied head is not named again).
@@ -382,9 +384,10 @@ impl Weights {
         self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head) + inputs
     }
 
-    /// Checks every matrix for NaN and infinity, to explain a pass that was not finite. Reads all weights.
-    pub fn check_finite(&self) -> Result<(), ModelError> {
-        self.matrices().into_iter().try_for_each(Weight::check_finite)
+    /// Checks every matrix for NaN and infinity, to explain a pass that was not finite. Reads all weights, once.
+    pub fn check_finite(&self) -> Result<(), Arc<ModelError>> {
+        let check = || self.matrices().into_iter().try_for_each(Weight::check_finite).map_err(Arc::new);
+        self.finite.get_or_init(check).clone()
     }
 }
 

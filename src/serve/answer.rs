@@ -37,11 +37,11 @@ pub struct Reply {
 pub struct TokenInfo {
     /// Its part of the choice's text; may begin or end within a character.
     pub bytes: Vec<u8>,
-    /// Byte offset of its text within the choice's text.
+    /// Characters of the choice's text before its own.
     pub offset: usize,
     /// ln p over the full vocabulary; `None` for a prompt's first token.
     pub logprob: Option<f64>,
-    /// The most probable tokens, best first, and the token itself.
+    /// The most probable tokens, best first, or the named ones.
     pub top: Vec<(Vec<u8>, f64)>,
 }
 
@@ -119,7 +119,7 @@ impl Reply {
 
     /// A choice as JSON; in a chat, its text is `content` under `key`.
     fn choice(&self, key: &str, content: Value, Choice { index, text, tokens, finish, uqac }: Choice) -> Value {
-        let logprobs = tokens.map_or(Value::Null, |tokens| self.logprobs(&tokens, &text));
+        let logprobs = tokens.map_or(Value::Null, |tokens| self.logprobs(&tokens));
         let (key, content) = if self.chat { (key, content) } else { ("text", text.into()) };
         let mut choice = json!({"index": index, key: content, "logprobs": logprobs, "finish_reason": finish});
         if let Some(uqac) = uqac {
@@ -128,7 +128,7 @@ impl Reply {
         choice
     }
 
-    fn logprobs(&self, tokens: &[TokenInfo], text: &str) -> Value {
+    fn logprobs(&self, tokens: &[TokenInfo]) -> Value {
         if self.chat {
             let entry = |bytes: &[u8], logprob: Option<f64>| json!({"token": text_of(bytes), "logprob": logprob, "bytes": bytes});
             let token = |token: &TokenInfo| {
@@ -147,12 +147,11 @@ impl Reply {
             }
             Value::Object(map)
         };
-        let characters = |token: &TokenInfo| text.get(..token.offset).map_or(token.offset, |t| t.chars().count());
         json!({
             "tokens": tokens.iter().map(|token| text_of(&token.bytes)).collect::<Vec<_>>(),
             "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
             "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
-            "text_offset": tokens.iter().map(characters).collect::<Vec<_>>(),
+            "text_offset": tokens.iter().map(|token| token.offset).collect::<Vec<_>>(),
         })
     }
 }

@@ -1,12 +1,18 @@
 //! Errors in the format that OpenAI's clients expect.
 
+use crate::backend::BackendError;
+use crate::backend::cuda::CudaError;
 use crate::engine::EngineError;
 use crate::engine::encode::EncodeError;
+use crate::model::chat::ChatError;
 use crate::model::tokenizer::TokenizerError;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+
+/// The code of [`ApiError::lost`].
+const LOST: &str = "engine_lost";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
@@ -51,6 +57,16 @@ impl ApiError {
         ApiError { retry_after: Some(5), ..error }
     }
 
+    /// The engine cannot answer anything any more.
+    pub fn lost(message: impl Into<String>) -> ApiError {
+        ApiError::new(503, Some(LOST), message)
+    }
+
+    /// `Ok` if the error is a request's own.
+    pub fn unless_lost(self) -> Result<(), ApiError> {
+        if self.code == Some(LOST) { Err(self) } else { Ok(()) }
+    }
+
     pub fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(500, None, message)
     }
@@ -88,8 +104,15 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         match &error {
             EngineError::ContextLength { tokens, context } => ApiError::context(tokens.saturating_sub(1), *context),
+            _ if error.is_lost() => ApiError::lost(format!("the device is lost: {error}")),
+            EngineError::Backend(backend) if backend.is_out_of_memory() => {
+                let error = ApiError::new(503, Some("out_of_memory"), error.to_string());
+                ApiError { retry_after: Some(5), ..error }
+            }
             EngineError::EmptyPrompt
             | EngineError::NoResponse { .. }
+            | EngineError::Unreadable { .. }
+            | EngineError::Backend(BackendError::Unsupported { .. } | BackendError::Cuda(CudaError::Unsupported(_)))
             | EngineError::Tokenizer(TokenizerError::UnknownId { .. }) => ApiError::new(400, None, error.to_string()),
             EngineError::Backend(_) | EngineError::Tokenizer(_) => ApiError::internal(error.to_string()),
         }
@@ -100,6 +123,9 @@ impl From<EncodeError> for ApiError {
     fn from(error: EncodeError) -> ApiError {
         let code = matches!(error, EncodeError::TooLong { .. }).then_some("context_length_exceeded");
         let message = match error {
+            EncodeError::Chat(ChatError::Unread { field }) => {
+                return ApiError::invalid(&field, "the model's chat template does not read it");
+            }
             EncodeError::NoChatTemplate => "the model has no chat template; use /v1/completions".to_owned(),
             other => other.to_string(),
         };

@@ -1,6 +1,6 @@
 //! Connections: HTTP/1.1 on one thread. Uses hyper-util instead of `axum::serve`, which sets no header timeout.
 
-use super::{Job, Shared, routes};
+use super::{Job, LOST_GRACE, Shared, routes};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -39,7 +39,7 @@ pub fn run(
         let connections = GracefulShutdown::new();
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 << 10);
-        while !stop() {
+        while !stop() && shared.lost.get().is_none_or(|(_, since)| since.elapsed() < LOST_GRACE) {
             if connections.count() >= MAX_CONNECTIONS {
                 sleep(TICK).await;
                 continue;

@@ -10,6 +10,7 @@
 
 mod answer;
 mod error;
+mod fields;
 mod http;
 mod metrics;
 mod page;
@@ -29,7 +30,8 @@ use page::Page;
 use request::Task;
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Settings of a server; also options of the command line.
@@ -68,15 +70,26 @@ struct Shared {
     started: i64,
     /// Whether only this machine can connect.
     loopback: bool,
+    /// Why and when the engine was lost.
+    lost: OnceLock<(ApiError, Instant)>,
 }
+
+/// Time that a server without an engine answers before it ends, so that a health check can read why.
+const LOST_GRACE: Duration = Duration::from_secs(30);
 
 impl Shared {
     fn queued(&self) -> usize {
         self.queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity())
     }
 
+    /// Why requests are not answered, if they are not.
+    fn ready(&self) -> Result<mpsc::Sender<Job>, ApiError> {
+        self.lost.get().map_or(Ok(()), |(error, _)| Err(error.clone()))?;
+        self.queue.upgrade().ok_or_else(ApiError::stopping)
+    }
+
     fn submit(&self, job: Job) -> Result<(), ApiError> {
-        self.queue.upgrade().ok_or_else(ApiError::stopping)?.try_send(job).map_err(|_| {
+        self.ready()?.try_send(job).map_err(|_| {
             let message = format!("the queue is full: {} requests are waiting", self.settings.queue);
             let error = ApiError::new(429, Some("queue_full"), message);
             ApiError { retry_after: Some(self.metrics.retry_after()), ..error }
@@ -87,7 +100,7 @@ impl Shared {
 /// Serves until `stop` returns true, answers every accepted request, and returns. `common` applies to every answer.
 ///
 /// # Errors
-/// The server cannot listen on the address.
+/// The server cannot listen on the address, or the engine is lost.
 pub fn serve(
     engine: &mut Engine,
     common: assess::Request<'_>,
@@ -102,6 +115,7 @@ pub fn serve(
         page: page::render(&settings.model, settings.api_key.is_some()),
         started: Timestamp::now().as_second(),
         loopback: listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
+        lost: OnceLock::new(),
         settings,
     });
     listener.set_nonblocking(true)?;
@@ -112,5 +126,6 @@ pub fn serve(
     })?;
     worker::run(engine, &common, queue, &shared);
     let _ = done.send(());
-    front.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    front.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    shared.lost.get().map_or(Ok(()), |(error, _)| Err(io::Error::other(error.message.clone())))
 }

@@ -1,7 +1,8 @@
-//! Request bodies: parses OpenAI's JSON into a [`Task`]. `null` counts as absent; an unknown field is an error, unless
-//! its value turns it off or it has no effect on answers.
+//! Request bodies: parses OpenAI's JSON into a [`Task`]. `null` counts as absent; [`fields`] tells which other fields are
+//! errors.
 
 use super::error::ApiError;
+use super::fields;
 use crate::backend::MIN_TOP;
 use crate::backend::sampling::Sampling;
 use crate::engine::GenerateOptions;
@@ -10,7 +11,7 @@ use crate::io::item::Item;
 use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
 use crate::uq::scores;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
@@ -18,39 +19,15 @@ const MAX_CHOICES: usize = 128;
 
 const MAX_STOP: usize = 16;
 
+/// Max number of named tokens.
+const MAX_NAMED: usize = 128;
+
+/// Fields that are variables of the chat template: the field, and the variable.
+const TEMPLATE_SWITCHES: [(&str, &str); 3] =
+    [("enable_thinking", "enable_thinking"), ("think", "enable_thinking"), ("reasoning_effort", "reasoning_effort")];
+
 /// OpenAI's default for `/v1/completions`.
 const COMPLETION_TOKENS: usize = 16;
-
-/// Fields without effect on answers.
-const IGNORED: [&str; 12] = [
-    "metadata",
-    "parallel_tool_calls",
-    "priority",
-    "prompt_cache_key",
-    "request_id",
-    "return_token_ids",
-    "return_tokens_as_token_ids",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "tool_choice",
-    "user",
-];
-
-/// Whether a value turns its field off, according to vLLM's and OpenAI's defaults.
-fn is_off(name: &str, value: &Value) -> bool {
-    match name {
-        _ if value.is_null() => true,
-        // a schema that accepts any JSON, not an off value
-        "guided_json" => false,
-        "response_format" => value["type"] == "text",
-        "repetition_penalty" | "length_penalty" => value.as_f64() == Some(1.0),
-        "add_generation_prompt" | "skip_special_tokens" | "spaces_between_special_tokens" => *value == json!(true),
-        "min_p" | "min_tokens" | "frequency_penalty" | "presence_penalty" => value.as_f64() == Some(0.0),
-        "logit_bias" | "tools" | "functions" | "suffix" => [json!([]), json!({})].contains(value),
-        _ => [json!(false), json!([]), json!({}), json!("")].contains(value),
-    }
-}
 
 /// The engine's work for a request.
 pub enum Task {
@@ -74,8 +51,14 @@ pub struct Generate {
     pub echo: bool,
     pub stream: bool,
     pub include_usage: bool,
+    /// Tokens whose log-probabilities are the alternatives, instead of the most probable ones.
+    pub named: Vec<u32>,
+    /// Whether the tokenizer adds its special tokens around the prompt.
+    pub add_special_tokens: bool,
     /// Variables of the chat template.
     pub template_arguments: Arguments,
+    /// Those of them that the request has in fields of their own: the template must read them.
+    pub switches: Vec<(&'static str, &'static str)>,
     /// Max tokens of a thought, which is then closed.
     pub thinking_budget: Option<usize>,
     /// `None`: no confidence, and no trace for it.
@@ -102,35 +85,11 @@ pub struct UqacOptions {
     pub thinking_budget: Option<usize>,
 }
 
-/// Names of the fields of [`Target`], [`Common`] and the endpoints.
-const COMMON: [&str; 12] = [
-    "model",
-    "uqac",
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "seed",
-    "stop",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "thinking_budget",
-];
-const CHAT: [&str; 5] = ["messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs"];
-const COMPLETION: [&str; 4] = ["prompt", "logprobs", "echo", "best_of"];
-
-/// Fields of all endpoints.
-#[derive(Deserialize)]
-struct Target {
-    #[serde(rename = "model")]
-    _model: Option<String>,
-    uqac: Option<Value>,
-}
-
 /// Fields of both generating endpoints.
 #[derive(Deserialize)]
 struct Common {
+    #[serde(rename = "model")]
+    _model: Option<String>,
     n: Option<usize>,
     temperature: Option<f64>,
     top_p: Option<f64>,
@@ -142,6 +101,9 @@ struct Common {
     stream_options: Option<StreamOptions>,
     chat_template_kwargs: Option<Arguments>,
     thinking_budget: Option<usize>,
+    do_sample: Option<bool>,
+    add_special_tokens: Option<bool>,
+    logprob_token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -182,6 +144,7 @@ enum Prompts {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct UqacFields {
     scores: Option<Strings>,
     explain: Option<bool>,
@@ -193,15 +156,18 @@ struct UqacFields {
 
 impl Task {
     /// Parses the body of `/v1/chat/completions`.
-    pub fn chat(body: &Value) -> Result<Task, ApiError> {
-        let mut generate = generate(body, &CHAT)?;
-        let mut chat: Chat = read("", body)?;
+    pub fn chat(body: Value) -> Result<Task, ApiError> {
+        let (mut generate, body) = generate(body, "read-chat")?;
+        let chat: Chat = read("", &body)?;
         ApiError::unless(!chat.messages.is_empty(), "messages", "expected at least one message")?;
-        for (i, message) in chat.messages.iter_mut().enumerate() {
-            let calls = &body["messages"][i]["tool_calls"];
-            ApiError::unless(calls.is_null(), &format!("messages[{i}].tool_calls"), "not supported")?;
-            if message.role == "developer" {
-                message.role = "system".to_owned();
+        for (field, variable) in TEMPLATE_SWITCHES {
+            let (value, is_switch) = (&body[field], variable == "enable_thinking");
+            if !value.is_null() {
+                ApiError::unless(!is_switch || value.is_boolean(), field, "expected true or false")?;
+                generate.template_arguments.insert(variable.to_owned(), value.clone());
+                if *value != json!(true) {
+                    generate.switches.push((field, variable));
+                }
             }
         }
         let max_tokens = within("max_tokens", chat.max_tokens, 1..=usize::MAX)?;
@@ -216,26 +182,36 @@ impl Task {
     }
 
     /// Parses the body of `/v1/completions`.
-    pub fn completion(body: &Value) -> Result<Task, ApiError> {
-        let mut generate = generate(body, &COMPLETION)?;
-        let completion: Completion = read("", body)?;
+    pub fn completion(body: Value) -> Result<Task, ApiError> {
+        let (mut generate, body) = generate(body, "read-completion")?;
+        let completion: Completion = read("", &body)?;
         generate.prompts = match completion.prompt {
             Prompts::One(prompt) => vec![prompt],
             Prompts::Many(prompts) => prompts,
         };
-        within("n", Some(generate.n.saturating_mul(generate.prompts.len())), 1..=MAX_CHOICES)?;
+        within("prompt", Some(generate.prompts.len()), 1..=MAX_CHOICES)?;
+        within("n", Some(generate.n * generate.prompts.len()), 1..=MAX_CHOICES)?;
         let is_n = completion.best_of.is_none_or(|best_of| best_of == generate.n);
         ApiError::unless(is_n, "best_of", "not supported unless equal to n")?;
         generate.echo = completion.echo.unwrap_or(false);
         ApiError::unless(!generate.echo || !generate.stream, "echo", "not supported with stream")?;
         generate.options.max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
+        let generates = generate.named.is_empty() || generate.options.max_tokens > 0;
+        ApiError::unless(
+            generates,
+            "logprob_token_ids",
+            "expected max_tokens of at least 1: it is about generated tokens",
+        )?;
         generate.logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
         Ok(Task::Generate(Box::new(generate)))
     }
 
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
-    pub fn score(body: &Value) -> Result<Task, ApiError> {
-        let UqacOptions { explain, running, thinking_budget, .. } = target(body)?.unwrap_or_default();
+    pub fn score(mut body: Value) -> Result<Task, ApiError> {
+        ["input_ids", "n_instr", "answer_span"]
+            .iter()
+            .for_each(|name| body.get_mut(name).into_iter().for_each(integers));
+        let UqacOptions { explain, running, thinking_budget, .. } = uqac(&body["uqac"])?.unwrap_or_default();
         ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
         ApiError::unless(thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
         let item = Item::parse(body.to_string().as_bytes(), 1);
@@ -283,13 +259,12 @@ fn within<T: PartialOrd + Display>(
     Ok(value)
 }
 
-/// Reads `uqac`, an object or a boolean. Any model name refers to the only model.
-fn target(body: &Value) -> Result<Option<UqacOptions>, ApiError> {
-    let Target { uqac, .. } = read("", body)?;
-    let fields: UqacFields = match uqac {
-        None | Some(Value::Bool(true)) => return Ok(Some(UqacOptions::default())),
-        Some(Value::Bool(false)) => return Ok(None),
-        Some(value) => read("uqac.", &value)?,
+/// Reads `uqac`, an object or a boolean.
+fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
+    let fields: UqacFields = match value {
+        Value::Null | Value::Bool(true) => return Ok(Some(UqacOptions::default())),
+        Value::Bool(false) => return Ok(None),
+        value => read("uqac.", value)?,
     };
     let known: Vec<&str> = scores::all().map(|score| score.key).collect();
     let scores = match fields.scores.map(Strings::list).unwrap_or_default() {
@@ -321,14 +296,31 @@ pub fn no_model(name: &str, served: &str) -> ApiError {
     ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) }
 }
 
-/// Reads the fields of both generating endpoints; `own` lists the names of the endpoint's own fields.
-fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
-    let uqac = target(body)?;
-    for name in body.as_object().into_iter().flat_map(Map::keys).map(String::as_str) {
-        let known = [&COMMON[..], own, &IGNORED].iter().any(|names| names.contains(&name));
-        ApiError::unless(known || is_off(name, &body[name]), name, "not supported")?;
+/// Turns numbers like `16.0` and `1e3`, as some clients write integers, into integers.
+fn integers(value: &mut Value) {
+    const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|x| number.is_f64() && x.fract() == 0.0 && x.abs() <= EXACT);
+            whole.into_iter().for_each(|whole| *number = (whole as i64).into());
+        }
+        Value::Array(values) => values.iter_mut().for_each(integers),
+        Value::Object(fields) => fields.values_mut().for_each(integers),
+        _ => (),
     }
-    let common: Common = read("", body)?;
+}
+
+/// Reads the fields of both generating endpoints; returns the body with its integers as such. `own` as in [`fields::check`].
+fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
+    for (name, value) in body.as_object_mut().into_iter().flatten() {
+        // those are the template's
+        if !["messages", "chat_template_kwargs"].contains(&name.as_str()) {
+            integers(value);
+        }
+    }
+    let uqac = uqac(&body["uqac"])?;
+    body.as_object().map_or(Ok(()), |body| fields::check(body, own))?;
+    let common: Common = read("", &body)?;
     let stop = common.stop.map(Strings::list).unwrap_or_default();
     let too_many = format!("expected at most {MAX_STOP} strings, found {}", stop.len());
     ApiError::unless(stop.len() <= MAX_STOP, "stop", too_many)?;
@@ -345,8 +337,19 @@ fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
         top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
     };
-    Ok(Generate {
+    let sampling = match common.do_sample {
+        Some(false) => Sampling { temperature: 0.0, ..sampling },
+        _ => sampling,
+    };
+    let named = common.logprob_token_ids.unwrap_or_default();
+    within("logprob_token_ids", Some(named.len()), 0..=MAX_NAMED)?;
+    let asked = named.is_empty() || ![Value::Null, json!(false)].contains(&body["logprobs"]);
+    ApiError::unless(asked, "logprob_token_ids", "requires logprobs")?;
+    let generate = Generate {
         n,
+        named,
+        // a chat template writes them itself
+        add_special_tokens: common.add_special_tokens.unwrap_or(own == "read-completion"),
         options: GenerateOptions { stop, sampling, ..GenerateOptions::default() },
         stream,
         include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
@@ -354,7 +357,8 @@ fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
         thinking_budget: common.thinking_budget.or(uqac.as_ref().and_then(|options| options.thinking_budget)),
         uqac,
         ..Generate::default()
-    })
+    };
+    Ok((generate, body))
 }
 
 impl Strings {
@@ -379,7 +383,7 @@ mod tests {
     fn chat(more: Value) -> Result<Generate, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        match Task::chat(&body)? {
+        match Task::chat(body)? {
             Task::Generate(generate) => Ok(*generate),
             Task::Score(..) => unreachable!(),
         }
@@ -395,7 +399,7 @@ mod tests {
         .unwrap();
         assert_eq!(generate.options.sampling.top_k, 0);
         let Prompt::Chat(Conversation::Messages(messages)) = &generate.prompts[0] else { panic!("no messages") };
-        assert_eq!(messages[0].content, "ab");
+        assert_eq!(messages[0].content.as_deref(), Some("ab"));
         assert_eq!((generate.n, generate.options.max_tokens, generate.logprobs), (1, 1024, None));
         assert_eq!((generate.options.sampling.temperature, generate.options.sampling.top_p), (1.0, 1.0));
         assert_eq!(generate.uqac, Some(UqacOptions::default()));
@@ -454,10 +458,12 @@ mod tests {
             (json!({"some_new_field": 1}), "some_new_field", 400),
             (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs.messages", 400),
             (
-                json!({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}),
-                "messages[0].tool_calls",
+                json!({"messages": [{"role": "assistant", "content": null, "tool_calls": []}]}),
+                "messages[0].content",
                 400,
             ),
+            (json!({"logprob_token_ids": [5]}), "logprob_token_ids", 400),
+            (json!({"uqac": {"explian": true}}), "uqac.explian", 400),
             (json!({"presence_penalty": 0.5}), "presence_penalty", 400),
             (json!({"response_format": {"type": "json_object"}}), "response_format", 400),
             (json!({"uqac": 1}), "uqac", 400),
@@ -475,7 +481,7 @@ mod tests {
 
     #[test]
     fn prompts_have_four_forms() {
-        let count = |prompt: Value| match Task::completion(&json!({"prompt": prompt})) {
+        let count = |prompt: Value| match Task::completion(json!({"prompt": prompt})) {
             Ok(Task::Generate(generate)) => Some(generate.prompts.len()),
             _ => None,
         };
@@ -483,6 +489,7 @@ mod tests {
         assert_eq!(count(json!(["x", "y"])), Some(2));
         assert_eq!(count(json!([1, 2, 3])), Some(1));
         assert_eq!(count(json!([[1, 2], [3]])), Some(2));
+        assert_eq!(count(json!([1.0, 4e0])), Some(1));
         for bad in [json!(1), json!([1, -2]), json!([[1], 2]), json!([1.5]), json!({}), json!([null])] {
             assert_eq!(count(bad), None);
         }

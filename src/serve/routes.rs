@@ -63,10 +63,7 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
-    match shared.queue.upgrade().is_some() {
-        true => Ok(Json(json!({"status": "ok"}))),
-        false => Err(ApiError::stopping()),
-    }
+    shared.ready().map(|_| Json(json!({"status": "ok"})))
 }
 
 async fn metrics(_: Authorized, State(shared): State<Arc<Shared>>) -> Response {
@@ -95,9 +92,9 @@ fn description(shared: &Shared) -> Value {
 }
 
 /// A route to the engine; `parse` parses the body.
-fn engine(parse: fn(&Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
+fn engine(parse: fn(Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
     post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, request: Request| async move {
-        let task = parse(&json_body(request).await?)?;
+        let task = parse(json_body(request).await?)?;
         submit(access, task).await
     })
 }
@@ -156,7 +153,8 @@ impl FromRequestParts<Arc<Shared>> for Authorized {
     async fn from_request_parts(parts: &mut request::Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
         let Some(key) = &shared.settings.api_key else { return Ok(Authorized) };
         let sent = parts.headers.get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
-        let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+        let (scheme, sent) = sent.split_at_checked("Bearer ".len()).unwrap_or_default();
+        let sent = if scheme.eq_ignore_ascii_case(b"Bearer ") { sent.trim_ascii() } else { &[] };
         // compares digests, so that timing reveals nothing about the key
         if Sha256::digest(key) != Sha256::digest(sent) {
             let message = "invalid API key; expected the header Authorization: Bearer KEY";

@@ -1,7 +1,7 @@
 //! A choice's text as it is streamed, withholding text that may become part of a stop string.
 
 use super::answer::TokenInfo;
-use crate::backend::{Step, TokenLogprob};
+use crate::backend::TokenLogprob;
 use crate::engine::Progress;
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use std::sync::Arc;
@@ -21,8 +21,7 @@ fn settled(text: &str, stop: &[String]) -> usize {
     cut(text, stop).min(text.len() - stop.iter().map(partial).max().unwrap_or(0))
 }
 
-/// A token's log-probability with `top` alternatives from the step that predicts it, and the token itself if it is not among
-/// them. `offset`: of its first byte in the text.
+/// A token's log-probability and those of its alternatives; `offset`: characters before it.
 ///
 /// # Errors
 /// An id outside the vocabulary.
@@ -30,16 +29,11 @@ pub fn token_info(
     tokenizer: &Tokenizer,
     token: u32,
     logprob: Option<f64>,
-    step: &Step,
     offset: usize,
-    top: usize,
+    alternatives: &[TokenLogprob],
 ) -> Result<TokenInfo, TokenizerError> {
-    let chosen = logprob.filter(|_| top > 0).map(|logprob| TokenLogprob { token, logprob });
-    let mut listed: Vec<TokenLogprob> = step.top.iter().take(top).copied().collect();
-    // a sampled token need not be among the most probable
-    listed.extend(chosen.filter(|chosen| listed.iter().all(|t| t.token != chosen.token)));
     let bytes = |token| tokenizer.token_bytes(token, offset == 0);
-    let top = listed.iter().map(|t| Ok((bytes(t.token)?, t.logprob))).collect::<Result<_, TokenizerError>>()?;
+    let top = alternatives.iter().map(|t| Ok((bytes(t.token)?, t.logprob))).collect::<Result<_, TokenizerError>>()?;
     Ok(TokenInfo { bytes: bytes(token)?, offset, logprob, top })
 }
 
@@ -51,12 +45,14 @@ pub struct Streamed {
     tokens: Vec<(TokenInfo, usize)>,
     /// Bytes and tokens sent.
     sent: (usize, usize),
+    /// Characters of the whole text.
+    characters: usize,
 }
 
 impl Streamed {
     pub fn new(tokenizer: &Arc<Tokenizer>) -> Streamed {
         let stream = TextStream::new(tokenizer.clone());
-        Streamed { stream, text: String::new(), tokens: Vec::new(), sent: (0, 0) }
+        Streamed { stream, text: String::new(), tokens: Vec::new(), sent: (0, 0), characters: 0 }
     }
 
     /// Adds a token; returns the text and tokens that can be sent before any stop string. `logprobs`: alternatives per
@@ -70,10 +66,13 @@ impl Streamed {
         stop: &[String],
         logprobs: Option<usize>,
     ) -> Result<(String, Vec<TokenInfo>), TokenizerError> {
-        let offset = self.sent.0 + self.text.len();
-        self.text += &self.stream.push(token.token)?;
+        let offset = self.characters;
+        let piece = self.stream.push(token.token)?;
+        self.characters += piece.chars().count();
+        self.text += &piece;
         if let Some(top) = logprobs {
-            let info = token_info(&self.stream.tokenizer, token.token, Some(token.logprob), step, offset, top)?;
+            let alternatives = &step.top[..top.min(step.top.len())];
+            let info = token_info(&self.stream.tokenizer, token.token, Some(token.logprob), offset, alternatives)?;
             self.tokens.push((info, self.sent.0 + self.text.len()));
         }
         let rest = self.text.split_off(settled(&self.text, stop));

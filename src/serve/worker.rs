@@ -5,9 +5,9 @@ use super::error::ApiError;
 use super::request::{Generate, Prompt, Task};
 use super::text::{Streamed, cut, token_info};
 use super::{Job, Shared};
-use crate::backend::Step;
-use crate::engine::encode::{ResponseText, encode_prompt, encode_prompt_with};
-use crate::engine::{Batch, Engine, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
+use crate::backend::{Step, TokenLogprob};
+use crate::engine::encode::{ResponseText, encode_prompt_with};
+use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
@@ -17,20 +17,29 @@ use crate::model::tokenizer::TokenizerError;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 use tokio::sync::mpsc::Receiver;
 
-/// Answers jobs until the queue is closed and empty.
+/// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.
 pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receiver<Job>, shared: &Shared) {
-    loop {
-        let batch = engine.batch(&GenerateOptions { max_tokens: 0, ..GenerateOptions::default() });
-        let (waiting, active) = (VecDeque::new(), HashMap::new());
-        let mut worker = Worker { batch, common, queue: &mut queue, shared, waiting, active };
-        let Err(error) = worker.work() else { return };
-        // the batch is lost; later jobs start with an empty one
-        let active = worker.active.values().map(|active| &active.job);
-        worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| job.fail(&error));
+    let batch = engine.batch(&GenerateOptions { max_tokens: 0, ..GenerateOptions::default() });
+    let (waiting, active) = (VecDeque::new(), HashMap::new());
+    let mut worker = Worker { batch, common, queue: &mut queue, shared, waiting, active };
+    let Err(error) = catch_unwind(AssertUnwindSafe(|| worker.work())).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(ApiError::lost(format!("the engine has panicked: {}", text.unwrap_or_default())))
+    }) else {
+        return;
+    };
+    shared.lost.get_or_init(|| (error.clone(), Instant::now()));
+    let active = worker.active.values().map(|active| &active.job);
+    worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| job.fail(&error));
+    std::mem::forget(worker.batch); // nothing runs on it any more
+    while let Some(job) = queue.blocking_recv() {
+        job.reply.send(Event::Failed(error.clone()));
     }
 }
 
@@ -49,7 +58,7 @@ struct EncodedPrompt {
     tokens: Vec<u32>,
     /// The echoed text; empty without `echo`.
     text: String,
-    /// Bytes of decoded text before `text`: those of a token that begins the sequence.
+    /// Characters of decoded text before `text`: those of a token that begins the sequence.
     before: usize,
 }
 
@@ -75,7 +84,10 @@ struct Worker<'e, 's> {
 }
 
 impl Worker<'_, '_> {
-    /// Runs until the queue is closed and all work is done. Errors are the engine's.
+    /// Runs until the queue is closed and all work is done.
+    ///
+    /// # Errors
+    /// The engine is lost. Any other error is a request's own.
     fn work(&mut self) -> Result<(), ApiError> {
         let max_batch = self.shared.settings.max_batch.max(1);
         loop {
@@ -83,7 +95,7 @@ impl Worker<'_, '_> {
                 if let Some((job, index)) = self.waiting.pop_front() {
                     self.start(job, index)?;
                 } else if let Some(job) = self.next_job() {
-                    self.accept(job);
+                    self.accept(job)?;
                 } else if self.batch.is_empty() {
                     return Ok(());
                 } else {
@@ -101,8 +113,8 @@ impl Worker<'_, '_> {
             let ended = batch.next_or_pause(&mut on_token, &mut || has_room && !queue.is_empty())?;
             // before the answer is sent, so that its client sees the new count
             shared.metrics.running.store(batch.unfinished(), Relaxed);
-            if let Some(ticket) = ended {
-                self.end(ticket);
+            if let Some((ticket, outcome)) = ended {
+                self.end(ticket, outcome)?;
             }
         }
     }
@@ -117,46 +129,59 @@ impl Worker<'_, '_> {
         }
     }
 
-    fn accept(&mut self, Job { task, reply }: Job) {
+    fn accept(&mut self, Job { task, reply }: Job) -> Result<(), ApiError> {
         let event = match task {
             Task::Generate(generate) => {
                 match generate.prompts.iter().map(|prompt| self.encoded(&generate, prompt)).collect() {
-                    Ok(prompts) => return self.enqueue(*generate, prompts, reply),
+                    Ok(prompts) => {
+                        self.enqueue(*generate, prompts, reply);
+                        return Ok(());
+                    }
                     Err(error) => Event::Failed(error),
                 }
             }
-            Task::Score(item, explain) => self.score(*item, explain).map_or_else(Event::Failed, Event::Whole),
+            Task::Score(item, explain) => match self.score(*item, explain) {
+                Ok(line) => Event::Whole(line),
+                Err(error) => {
+                    reply.send(Event::Failed(error.clone()));
+                    return error.unless_lost();
+                }
+            },
         };
         reply.send(event);
+        Ok(())
     }
 
-    /// A prompt's tokens, checked against the vocabulary and the context.
-    fn encoded(
-        &self,
-        Generate { echo, options, template_arguments, thinking_budget, .. }: &Generate,
-        prompt: &Prompt,
-    ) -> Result<EncodedPrompt, ApiError> {
+    /// A prompt's tokens, if the model can read them and has room for a response.
+    fn encoded(&self, generate: &Generate, prompt: &Prompt) -> Result<EncodedPrompt, ApiError> {
+        let Generate { echo, options, template_arguments, switches, named, thinking_budget, .. } = generate;
         let engine = self.batch.engine();
         let thinks = self.common.parameters.thinking != Thinking::None || thinking_budget.is_none();
         ApiError::unless(thinks, "thinking_budget", "this server was told that responses have no thoughts")?;
+        for (field, variable) in switches {
+            let reads = engine.chat_template().is_some_and(|template| template.reads(variable));
+            ApiError::unless(reads, field, format_args!("the model's chat template does not read {variable}"))?;
+        }
+        let (known, tokenizer) = (engine.spec().vocab_size.min(engine.tokenizer().id_bound()), engine.tokenizer());
+        let unknown = named.iter().find(|id| **id as usize >= known);
+        let problem = format_args!("expected ids below {known}, found {}", unknown.copied().unwrap_or_default());
+        ApiError::unless(unknown.is_none(), "logprob_token_ids", problem)?;
+        let encode = |conversation: &Conversation, chat| {
+            encode_prompt_with(engine, conversation, chat, generate.add_special_tokens, template_arguments)
+        };
         let tokens = match prompt {
-            Prompt::Chat(conversation) => encode_prompt_with(engine, conversation, true, template_arguments)?,
-            Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
+            Prompt::Chat(conversation) => encode(conversation, true)?,
+            Prompt::Text(text) => encode(&Conversation::Prompt(text.clone()), false)?,
             Prompt::Tokens(tokens) => tokens.clone(),
         };
         ApiError::unless(!tokens.is_empty(), "prompt", "no tokens")?;
-        let vocabulary = engine.tokenizer().vocab_size();
-        for id in &tokens {
-            let problem = format_args!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
-            ApiError::unless((*id as usize) < vocabulary, "prompt", problem)?;
-        }
-        let context = engine.spec().max_position_embeddings;
-        if tokens.len() + usize::from(options.max_tokens > 0) > context {
-            return Err(ApiError::context(tokens.len(), context));
-        }
-        let decoded = if *echo { engine.tokenizer().decode_with_offsets(&tokens)?.0 } else { String::new() };
+        let param = if matches!(prompt, Prompt::Chat(_)) { "messages" } else { "prompt" };
+        let more = usize::from(options.max_tokens > 0);
+        engine.check(&tokens, more).map_err(|error| ApiError { param: Some(param.to_owned()), ..error.into() })?;
+        let decoded = if *echo { tokenizer.decode_with_offsets(&tokens)?.0 } else { String::new() };
+        let before = |text: &String| decoded.strip_suffix(text.as_str()).map_or(0, |before| before.chars().count());
         let (text, before) = match prompt {
-            Prompt::Text(text) if *echo => (text.clone(), decoded.strip_suffix(text.as_str()).map_or(0, str::len)),
+            Prompt::Text(text) if *echo => (text.clone(), before(text)),
             _ => (decoded, 0),
         };
         Ok(EncodedPrompt { tokens, text, before })
@@ -183,7 +208,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Adds a choice to the batch. Errors are the engine's.
+    /// Adds a choice to the batch.
     fn start(&mut self, job: Rc<Running>, index: usize) -> Result<(), ApiError> {
         if job.is_cancelled() {
             return Ok(());
@@ -195,7 +220,7 @@ impl Worker<'_, '_> {
         });
         prefilled.or_else(|error| {
             job.fail(&error);
-            if error.status >= 500 { Err(error) } else { Ok(()) }
+            error.unless_lost()
         })
     }
 
@@ -217,7 +242,7 @@ impl Worker<'_, '_> {
             if let Some(pass) = pass {
                 steps.extend(batch.generation(pass).ok_or_else(gone)?.steps.iter().cloned());
             }
-            echoed = infos(batch.engine(), &prompt.tokens, &steps, top)?;
+            echoed = infos(batch.engine(), &prompt.tokens, &steps, &|i| most_probable(&steps[i], top))?;
             echoed.iter_mut().for_each(|info| info.offset = info.offset.saturating_sub(prompt.before));
         }
         if generate.options.max_tokens == 0 {
@@ -236,25 +261,34 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Removes an ended response from the batch and sends it with its confidence.
-    fn end(&mut self, ticket: Ticket) {
+    /// Removes an ended response from the batch and sends it with its confidence, or its error.
+    fn end(&mut self, ticket: Ticket, outcome: Result<(), EngineError>) -> Result<(), ApiError> {
         let generation = self.batch.generation(ticket).map(|g| (g.tokens.len() - g.prompt_len, g.finish));
-        if let (Some(active), Some((tokens, finish))) = (self.active.remove(&ticket), generation) {
-            self.shared.metrics.completion_tokens.fetch_add(tokens as u64, Relaxed);
-            if finish != FinishReason::Interrupted {
-                match self.finished(ticket, &active) {
+        let (tokens, finish) = generation.unwrap_or_default();
+        self.shared.metrics.completion_tokens.fetch_add(tokens as u64, Relaxed);
+        let mut ended = Ok(());
+        if let Some(active) = self.active.remove(&ticket) {
+            match outcome.map_err(ApiError::from) {
+                Ok(()) if finish == FinishReason::Interrupted => (),
+                outcome => match outcome.and_then(|()| self.finished(ticket, &active)) {
                     Ok(choice) => active.finish(choice, tokens),
-                    Err(error) => active.job.fail(&error),
-                }
+                    Err(error) => {
+                        active.job.fail(&error);
+                        ended = error.unless_lost();
+                    }
+                },
             }
         }
         self.batch.take(ticket); // unless its trace was taken
+        ended
     }
 
     /// An ended response: its text before the first stop string, log-probabilities and confidence.
     fn finished(&mut self, ticket: Ticket, Active { job, index, echoed, .. }: &Active) -> Result<Choice, ApiError> {
         let Worker { batch, common, .. } = self;
-        let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
+        let (generate, prompt) = (&job.generate, job.prompt(*index));
+        let named = if generate.named.is_empty() { Vec::new() } else { batch.logprobs_of(ticket, &generate.named)? };
+        let engine = batch.engine();
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
         let response = &tokens[*prompt_len..];
         let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
@@ -267,8 +301,13 @@ impl Worker<'_, '_> {
         };
         let mut logprobs = echoed.clone();
         if let Some(top) = generate.logprobs {
-            let of_response = infos(engine, &response[..kept], steps, top)?.into_iter();
-            logprobs.extend(of_response.map(|info| TokenInfo { offset: prompt.text.len() + info.offset, ..info }));
+            let alternatives = |i: usize| match named.get(i) {
+                Some(named) => named_tokens(response[i], &steps[i], &generate.named, named),
+                None => most_probable(&steps[i], top),
+            };
+            let (of_response, before) =
+                (infos(engine, &response[..kept], steps, &alternatives)?, prompt.text.chars().count());
+            logprobs.extend(of_response.into_iter().map(|info| TokenInfo { offset: before + info.offset, ..info }));
         }
         let whole = format!("{}{}", prompt.text, &text[..shown]);
         let tokens = generate.logprobs.map(|_| logprobs);
@@ -347,8 +386,10 @@ impl Active {
         if self.job.is_cancelled() {
             return ControlFlow::Break(());
         }
-        let Generate { options, logprobs, .. } = &self.job.generate;
-        if let Some(streamed) = self.streamed.as_mut().filter(|_| !self.eos.contains(&progress.token.token))
+        let Generate { options, logprobs, named, .. } = &self.job.generate;
+        // the log-probabilities of named tokens come with the whole response
+        let shows = named.is_empty() && !self.eos.contains(&progress.token.token);
+        if let Some(streamed) = self.streamed.as_mut().filter(|_| shows)
             && let Ok((text, tokens)) = streamed.push(progress, &options.stop, *logprobs)
         {
             self.send(text, tokens);
@@ -376,11 +417,32 @@ fn gone() -> ApiError {
     ApiError::internal("the response is gone from the batch")
 }
 
-/// Tokens with their log-probabilities; `steps[i]` predicts `tokens[i]`.
-fn infos(engine: &Engine, tokens: &[u32], steps: &[Step], top: usize) -> Result<Vec<TokenInfo>, TokenizerError> {
-    let (_, ranges) = engine.tokenizer().decode_with_offsets(tokens)?;
-    let info = |((token, range), step): ((&u32, &Range<usize>), &Step)| {
-        token_info(engine.tokenizer(), *token, step.logprob, step, range.start, top)
+/// The most probable tokens of a step, at most `top`.
+fn most_probable(step: &Step, top: usize) -> Vec<TokenLogprob> {
+    step.top.iter().take(top).copied().collect()
+}
+
+/// The chosen token, and the named ones.
+fn named_tokens(token: u32, step: &Step, ids: &[u32], logprobs: &[f64]) -> Vec<TokenLogprob> {
+    let named = ids.iter().zip(logprobs).map(|(&token, &logprob)| TokenLogprob { token, logprob });
+    let chosen = step.logprob.map(|logprob| TokenLogprob { token, logprob });
+    chosen.into_iter().chain(named.filter(|named| named.token != token)).collect()
+}
+
+/// Tokens with their log-probabilities; `steps[i]` predicts `tokens[i]`, whose alternatives are `alternatives(i)`.
+fn infos(
+    engine: &Engine,
+    tokens: &[u32],
+    steps: &[Step],
+    alternatives: &dyn Fn(usize) -> Vec<TokenLogprob>,
+) -> Result<Vec<TokenInfo>, TokenizerError> {
+    let (text, ranges) = engine.tokenizer().decode_with_offsets(tokens)?;
+    let (mut bytes, mut characters) = (0, 0);
+    let info = |(i, ((token, range), step)): (usize, ((&u32, &Range<usize>), &Step))| {
+        // starts do not decrease
+        characters += text[bytes..range.start.max(bytes)].chars().count();
+        bytes = range.start.max(bytes);
+        token_info(engine.tokenizer(), *token, step.logprob, characters, &alternatives(i))
     };
-    tokens.iter().zip(&ranges).zip(steps).map(info).collect()
+    tokens.iter().zip(&ranges).zip(steps).enumerate().map(info).collect()
 }

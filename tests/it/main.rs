@@ -13,6 +13,7 @@ mod early;
 mod embedded_model;
 mod eval_run;
 mod gpu_bench;
+mod isolation;
 mod report;
 mod report_page;
 mod runs;

@@ -9,15 +9,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A server on its own port; dropping it stops it.
-struct Server {
-    child: Child,
-    address: String,
+pub(super) struct Server {
+    pub child: Child,
+    pub address: String,
 }
 
 impl Server {
     fn start(arguments: &[&str]) -> Server {
+        Server::of("abacus", arguments, &[])
+    }
+
+    /// A server of a model, with more environment variables.
+    pub fn of(model: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
-        command.args(["serve", "-m", "abacus", "--port", "0", "--threads", "2"]).args(arguments);
+        command.args(["serve", "-m", model, "--port", "0", "--threads", "2"]).args(arguments);
+        command.envs(environment.iter().copied());
         command.env_remove("UQAC_API_KEY").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -33,7 +39,7 @@ impl Server {
     }
 
     /// Sends a request without waiting for the answer.
-    fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
+    pub fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
         let mut stream = self.connect();
         let (host, length) = (&self.address, body.len());
         let kind =
@@ -51,11 +57,11 @@ impl Server {
         Answer::read(self.send(method, path, headers, body))
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> Answer {
         self.request("GET", path, "", b"")
     }
 
-    fn post(&self, path: &str, body: &Value) -> Answer {
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.request("POST", path, "", body.to_string().as_bytes())
     }
 
@@ -64,13 +70,13 @@ impl Server {
     }
 
     /// A value from `/metrics`.
-    fn metric(&self, name: &str) -> f64 {
+    pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{text}"));
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    fn wait_for(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
+    pub fn wait_for(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
         let begun = Instant::now();
         while !is_so(self) {
             assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
@@ -92,14 +98,14 @@ fn question_of(question: &str, more: Value) -> Value {
     body
 }
 
-struct Answer {
-    status: u16,
+pub(super) struct Answer {
+    pub status: u16,
     headers: HashMap<String, String>,
-    body: String,
+    pub body: String,
 }
 
 impl Answer {
-    fn read(mut stream: TcpStream) -> Answer {
+    pub fn read(mut stream: TcpStream) -> Answer {
         let mut bytes = Vec::new();
         let read = stream.read_to_end(&mut bytes);
         assert!(!bytes.is_empty(), "no answer: {read:?}");
@@ -117,14 +123,14 @@ impl Answer {
     }
 
     #[track_caller]
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.body);
         serde_json::from_str(&self.body).unwrap()
     }
 
     /// The message of an error.
     #[track_caller]
-    fn error(&self) -> Value {
+    pub fn error(&self) -> Value {
         let value: Value =
             serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}: {}", self.status, self.body));
         let error = &value["error"];
@@ -135,7 +141,7 @@ impl Answer {
 
     /// The objects of a stream; `[DONE]` must come last.
     #[track_caller]
-    fn events(&self) -> Vec<Value> {
+    pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.headers["content-type"], "text/event-stream; charset=utf-8", "{}", self.body);
         let mut lines: Vec<&str> = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
         assert_eq!(lines.pop(), Some("[DONE]"), "{}", self.body);

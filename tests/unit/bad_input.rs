@@ -124,7 +124,7 @@ fn impossible_sequences() {
     let mut trace = |tokens: &[u32], prompt_len| {
         engine.trace(tokens, prompt_len, TraceParts::default()).err().map_or(String::new(), |e| e.to_string())
     };
-    says(&trace(&[1, 2, 257, 3], 1), &["257", "vocabulary"]);
+    says(&trace(&[1, 2, 257, 3], 1), &["257", "cannot read"]);
     says(&trace(&[1, 2, 3], 3), &["n_instr", "3"]);
     says(&trace(&[1, 2, 3], 0), &["n_instr", "0"]);
     says(&trace(&[], 0), &["n_instr"]);

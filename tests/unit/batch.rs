@@ -1,13 +1,15 @@
 //! Sequences that join and leave a batch, share a prefix, or are queried twice, produce the same results as alone,
 //! bit for bit.
 
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use test_support::tiny;
-use uqac::backend::Step;
 use uqac::backend::sampling::Sampling;
+use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::{
-    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, ThinkingBudget, TraceParts,
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, ThinkingBudget, Ticket, TraceParts,
 };
 use uqac::model::reply::Thinking;
 use uqac::uq::Variant;
@@ -58,7 +60,7 @@ fn prompts_join_and_responses_leave() {
             {
                 streams.insert(batch.start(prompt, stream, &mut go_on).unwrap(), stream);
             }
-            let Some(ticket) = batch.next(&mut go_on).unwrap() else { break };
+            let Some((ticket, Ok(()))) = batch.next(&mut go_on).unwrap() else { break };
             let (finish, stream) = (batch.generation(ticket).unwrap().finish, streams[&ticket]);
             let mut traced = batch.take_traced(ticket).unwrap().unwrap();
             let (response, mut queries) = traced.parts();
@@ -190,4 +192,77 @@ fn a_thought_over_budget_is_closed() {
 /// A step as recorded by a traced generation, or by an untraced one.
 fn alone_step(step: &Step, traced: bool) -> Step {
     if traced { step.clone() } else { Step { logprob: step.logprob, ..Step::default() } }
+}
+
+/// Rewrites a model's weights, with a head of their own; `token`'s embedding is NaN.
+fn poison(folder: &Path, token: Option<u32>) {
+    let path = folder.join("config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["tie_word_embeddings"] = json!(false);
+    std::fs::write(path, config.to_string()).unwrap();
+    let width = config["hidden_size"].as_u64().unwrap() as usize;
+    tiny::write_weights(folder, &config, |name, values| {
+        if let Some(token) = token.filter(|_| name == "embed_tokens") {
+            values[token as usize * width..][..width].fill(f32::NAN);
+        }
+    });
+}
+
+/// Responses generated together: one of them reads, after some tokens, the only one that cannot be read. It ends with an error,
+/// and the others do not notice.
+pub(super) fn one_fails_and_the_others_go_on(folder: &Path, device: DeviceChoice) {
+    let options = EngineOptions { device, threads: 2, ..EngineOptions::default() };
+    let generate = GenerateOptions {
+        max_tokens: 24,
+        sampling: Sampling { temperature: 1.5, seed: 5, ..Sampling::GREEDY },
+        ..GenerateOptions::default()
+    };
+    poison(folder, None);
+    let mut engine = Engine::load(folder, options).unwrap();
+    let prompts = prompts(&engine);
+    let run = |engine: &mut Engine| {
+        let (mut batch, mut ended) = (engine.batch(&generate), HashMap::new());
+        let tickets: Vec<Ticket> =
+            (0..).zip(&prompts).map(|(stream, prompt)| batch.start(prompt, stream, &mut go_on).unwrap()).collect();
+        while let Some((ticket, outcome)) = batch.next(&mut go_on).unwrap() {
+            ended.insert(ticket, outcome.map(|()| batch.generation(ticket).unwrap().clone()));
+        }
+        tickets.iter().map(|ticket| ended.remove(ticket).unwrap()).collect::<Vec<_>>()
+    };
+    let expected: Vec<Generation> = run(&mut engine).into_iter().map(Result::unwrap).collect();
+    let only_in = |i: usize, token: u32| (0..prompts.len()).all(|j| j == i || !expected[j].tokens.contains(&token));
+    let found = (0..prompts.len()).find_map(|i| {
+        let (prompt, response) = expected[i].tokens.split_at(expected[i].prompt_len);
+        let fits = |token: &&u32| !prompt.contains(token) && only_in(i, **token) && **token != tiny::END;
+        response[2..response.len() - 1].iter().find(fits).map(|token| (i, *token))
+    });
+    let (bad, token) = found.expect("the test needs a token that only one response has");
+    poison(folder, Some(token));
+    let mut engine = Engine::load(folder, options).unwrap();
+    for (i, found) in run(&mut engine).into_iter().enumerate() {
+        match found {
+            Err(error) => {
+                assert_eq!(i, bad, "{error}");
+                assert!(!error.is_lost() && error.to_string().contains("embed_tokens"), "{error}");
+            }
+            Ok(found) => assert!(i != bad && found == expected[i], "{i} of {device}"),
+        }
+    }
+    // a prompt that has it fails before it starts, and the engine goes on
+    let mut batch = engine.batch(&generate);
+    assert!(batch.start(&[token, 5], 0, &mut go_on).is_err_and(|error| !error.is_lost()));
+    let ticket =
+        batch.start(&prompts[(bad + 1) % prompts.len()], ((bad + 1) % prompts.len()) as u64, &mut go_on).unwrap();
+    assert!(matches!(batch.next(&mut go_on), Ok(Some((next, Ok(())))) if next == ticket));
+    assert_eq!(batch.generation(ticket), Some(&expected[(bad + 1) % prompts.len()]));
+}
+
+#[test]
+fn an_error_belongs_to_its_sequence() {
+    for device in [DeviceChoice::Cpu, DeviceChoice::Reference] {
+        let plain = tempfile::tempdir().unwrap();
+        tiny::write_model(plain.path());
+        one_fails_and_the_others_go_on(plain.path(), device);
+        one_fails_and_the_others_go_on(tiny::delta_model().path(), device);
+    }
 }

@@ -1,6 +1,7 @@
 //! The whole path on the CUDA backend, with its kernels run on the CPU by `tests/cuda_host`: generation, the method and
 //! the command line produce the same as on the CPU backend with the same cache types.
 
+use super::batch::one_fails_and_the_others_go_on;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -284,4 +285,13 @@ fn cached_keys_are_f32_and_values_f16_unless_given() {
     assert_eq!(types(None, None), (F32, ValueType::F16));
     assert_eq!(types(Some(F16), None), (F16, ValueType::F16));
     assert_eq!(types(None, Some(ValueType::F32)), (F32, ValueType::F32));
+}
+
+#[test]
+fn an_error_belongs_to_its_sequence() {
+    if cuda_host::load() {
+        for folder in [model(), tiny::delta_model()] {
+            one_fails_and_the_others_go_on(folder.path(), DeviceChoice::Cuda(0));
+        }
+    }
 }

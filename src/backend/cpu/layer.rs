@@ -257,13 +257,10 @@ impl Operations for CpuBackend {
     fn final_norm(&mut self) -> Result<(), BackendError> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
-        for (x, row) in pass.x.chunks_exact_mut(width).zip(&pass.rows) {
-            let mean_square =
-                norm::rms_norm(self.options.isa, x, weight, spec.family.norm_weight_offset, spec.rms_norm_eps);
-            if !mean_square.is_finite() {
-                return Err(BackendError::not_finite(&self.weights, row.position));
-            }
-        }
+        let mut norm = |x: &mut [f32]| {
+            norm::rms_norm(self.options.isa, x, weight, spec.family.norm_weight_offset, spec.rms_norm_eps).is_finite()
+        };
+        pass.finite = pass.x.chunks_exact_mut(width).map(&mut norm).collect();
         pass.note_layer();
         for (i, (row, selection)) in pass.rows.iter().zip(std::mem::take(&mut pass.selections)).enumerate() {
             if let (Some(trace), Some(selection)) = (&mut self.sequences[row.sequence.0].trace, selection) {

@@ -19,7 +19,7 @@ pub mod trace;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, STATE_INTERVAL, SequenceId, Step,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Predicted, Prediction, STATE_INTERVAL, SequenceId,
     TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::{LayerSpec, Rotation};
@@ -240,22 +240,29 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
+    fn check(&self) -> Result<(), BackendError> {
+        let bad = self.pass.finite.iter().position(|finite| !finite);
+        bad.map_or(Ok(()), |index| Err(BackendError::not_finite(&self.weights, self.pass.rows[index].position)))
+    }
+
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
         let (isa, width, vocab) = (self.options.isa, self.spec.hidden_size, self.spec.vocab_size);
         let mut results = Vec::with_capacity(requests.len());
         for requests in requests.chunks(LOGIT_ROWS) {
             let n = requests.len();
             let mut x = Vec::with_capacity(n * width);
-            for request in requests {
-                let row = self.pass.index(request.row)?;
-                x.extend_from_slice(&self.pass.x[row * width..(row + 1) * width]);
-            }
+            let indices = requests.iter().map(|request| self.pass.index(request.row)).collect::<Result<Vec<_>, _>>()?;
+            indices.iter().for_each(|row| x.extend_from_slice(&self.pass.x[row * width..(row + 1) * width]));
             let mut logits = std::mem::take(&mut self.pass.logits);
             matmul(&self.pool, isa, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, None);
             let rows = Disjoint::new(&mut logits);
             let (cap, divisor) = (self.spec.final_logit_softcapping, self.spec.logits_scaling);
             let wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect::<Result<_, _>>()?;
+            let finite = &self.pass.finite;
             let steps = self.pool.map(n, |i| {
+                if !finite[indices[i]] {
+                    return None;
+                }
                 // SAFETY: one task per row.
                 let row = unsafe { rows.slice(i * vocab..(i + 1) * vocab) };
                 if divisor != 1.0 {
@@ -267,15 +274,8 @@ impl Backend for CpuBackend {
                 predict::read_logits(isa, row, &requests[i], wide[i])
             });
             self.pass.logits = logits;
-            for (request, step) in requests.iter().zip(steps) {
-                match step {
-                    Some(step) => results.push(step),
-                    None => {
-                        let position = self.pass.rows[self.pass.index(request.row)?].position;
-                        return Err(BackendError::not_finite(&self.weights, position));
-                    }
-                }
-            }
+            let bad = |index: usize| BackendError::not_finite(&self.weights, self.pass.rows[index].position);
+            results.extend(indices.iter().zip(steps).map(|(index, step)| step.ok_or_else(|| bad(*index))));
         }
         Ok(results)
     }

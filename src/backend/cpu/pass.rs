@@ -40,6 +40,8 @@ pub struct PassState {
     pub cos: Vec<Vec<f32>>,
     pub sin: Vec<Vec<f32>>,
     pub logits: Vec<f32>,
+    /// Whether the hidden state of each row of the finished pass is finite.
+    pub finite: Vec<bool>,
 }
 
 impl PassState {

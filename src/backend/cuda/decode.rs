@@ -100,16 +100,19 @@ impl CudaBackend {
         let shape = self.begin_group(&first, vocabulary)?;
         let mut rows: Vec<Running> = rows.into_iter().map(Some).collect();
         let (mut started, mut finished, ahead) = (0, 0, self.steps().min(2));
+        let mut failed = Vec::new();
         loop {
             let ended = rows.iter().any(Option::is_none);
             if !ended && started < finished + ahead {
                 self.start_steps(shape, started)?;
                 started += 1;
             } else if finished < started {
-                self.finish_steps(&mut rows, finished, on_step)?;
+                self.finish_steps(&mut rows, finished, &mut failed, on_step)?;
                 finished += 1;
-            } else {
+            } else if failed.is_empty() {
                 return Ok(rows.into_iter().flatten().collect());
+            } else {
+                return Err(BackendError::Rows(failed));
             }
         }
     }
@@ -119,10 +122,7 @@ impl CudaBackend {
         let DecodeRow { row, detail, .. } = *row;
         let at = row.sequence.0 * RING + row.position % RING;
         let entry = self.decoder.log.entry(words, at, detail, self.sequences.is_wide(row.sequence));
-        let Some((step, Some(token))) = entry else {
-            self.device.fill(&self.scratch.not_finite, 0)?;
-            return Err(self.not_finite(row.position));
-        };
+        let Some((step, Some(token))) = entry else { return Err(self.not_finite(row.position)) };
         Ok((step, token))
     }
 
@@ -137,6 +137,8 @@ impl CudaBackend {
         let rows: Vec<Row> = group.iter().map(|r| r.row).collect();
         self.check_tokens(&rows)?;
         self.sequences.check_states(&rows)?;
+        // before the states are taken out: a sequence without room leaves the others theirs
+        rows.iter().try_for_each(|row| self.reserve_positions(row.sequence, row.position + 1))?;
         self.sequences.begin_states(&rows, false)?;
         let states: Vec<RowState> = group.iter().map(|r| row_state(&r.row, r.stream)).collect();
         let samplers = group.iter().map(|r| sampler(&r.choice(vocabulary), r.row.position));
@@ -146,6 +148,7 @@ impl CudaBackend {
         self.device.write(&self.scratch.rows, 0, &states)?;
         self.device.write(&self.head.samplers, 0, &samplers)?;
         let shape = Shape { rows: rows.len(), trace, mass: samplers.iter().any(needs_mass) };
+        self.device.fill(&self.scratch.not_finite, 0)?;
         self.pass = PassState { rows, trace, captured: true, ..PassState::default() };
         Ok(shape)
     }
@@ -172,8 +175,14 @@ impl CudaBackend {
         Ok((0..steps).try_for_each(|_| graph.launch()).during("replaying a graph")?)
     }
 
-    /// Waits for batch `batch` and passes its results on.
-    fn finish_steps(&mut self, rows: &mut [Running], batch: usize, on_step: &mut OnStep) -> Result<(), BackendError> {
+    /// Waits for batch `batch` and passes its results on; rows with an error end, in `failed`.
+    fn finish_steps(
+        &mut self,
+        rows: &mut [Running],
+        batch: usize,
+        failed: &mut Vec<(usize, BackendError)>,
+        on_step: &mut OnStep,
+    ) -> Result<(), BackendError> {
         let (_, event) = &self.decoder.arrivals[batch % 2];
         event.synchronize().during("waiting for the device")?;
         for _ in 0..self.steps() {
@@ -181,10 +190,18 @@ impl CudaBackend {
                 let Some((index, row)) = entry else { continue };
                 self.entered(&row.row);
                 let (arrival, _) = &self.decoder.arrivals[batch % 2];
-                let (step, token) = self.result(bytemuck::cast_slice(arrival.bytes()), row)?;
                 let index = *index;
-                row.row = Row { position: row.row.position + 1, token, ..row.row };
-                if on_step(index, step, token).is_break() {
+                let goes_on = match self.result(bytemuck::cast_slice(arrival.bytes()), row) {
+                    Ok((step, token)) => {
+                        row.row = Row { position: row.row.position + 1, token, ..row.row };
+                        on_step(index, step, token).is_continue()
+                    }
+                    Err(error) => {
+                        failed.push((index, error));
+                        false
+                    }
+                };
+                if !goes_on {
                     *entry = None;
                 }
             }

@@ -10,7 +10,7 @@ use super::error::CudaError;
 use super::gemm::{Job, Product};
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::sampling::{Choice, Sampling};
-use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, TokenLogprob};
+use crate::backend::{BackendError, Distribution, Next, Predicted, Prediction, Row, Step, TokenLogprob};
 use crate::model::ModelSpec;
 
 /// Logits per block.
@@ -189,7 +189,7 @@ impl CudaBackend {
     }
 
     /// Predictions of at most 16 rows of the finished pass.
-    pub(super) fn predict_some(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
+    pub(super) fn predict_some(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
         let mass = self.write_requests(requests)?;
         let (head, n, hidden) = (&self.head, requests.len(), self.gather(requests)?);
         let row = |request: &Prediction| self.pass.rows[request.row];
@@ -205,16 +205,19 @@ impl CudaBackend {
         self.reduce(&run, n, mass)?;
         self.device.launch(&self.kernels.head.finish, [n, 1, 1], &run)?;
         let words = head.log.read(&self.device)?;
+        let entry = |(index, request): (usize, &Prediction)| {
+            head.log.entry(&words, index, request.detail, is_wide(request)).ok_or(row(request).position)
+        };
+        let entries: Vec<_> = requests.iter().enumerate().map(entry).collect();
         let flag: Vec<i32> = self.device.read(&self.scratch.not_finite, 0, 1)?;
+        let alone = self.pass.rows.windows(2).all(|pair| pair[0].sequence == pair[1].sequence);
         if flag != [0] {
             let position = self.first_bad_row()?;
-            return Err(self.not_finite(position));
+            if alone {
+                return Err(self.not_finite(position));
+            }
         }
-        let entry = |(index, request): (usize, &Prediction)| {
-            let entry = head.log.entry(&words, index, request.detail, is_wide(request));
-            entry.ok_or_else(|| self.not_finite(row(request).position))
-        };
-        requests.iter().enumerate().map(entry).collect()
+        Ok(entries.into_iter().map(|entry| entry.map_err(|position| self.not_finite(position))).collect())
     }
 
     /// Writes the requests; returns whether sampling needs the mass of the whole vocabulary.

@@ -28,8 +28,8 @@ mod weights;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, SequenceId,
-    Step, TraceOptions, ValueType, WeightFormat,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Predicted, Prediction,
+    Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat,
 };
 use crate::model::config::Rotation;
 use crate::model::weights::Weight;
@@ -299,6 +299,7 @@ impl Backend for CudaBackend {
     }
 
     fn close(&mut self, sequence: SequenceId) {
+        let _ = self.device.fill(&self.scratch.not_finite, 0); // another sequence may get the id
         self.sequences.close(sequence);
     }
 
@@ -308,6 +309,11 @@ impl Backend for CudaBackend {
         self.sequences.check_states(rows)?;
         for row in rows {
             self.reserve_positions(row.sequence, row.position + 1)?;
+        }
+        // from pass to pass the flag of a row that is not finite is kept for one sequence
+        let first = |rows: &[Row]| rows.first().map(|row| row.sequence);
+        if self.pass.captured || first(&self.pass.rows) != first(rows) {
+            self.device.fill(&self.scratch.not_finite, 0)?;
         }
         let trace = shared_trace(&mut self.sequences, rows, record)?;
         if let Some(keep) = trace.map(|t| t.heads).filter(|keep| !(1..=MAX_HEADS).contains(keep)) {
@@ -330,7 +336,7 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
-    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
         let mut results = Vec::with_capacity(requests.len());
         for some in requests.chunks(NARROW_ROWS) {
             results.extend(self.predict_some(some)?);
@@ -360,7 +366,9 @@ impl Backend for CudaBackend {
             if active.is_empty() {
                 return Ok(());
             }
-            active = self.decode_group(active, vocabulary, on_step)?;
+            // a sequence may be closed after an error: no step that writes to it is left in flight
+            let rest = self.decode_group(active, vocabulary, on_step);
+            active = rest.inspect_err(|_| drop(self.device.synchronize()))?;
         }
     }
 

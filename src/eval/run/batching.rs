@@ -7,7 +7,7 @@ use super::manifest::EvalOptions;
 use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
 use super::{Event, OnEvent, RunError, prompt};
 use crate::backend::sampling::Sampling;
-use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
+use crate::engine::{Batch, Engine, EngineError, GenerateOptions, Generation, Ticket};
 use crate::eval::sample::Sample;
 use crate::eval::tasks::{Question, Task};
 use crate::io::jsonl::append::Appender;
@@ -74,7 +74,8 @@ pub(super) fn generate<'t>(
                 run.start_draw(owner, draw)?;
             } else if let Some(question) = run.questions.pop_front() {
                 if let Err(why) = run.start_item(question) {
-                    run.write(&failed(task, question, options, Some(why.to_string())))?;
+                    let why = why.of_item()?;
+                    run.write(&failed(task, question, options, Some(why)))?;
                 }
             } else {
                 break;
@@ -88,8 +89,8 @@ pub(super) fn generate<'t>(
         })?;
         let per_token = begun.elapsed().as_secs_f64() / of_tokens.len().max(1) as f64;
         of_tokens.into_iter().for_each(|ticket| *run.seconds.entry(ticket).or_default() += per_token);
-        let Some(ticket) = next else { return Ok(()) };
-        run.response_ended(ticket)?;
+        let Some((ticket, outcome)) = next else { return Ok(()) };
+        run.response_ended(ticket, outcome)?;
     }
 }
 
@@ -124,7 +125,8 @@ impl<'t> Run<'t, '_, '_, '_> {
     /// Records a response's outcome, and finishes its item if this completes it.
     fn settle(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Result<(), RunError> {
         if let (Err(error), Some(item)) = (outcome, self.items.get_mut(&own)) {
-            item.error.get_or_insert_with(|| error.to_string());
+            let why = error.of_item()?;
+            item.error.get_or_insert(why);
         }
         if self.has_more(|(of, _)| *of == own) { Ok(()) } else { self.finish(own) }
     }
@@ -147,12 +149,12 @@ impl<'t> Run<'t, '_, '_, '_> {
     }
 
     /// Handles a response that has ended.
-    fn response_ended(&mut self, ticket: Ticket) -> Result<(), RunError> {
+    fn response_ended(&mut self, ticket: Ticket, outcome: Result<(), EngineError>) -> Result<(), RunError> {
         let Some((own, method)) = self.owners.remove(&ticket) else { return Ok(()) };
-        let read = match method {
+        let read = outcome.map_err(MethodError::from).and_then(|()| match method {
             None => self.read(own),
             Some(method) => self.draw_more(own, method),
-        };
+        });
         self.settle(own, read)
     }
 
@@ -195,12 +197,16 @@ impl<'t> Run<'t, '_, '_, '_> {
         let seconds = self.seconds.remove(&own).unwrap_or_default();
         let sample = match (error, &subject.reading, self.batch.take_traced(own)) {
             (None, Some(reading), Some(Ok(mut traced))) => {
-                assess(&mut traced, &subject, reading, (seconds, &drawn)).map_err(|error| error.to_string())
+                assess(&mut traced, &subject, reading, (seconds, &drawn)).map_err(MethodError::of_item)
             }
-            (None, _, Some(Err(error))) => Err(error.to_string()),
-            (error, ..) => Err(error.unwrap_or_default()),
+            (None, _, Some(Err(error))) => Err(MethodError::from(error).of_item()),
+            (error, ..) => Err(Ok(error.unwrap_or_default())),
         };
-        self.write(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, Some(why))))
+        let sample = match sample {
+            Ok(sample) => sample,
+            Err(why) => failed(subject.task, subject.item, subject.options, Some(why?)),
+        };
+        self.write(&sample)
     }
 
     /// Writes a sample to disk.

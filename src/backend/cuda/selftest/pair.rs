@@ -373,7 +373,7 @@ impl<'a> Pair<'a> {
 /// The default in place of results that are not finite.
 fn finite<T: Default>(found: Result<T, BackendError>) -> Result<T, BackendError> {
     match found {
-        Err(BackendError::NotFinite { .. }) => Ok(T::default()),
+        Err(BackendError::NotFinite { .. } | BackendError::Rows(_)) => Ok(T::default()),
         found => found,
     }
 }

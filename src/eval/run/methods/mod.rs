@@ -180,6 +180,19 @@ pub enum MethodError {
     Tokenizer(#[from] TokenizerError),
 }
 
+impl MethodError {
+    /// Its text, if it is the item's own.
+    ///
+    /// # Errors
+    /// The engine is lost.
+    pub fn of_item(self) -> Result<String, EngineError> {
+        match self {
+            MethodError::Engine(error) if error.is_lost() => Err(error),
+            own => Ok(own.to_string()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
