@@ -66,7 +66,12 @@ impl Streamed {
         stop: &[String],
         logprobs: Option<usize>,
     ) -> Result<(String, Vec<TokenInfo>), TokenizerError> {
-        let offset = self.characters;
+        // it begins within the character that is held, unless that turns out to be a broken one
+        let (mut begun, held) = (self.stream.held().to_vec(), self.stream.held().len());
+        begun.extend(self.stream.tokenizer.token_bytes(token.token, false)?.first());
+        let breaks =
+            std::str::from_utf8(&begun).is_err_and(|error| error.valid_up_to() == 0 && error.error_len() == Some(held));
+        let offset = self.characters + usize::from(held > 0 && breaks);
         let piece = self.stream.push(token.token)?;
         self.characters += piece.chars().count();
         self.text += &piece;

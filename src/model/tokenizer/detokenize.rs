@@ -198,6 +198,11 @@ pub struct TextStream<T> {
 }
 
 impl<T: Deref<Target = Tokenizer>> TextStream<T> {
+    /// The bytes held: the beginning of a character.
+    pub fn held(&self) -> &[u8] {
+        &self.held
+    }
+
     pub fn new(tokenizer: T) -> Self {
         let strip_left = tokenizer.plan.max_stripped();
         Self { tokenizer, previous: None, held: Vec::new(), strip_left }
