@@ -221,7 +221,8 @@ fn target(fields: &Fields, doc: &Doc, content: &Content) -> Result<Option<Target
         Content::Text { conversation: Conversation::Messages(messages), .. } => messages
             .iter()
             .rfind(|message| message.role == "user")
-            .map_or_else(String::new, |turn| turn.content.clone()),
+            .and_then(|turn| turn.content.clone())
+            .unwrap_or_default(),
         Content::Tokens { .. } => fields.prompt.and_then(|prompt| typed("prompt", "", prompt).ok()).unwrap_or_default(),
     };
     let mut choices = [doc.choices, doc.options, fields.choices].into_iter().flatten();
@@ -494,7 +495,7 @@ mod tests {
             let item = parse(&format!("{{{line}")).unwrap();
             let Content::Text { conversation, thought, response, rendered } = item.content else { panic!("{line}") };
             assert_eq!((thought.as_deref(), response.as_str(), rendered, item.is_cut_off), expected, "{line}");
-            assert_eq!(conversation.to_messages()[0].content, "2+2?", "{line}");
+            assert_eq!(conversation.to_messages()[0].content.as_deref(), Some("2+2?"), "{line}");
         }
     }
 
