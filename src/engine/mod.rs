@@ -4,6 +4,7 @@ pub mod batch;
 pub mod encode;
 pub mod generate;
 mod lookup;
+mod named;
 mod pace;
 mod rescore;
 mod response;
