@@ -241,7 +241,7 @@ pub struct EarlyArgs {
     #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below", hide_short_help = true)]
     window: usize,
     /// Close a thought after N tokens, and have the model reply
-    #[arg(long, value_name = "N", value_parser = count(0..=u32::MAX.into()))]
+    #[arg(long, value_name = "N", value_parser = count(0..=u32::MAX.into()), hide_short_help = true)]
     pub thinking_budget: Option<usize>,
 }
 
