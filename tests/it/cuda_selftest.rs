@@ -43,8 +43,11 @@ fn ask(cache: &Path, environment: &[(&str, &str)]) -> Option<String> {
     Some(text(&output.stderr))
 }
 
+/// Variables of the environment.
+type Settings = &'static [(&'static str, &'static str)];
+
 /// (broken kernels as the driver's settings, the kernel that is named, why), with the plain set in their place.
-const REPLACED: [(&[(&str, &str)], &str, &str); 5] = [
+const REPLACED: [(Settings, &str, &str); 5] = [
     (&[("UQAC_HOST_CUDA_BREAK", "attn_decode_kf32_vf16_d16")], "attn_decode_kf32_vf16_d16", "]: expected "),
     (&[("UQAC_HOST_CUDA_FAULT", "gemv_gated_f16_r8")], "gemv_gated_f16_r8", "LAUNCH_FAILED"),
     (&[("UQAC_HOST_CUDA_HANG", "gemv_f16_r16")], "gemv_f16_r16", "no result within 20 s"),

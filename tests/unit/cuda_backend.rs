@@ -388,7 +388,8 @@ fn choices_are_those_of_the_cpu_backend() {
         let rows: Vec<Row> = (0..12).map(|position| Row { sequence: id, position, token: tokens[position] }).collect();
         forward::forward(backend, &Pass::all(&rows, false)).unwrap();
     };
-    (enter(&mut device), enter(&mut host));
+    enter(&mut device);
+    enter(&mut host);
     let mut choose = |sampling: Sampling, vocabulary: usize| {
         let ask = |backend: &mut dyn Backend| -> Vec<Option<u32>> {
             // neither adjacent nor in order

@@ -62,7 +62,8 @@ fn value(words: &str) -> Option<Rational> {
         if let Some(small) = small {
             // `twenty one` and `two hundred five`, not `one two`
             let fits = |before: &usize| {
-                *before > 0 && (before % 100 == 0 || (before % 10 == 0 && before % 100 > 10 && small < 10))
+                *before > 0
+                    && (before.is_multiple_of(100) || (before.is_multiple_of(10) && before % 100 > 10 && small < 10))
             };
             group = Some(group.map_or(Some(0), |before| Some(before).filter(fits))? + small);
         } else if *word == "and" {
