@@ -21,16 +21,17 @@ const DRAFT_AGE: Duration = Duration::from_secs(3600);
 /// Max bytes read from a cache file.
 const MAX_FILE: u64 = 256 << 20;
 
-/// `$UQAC_CACHE`, else `uqac` in the user's cache folder; `None` if no variable locates one.
+/// `$UQAC_CACHE`, else `uqac` in the user's cache folder (on Windows, `$LOCALAPPDATA`); `None` if no variable locates one.
 pub(crate) fn folder() -> Option<PathBuf> {
-    folder_of("UQAC_CACHE", "uqac", |name| std::env::var_os(name))
+    let local = |name: &str| if name == "XDG_CACHE_HOME" { std::env::var_os("LOCALAPPDATA") } else { None };
+    folder_of("UQAC_CACHE", "uqac", |name| std::env::var_os(name).or_else(|| local(name)))
 }
 
 /// The folder named by `variable`, else `name` in the user's cache folder; takes the environment as a function so that tests need
 /// not modify the process's own.
 pub(crate) fn folder_of(variable: &str, name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let of = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || of("HOME").map(|home| home.join(".cache"));
+    let home = || of("HOME").or_else(|| of("USERPROFILE")).map(|home| home.join(".cache"));
     of(variable).or_else(|| Some(of("XDG_CACHE_HOME").or_else(home)?.join(name)))
 }
 
@@ -168,6 +169,7 @@ mod tests {
         assert_eq!(found(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), Some("/x/uqac".into()));
         assert_eq!(found(&[("HOME", "/h"), ("UQAC_CACHE", "/u")]), Some("/u".into()));
         assert_eq!(found(&[("HOME", "/h"), ("UQAC_CACHE", "")]), Some("/h/.cache/uqac".into()));
+        assert_eq!(found(&[("USERPROFILE", "/p")]), Some("/p/.cache/uqac".into()));
     }
 
     #[test]

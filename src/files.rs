@@ -108,10 +108,12 @@ pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
         use std::os::unix::fs::MetadataExt;
         a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino())
     }
-    #[cfg(not(unix))]
+    #[cfg(windows)]
     {
-        let _ = (a, b);
-        false
+        // stable Rust does not tell a file's index; two files do not share both times, which count 100 ns
+        use std::os::windows::fs::MetadataExt;
+        let of = |file: &Metadata| (file.creation_time(), file.last_write_time(), file.file_size());
+        a.is_file() && of(a) == of(b)
     }
 }
 

@@ -238,7 +238,7 @@ fn after_context(
         }
     }
     drop(base);
-    let before = times.machine.in_use()?.saturating_sub(times.machine.own_bytes());
+    let before = times.machine.in_use().ok().map(|bytes| bytes.saturating_sub(times.machine.own_bytes()));
     for _ in 0..rounds.min(SCORED) {
         times.time("score", || score(engine, &tokens))?;
     }
@@ -256,7 +256,7 @@ fn after_context(
         cache_bytes: roofline::cache_bytes(engine, context + STEPS) as u64,
         score: Scoring {
             seconds: MedianRange::of(times.of("score")),
-            extra_bytes: times.peak.get("score").map(|peak| peak.saturating_sub(before)),
+            extra_bytes: times.peak.get("score").zip(before).map(|(peak, before)| peak.saturating_sub(before)),
         },
     })
 }

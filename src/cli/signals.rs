@@ -24,8 +24,10 @@ pub fn restore_stack_size() {
 
 /// Installs the program's signal handlers.
 pub fn prepare() {
-    #[cfg(target_os = "linux")]
+    #[cfg(unix)]
     handlers::set([(libc::SIGBUS, handlers::on_bus_error), (libc::SIGINT, handlers::on_interrupt)]);
+    #[cfg(windows)]
+    handlers::set();
 }
 
 /// Sets the message of Ctrl-C.
@@ -39,9 +41,15 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// From now on Ctrl-C and SIGTERM only request shutdown, see [`stop_requested`]; a second one ends the program
 /// immediately.
 pub fn stop_on_request() {
-    #[cfg(target_os = "linux")]
+    #[cfg(unix)]
     handlers::set([(libc::SIGINT, handlers::on_stop), (libc::SIGTERM, handlers::on_stop)]);
+    #[cfg(windows)]
+    CATCH.store(true, Relaxed);
 }
+
+/// Whether Ctrl-C only requests shutdown.
+#[cfg(windows)]
+static CATCH: AtomicBool = AtomicBool::new(false);
 
 /// Whether such a request has arrived.
 pub fn stop_requested() -> bool {
@@ -57,7 +65,7 @@ pub fn on_truncation(model: &Path) {
 
 /// The handlers only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which are
 /// async-signal-safe.
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 mod handlers {
     use super::{INTERRUPTED, STOP, TRUNCATED};
     use crate::cli::FAILED;
@@ -120,5 +128,30 @@ mod handlers {
         let Some(message) = message.get() else { return };
         // SAFETY: pointer and length describe a string that never changes.
         unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+    }
+}
+
+/// Ctrl-C, Ctrl-Break and a closing console; Windows calls the handler on a thread of its own.
+#[cfg(windows)]
+mod handlers {
+    use super::{CATCH, INTERRUPTED, STOP};
+    use std::sync::atomic::Ordering::Relaxed;
+    use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
+    use windows_sys::core::BOOL;
+
+    pub fn set() {
+        // SAFETY: the handler is a function for the program's whole life, and may run beside any thread.
+        unsafe { SetConsoleCtrlHandler(Some(on_event), 1) };
+    }
+
+    /// 1: handled; 0: the next handler, Windows' own, ends the process.
+    unsafe extern "system" fn on_event(_: u32) -> BOOL {
+        if CATCH.load(Relaxed) {
+            return BOOL::from(!STOP.swap(true, Relaxed));
+        }
+        if let Some(message) = INTERRUPTED.get() {
+            eprint!("{message}");
+        }
+        0
     }
 }

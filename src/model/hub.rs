@@ -30,7 +30,7 @@ pub enum LocateError {
     /// No environment variable locates the cache.
     #[error(
         "\"{name}\" is not a folder, and the Hugging Face cache cannot be found: \
-         set HF_HUB_CACHE, HF_HOME or HOME, or give the model's folder"
+         set HF_HUB_CACHE, HF_HOME or HOME (USERPROFILE on Windows), or give the model's folder"
     )]
     NoCache { name: String },
     /// The hub cache lacks the model, or this revision of it.

@@ -1,8 +1,8 @@
-//! Sixteen-lane f32 arithmetic in three instruction sets, chosen at run time; and [`tiles`], on CPUs that have them.
+//! Sixteen-lane f32 arithmetic in four instruction sets, chosen at run time; and [`tiles`], on CPUs that have them.
 //!
 //! A kernel is a struct that implements [`Kernel`]: its `run` is generic over [`Simd`] and is compiled once per set. Every set
-//! computes the same lanes in the same order, so AVX-512 and AVX2 produce the same bits; so does the portable code if the target
-//! has a fused multiply-add, otherwise it rounds twice. Tiles use an order of their own.
+//! computes the same lanes in the same order, so AVX-512, AVX2 and NEON produce the same bits; so does the portable code if the
+//! target has a fused multiply-add, otherwise it rounds twice. Tiles use an order of their own.
 
 use half::{bf16, f16};
 use std::sync::OnceLock;
@@ -14,6 +14,8 @@ pub const LANES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     Portable,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
@@ -37,8 +39,8 @@ pub trait Kernel {
 }
 
 impl Isa {
-    /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|avx2|avx512|amx` selects another one that the
-    /// CPU has: amx speeds up prefill, scoring, the ensemble and large batches, but slows down decoding of one sequence.
+    /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|neon|avx2|avx512|amx` selects another one that
+    /// the CPU has: amx speeds up prefill, scoring, the ensemble and large batches, but slows down decoding of one sequence.
     pub fn detect() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
@@ -62,6 +64,8 @@ impl Isa {
     /// Sets without tiles, best first.
     fn of_vectors() -> Vec<Isa> {
         let mut sets = Vec::new();
+        #[cfg(target_arch = "aarch64")]
+        sets.push(Isa::Neon);
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f")
@@ -81,6 +85,8 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => "neon",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -112,6 +118,8 @@ impl Isa {
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Isa::Portable => kernel.run::<Portable>(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => kernel.run::<Neon>(),
             // SAFETY: `Isa::available` and `detect`, the only sources of these values outside tests, have checked that the CPU has
             // the features.
             #[cfg(target_arch = "x86_64")]
@@ -306,15 +314,29 @@ macro_rules! inlined {
     )+};
 }
 
+/// `x` as f32, in integer operations without branches, which compilers vectorize; [`f16::to_f32`] tests for a CPU feature and makes
+/// a call. The exponent and fraction, moved to their places, are 2^-112 of the value, subnormal values included; the product with
+/// 2^112 is exact. All ones in the exponent are infinity or NaN and stay so.
+#[inline(always)]
+fn widened(x: f16) -> f32 {
+    const SIGN: u32 = 0x8000;
+    const EXPONENT: u32 = 0x7c00;
+    let x = u32::from(x.to_bits());
+    let finite = f32::from_bits((x & !SIGN) << 13) * f32::from_bits((127 + 112) << 23);
+    let special = u32::from(x & EXPONENT == EXPONENT).wrapping_neg() & f32::INFINITY.to_bits();
+    f32::from_bits(finite.to_bits() | special | (x & SIGN) << 16)
+}
+
 impl Simd for Portable {
     type V = [f32; LANES];
-    // NEON has 32 registers of 4 lanes, SSE2 16
+    // SSE2 has 16 registers of 4 lanes, NEON 32
     const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 4 } else { 8 };
     inlined! {
         splat(x: f32) -> Self::V = [x; LANES];
         load(p: *const f32) -> Self::V = p.cast::<Self::V>().read_unaligned();
-        load_bf16(p: *const bf16) -> Self::V = each!(i => p.add(i).read_unaligned().to_f32());
-        load_f16(p: *const f16) -> Self::V = each!(i => p.add(i).read_unaligned().to_f32());
+        load_bf16(p: *const bf16) -> Self::V
+            = each!(i => f32::from_bits(u32::from(p.add(i).read_unaligned().to_bits()) << 16));
+        load_f16(p: *const f16) -> Self::V = each!(i => widened(p.add(i).read_unaligned()));
         load_i8(p: *const i8) -> Self::V = each!(i => f32::from(p.add(i).read()));
         store(p: *mut f32, v: Self::V) = p.cast::<Self::V>().write_unaligned(v);
         add(a: Self::V, b: Self::V) -> Self::V = each!(i => a[i] + b[i]);
@@ -340,12 +362,16 @@ impl Simd for Portable {
 mod ahead;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 pub use ahead::bytes_ahead;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use amx::Amx;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512};
 
@@ -391,5 +417,35 @@ mod tests {
         }
         let (e, ..) = Isa::detect().run(Exp([f32::NEG_INFINITY; LANES]));
         assert_eq!(e, [0.0; LANES]);
+    }
+
+    /// Sixteen stored elements, widened.
+    struct Widen<T>([T; LANES]);
+    impl<T: Stored> Kernel for Widen<T> {
+        type Output = [f32; LANES];
+        #[inline(always)]
+        fn run<S: Simd>(self) -> Self::Output {
+            // SAFETY: started by `Isa::run`; the array has 16 elements.
+            unsafe { S::to_array(T::load::<S>(self.0.as_ptr())) }
+        }
+    }
+
+    #[test]
+    fn every_stored_value_is_widened_exactly() {
+        let same = |a: [f32; LANES], b: [f32; LANES]| a.map(f32::to_bits) == b.map(f32::to_bits) || b.iter().any(|b| b.is_nan());
+        for isa in Isa::available() {
+            for first in (0..=u16::MAX).step_by(LANES) {
+                let bits: [u16; LANES] = std::array::from_fn(|i| first + i as u16);
+                let (halves, brains) = (bits.map(f16::from_bits), bits.map(bf16::from_bits));
+                let (a, b) = (isa.run(Widen(halves)), isa.run(Widen(brains)));
+                assert!(same(a, halves.map(f16::to_f32)), "{isa:?}: f16 {first:#x} and on");
+                assert!(same(b, brains.map(bf16::to_f32)), "{isa:?}: bf16 {first:#x} and on");
+                let nan = |x: &f32| x.is_nan();
+                assert!(a.iter().map(nan).eq(halves.iter().map(|x| x.is_nan())), "{isa:?}: f16 {first:#x} and on");
+                assert!(b.iter().map(nan).eq(brains.iter().map(|x| x.is_nan())), "{isa:?}: bf16 {first:#x} and on");
+            }
+            let bytes: [i8; LANES] = std::array::from_fn(|i| (i as i8 - 8) * 16);
+            assert_eq!(isa.run(Widen(bytes)), bytes.map(f32::from), "{isa:?}");
+        }
     }
 }
