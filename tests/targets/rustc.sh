@@ -8,7 +8,8 @@ set -euo pipefail
 
 folder=${1:-${UQAC_RUSTC_CACHE:-$HOME/.cache/uqac-rustc}}
 rustc=$folder/rustc
-complete() { [[ -f $folder/root/usr/lib/rustlib/src/rust/Cargo.lock || -f $folder/root/usr/src/complete ]] && "$rustc" --version > /dev/null 2>&1; }
+source=root/usr/lib/rustlib/src/rust/library
+complete() { [[ -f $folder/$source/Cargo.lock ]] && "$rustc" --version > /dev/null 2>&1; }
 
 mkdir -p "$folder"
 exec 9> "$folder/lock"
@@ -29,17 +30,17 @@ Dir::State::status "$folder/apt/status";
 Dir::Cache "$folder/apt/cache";
 Dir::Etc::sourcelist "$folder/apt/sources.list";
 Dir::Etc::sourceparts "/dev/null";
+APT::Sandbox::User "root";
 APT::Architecture "amd64";
 APT::Architectures { "amd64"; };
 EOF
   export APT_CONFIG=$folder/apt/apt.conf
   cd "$folder/apt"
   apt-get update -qq >&2
-  # the library's package carries the compiler's version in its name, LLVM's its own
-  depends() { apt-cache depends "$1" | sed -n "s/.*Depends: \($2[^ ]*\).*/\1/p" | head -n 1; }
-  std=$(depends rustc-web libstd-rust-web-)
-  packages=(rustc-web "$std" rust-web-src libstd-rust-web-dev "$(depends "$std" libllvm)" "$(depends rustc-web libllvm)")
-  mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sed '/^$/d' | sort -u)
+  # the names of two packages contain a version: the compiler's, LLVM's
+  depends() { apt-cache depends "$1" | sed -n "s/.*Depends: \($2[^ ]*\)$/\1/p" | head -n 1; }
+  compiler=$(depends libstd-rust-web-dev libstd-rust-web-)
+  packages=(rustc-web rust-web-src libstd-rust-web-dev "$compiler" "$(depends "$compiler" libllvm)")
   apt-get download -qq "${packages[@]}" >&2
   for package in ./*.deb; do dpkg -x "$package" "$folder/root"; done
   rm -f ./*.deb
