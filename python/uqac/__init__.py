@@ -12,7 +12,6 @@ confidence higher means more confident. The engine runs without holding the inte
 """
 
 from . import metrics
-from ._grade import Grader
 from ._model import Generating, Generation, Message, Method, Model, load
 from ._result import Result, Results, Token, Trace
 from ._runs import Run, evaluate, load_run
@@ -22,7 +21,6 @@ __all__ = [
     "Error",
     "Generating",
     "Generation",
-    "Grader",
     "Message",
     "Method",
     "Model",
