@@ -220,7 +220,7 @@ pub struct Parameters {
     /// Record [`Response::layer_means`](super::Response), for the chain-of-embeddings scores.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layer_trace: bool,
-    /// How a response's thought, which has no answer, is told from its reply.
+    /// The formats in which a thought, which has no answer, is separated from its reply.
     #[serde(default, skip_serializing_if = "Thinking::is_auto")]
     pub thinking: Thinking,
 }

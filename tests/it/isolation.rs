@@ -307,7 +307,7 @@ fn streamed_log_probabilities_are_those_of_the_whole_answer() {
     }
 }
 
-/// A kernel that faults takes the device with it: everybody is told, in the answers, in `/health` and by the exit code.
+/// A kernel that faults takes the device with it: all clients get an error, and it shows in `/health` and by the exit code.
 #[test]
 #[cfg(unix)]
 fn a_lost_device_is_told_to_all() {

@@ -432,7 +432,9 @@ mod tests {
 
     #[test]
     fn every_stored_value_is_widened_exactly() {
-        let same = |a: [f32; LANES], b: [f32; LANES]| a.map(f32::to_bits) == b.map(f32::to_bits) || b.iter().any(|b| b.is_nan());
+        let same = |a: [f32; LANES], b: [f32; LANES]| {
+            a.map(f32::to_bits) == b.map(f32::to_bits) || b.iter().any(|b| b.is_nan())
+        };
         for isa in Isa::available() {
             for first in (0..=u16::MAX).step_by(LANES) {
                 let bits: [u16; LANES] = std::array::from_fn(|i| first + i as u16);
