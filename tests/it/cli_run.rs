@@ -323,7 +323,7 @@ fn ask_json_is_one_object_on_standard_output() {
     assert_eq!(answer["question"], "Count: 1 2 3");
     assert_eq!(answer["n_instr"], "Count: 1 2 3".len());
     let keys: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys[..4], ["id", "profile", "status", "n_instr"]);
+    assert_eq!(keys[..5], ["id", "profile", "status", "cut_off", "n_instr"], "60 tokens are too few");
     assert_eq!(
         keys[keys.len() - 5..],
         ["question", "response", "finish_reason", "response_tokens", "tokens_per_second"]
