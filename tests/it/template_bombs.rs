@@ -61,7 +61,7 @@ fn escape(template: &str) -> Option<String> {
     (cpu > MAX_TIME || bytes > MAX_BYTES).then(|| format!("{cpu:?}, {} MiB", bytes >> 20))
 }
 
-/// All except five: see the documentation of `model::chat::jinja`.
+/// All except five: see the documentation of `model::chat::jinja`. One in three in the short variant: each starts a process.
 #[test]
 fn templates_end_soon_and_in_little_memory() {
     let Some(folder) = test_support::templates() else { return };
@@ -69,6 +69,7 @@ fn templates_end_soon_and_in_little_memory() {
     assert_eq!(bombs.len(), 123);
     let escaped: Vec<(&str, String)> = bombs
         .iter()
+        .step_by(if test_support::long_tests() { 1 } else { 3 })
         .filter_map(|bomb| Some((bomb["name"].as_str().unwrap(), escape(bomb["source"].as_str().unwrap())?)))
         .collect();
     assert!(escaped.len() <= 5, "not contained: {escaped:#?}");

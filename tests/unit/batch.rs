@@ -213,7 +213,7 @@ fn poison(folder: &Path, token: Option<u32>) {
 pub(super) fn one_fails_and_the_others_go_on(folder: &Path, device: DeviceChoice) {
     let options = EngineOptions { device, threads: 2, ..EngineOptions::default() };
     let generate = GenerateOptions {
-        max_tokens: 24,
+        max_tokens: 14,
         sampling: Sampling { temperature: 1.5, seed: 5, ..Sampling::GREEDY },
         ..GenerateOptions::default()
     };

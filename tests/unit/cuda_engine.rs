@@ -191,11 +191,11 @@ fn the_method_gives_the_same_chain_and_scores() {
                 // hot: when cold, these models repeat tokens, so that rows are alike and attention is tied
                 let sampling = Sampling { temperature: 2.0, seed: 5, ..Sampling::GREEDY };
                 let trace = Some(parameters.trace_parts());
-                let options = GenerateOptions { max_tokens: 30, sampling, trace, ..Default::default() };
-                let all = prompt(50, 7);
+                let options = GenerateOptions { max_tokens: 16, sampling, trace, ..Default::default() };
+                let all = prompt(28, 7);
                 let mut traced = match generated {
-                    true => engine.generate_traced(&all[..20], &options, |_| ControlFlow::Continue(())).unwrap().1,
-                    false => engine.trace(&all, 20, parameters.trace_parts()).unwrap(),
+                    true => engine.generate_traced(&all[..12], &options, |_| ControlFlow::Continue(())).unwrap().1,
+                    false => engine.trace(&all, 12, parameters.trace_parts()).unwrap(),
                 };
                 let end = traced.tokens().0.len() - 1;
                 let rule = AnswerRule::for_dataset(None);

@@ -96,12 +96,12 @@ struct Left {
 }
 
 /// Prefills a prompt in two passes and decodes `count` tokens, with every row traced.
-fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
-    let prompt = text(PROMPT);
-    for (start, end) in [(0, 9), (9, PROMPT)] {
+fn decode(backend: &mut CudaBackend, id: SequenceId, prompt_len: usize, count: usize) -> Left {
+    let prompt = text(prompt_len);
+    for (start, end) in [(0, 9), (9, prompt_len)] {
         extend::<BackendError>(backend, id, start, &prompt[start..end], true, |_| true, |_, _| Ok(())).unwrap();
     }
-    let row = Row { sequence: id, position: PROMPT, token: 7 };
+    let row = Row { sequence: id, position: prompt_len, token: 7 };
     let (mut steps, mut tokens) = (Vec::new(), Vec::new());
     let sampling = Sampling { temperature: 1.5, seed: 3, ..Sampling::GREEDY };
     backend
@@ -111,18 +111,15 @@ fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
             if tokens.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
         .unwrap();
-    let all: Vec<usize> = (0..PROMPT + count).collect();
+    let all: Vec<usize> = (0..prompt_len + count).collect();
     Left {
         tokens,
         steps,
         records: all.iter().map(|row| backend.head_record(id, *row).unwrap()).collect(),
         rows: backend.attention_rows(id, &all.iter().copied().step_by(9).collect::<Vec<_>>()).unwrap(),
-        states: backend.hidden_states(id, 0..PROMPT + count).unwrap(),
+        states: backend.hidden_states(id, 0..prompt_len + count).unwrap(),
     }
 }
-
-/// Prompt length in tokens.
-const PROMPT: usize = 100;
 
 /// Steps in flight while a cache grows are kept too.
 #[test]
@@ -131,7 +128,7 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
         return;
     }
     for folder in [tiny::windowed_model(), tiny::gemma4_model(32, Dtype::BF16), tiny::delta_model()] {
-        let [grown, reserved] = what_is_decoded_is_kept(folder.path());
+        let [grown, reserved] = what_is_decoded_is_kept(folder.path(), 70, 66);
         // capacities differ, but not by a whole granule of mapped memory
         assert_eq!(grown, reserved);
     }
@@ -142,28 +139,28 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
 fn a_cache_that_cannot_be_mapped_grows_by_copies() {
     let name = "unit::cuda_memory::a_cache_that_cannot_be_mapped_grows_by_copies";
     if cuda_host::alone_with(name, &[("UQAC_HOST_CUDA_MAPPING", "0")]) {
-        let [grown, reserved] = what_is_decoded_is_kept(tiny::windowed_model().path());
+        let [grown, reserved] = what_is_decoded_is_kept(tiny::windowed_model().path(), 100, 96);
         assert_ne!(grown, reserved, "the memory that is held is that of the capacities");
     }
 }
 
 /// Memory held by a cache that has grown, and by one reserved up front; both must leave the same state.
-fn what_is_decoded_is_kept(folder: &Path) -> [(usize, usize); 2] {
-    // 64 positions at first, then half as many again or what a pass needs: a cache grows in the prompt's second pass,
-    // and twice after it
-    let count = if long_tests() { 300 } else { 96 };
+fn what_is_decoded_is_kept(folder: &Path, prompt_len: usize, count: usize) -> [(usize, usize); 2] {
+    // 64 positions at first, then half as many again or what a pass needs: a cache grows in the prompt's second pass, and
+    // beyond 128 and 192 positions again
+    let count = if long_tests() { 300 } else { count };
     let mut backend = backend(folder);
     let trace = TraceOptions::new(2, 3, EntropyRule::Exact);
     let mut decoded = |hint: usize| {
         let id = backend.open(Some(trace)).unwrap();
         backend.reserve(id, hint).unwrap();
-        let left = decode(&mut backend, id, count);
+        let left = decode(&mut backend, id, prompt_len, count);
         let held = backend.memory(id);
         backend.close(id);
         (left, held)
     };
     let (grown, held) = decoded(0);
-    let (reserved, exact) = decoded(PROMPT + count);
+    let (reserved, exact) = decoded(prompt_len + count);
     assert_eq!(grown, reserved);
     assert!(grown.records[2..].iter().all(Option::is_some));
     [held, exact]

@@ -417,7 +417,7 @@ fn answers() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if test_support::long_tests() { 3000 } else { 800 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_answers_can_be_compared(a in answers(), b in answers()) {
