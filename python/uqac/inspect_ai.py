@@ -131,7 +131,7 @@ class UqacAPI(ModelAPI):
         return ModelOutput(model=self.model_name, choices=[choice], usage=usage, metadata={"uqac": record})
 
     def max_connections(self) -> int:
-        """One: the engine's calls run one after another, and a waiting one would count against its sample's time limit."""
+        """One, since the engine's calls run one after another; more, which Inspect may choose itself, wait their turn."""
         return 1
 
     def connection_key(self) -> str:
