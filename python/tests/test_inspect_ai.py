@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -12,6 +13,8 @@ inspect_ai = pytest.importorskip("inspect_ai", reason="SKIPPED: inspect_ai is no
 from conftest import APPLES, PENCILS  # noqa: E402
 from inspect_ai.model import ChatMessageSystem, ChatMessageTool, ChatMessageUser, GenerateConfig, get_model  # noqa: E402
 from inspect_ai.tool import ToolInfo  # noqa: E402
+
+import uqac  # noqa: E402
 
 TASK = f'''
 from inspect_ai import Task, task
@@ -73,6 +76,51 @@ def test_samples_differ_and_can_be_repeated():
     assert generate(PENCILS, temperature=1.5, max_tokens=24, seed=seeds[0]).completion == first.completion
 
 
+def test_batches_have_the_same_bits(model):
+    questions = [f"Ann has {n} apples and buys 8 more. How many apples does she have?" for n in range(5, 12)]
+    api = get_model("uqac/abacus", device="cpu", batch_size=3)
+    sizes, ask = [], api.api.model._ask
+    api.api.model._ask = lambda asked, options: sizes.append(len(asked)) or ask(asked, options)
+
+    async def all_at_once():
+        return await asyncio.gather(*(api.generate(question) for question in questions))
+
+    outputs = asyncio.run(all_at_once())
+    expected = [model.ask(question) for question in questions]
+    assert [output.completion for output in outputs] == [result.response for result in expected]
+    assert [output.metadata["uqac"]["scores"] for output in outputs] == [result.scores for result in expected]
+    assert sum(sizes) == len(questions) and max(sizes) == 3
+
+
+def test_a_cancelled_sample_ends(model):
+    api = get_model("uqac/abacus", device="cpu", batch_size=2).api
+    ask, tokens, began, cancelled = api.model._ask, [], threading.Event(), threading.Event()
+
+    def held(asked, options):
+        for event in ask(asked, options):
+            began.set()
+            assert cancelled.wait(60)
+            tokens.append(event)
+            yield event
+
+    question = [ChatMessageUser(content=PENCILS)]
+
+    async def cancel():
+        sample = asyncio.create_task(api.generate(question, [], "none", GenerateConfig()))
+        assert await asyncio.to_thread(began.wait, 60)
+        sample.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sample
+        cancelled.set()
+
+    api.model._ask = held
+    asyncio.run(cancel())
+    api.model._ask = ask
+    after = asyncio.run(api.generate(question, [], "none", GenerateConfig()))
+    assert after.completion == model.ask(PENCILS).response
+    assert len(tokens) == 1  # of a response that would have gone on
+
+
 @pytest.mark.parametrize("option", [{"frequency_penalty": 1.0}, {"num_choices": 2}, {"top_logprobs": 3}, {"reasoning_effort": "low"}])
 def test_what_changes_a_response_is_not_dropped(option):
     with pytest.raises(ValueError, match=next(iter(option))):
@@ -84,6 +132,8 @@ def test_what_this_engine_cannot_do_is_named():
         generate(APPLES, tools=[ToolInfo(name="search", description="Searches")])
     with pytest.raises(ValueError, match="tool calls"):
         generate([ChatMessageUser(content=APPLES), ChatMessageTool(content="13", tool_call_id="1")])
+    with pytest.raises(uqac.Error, match="context"):
+        generate("word " * 3000)
     with pytest.raises(ValueError, match="colour: neither an option of uqac.load nor of Model.ask"):
         get_model("uqac/abacus", colour="red")
 

@@ -7,16 +7,19 @@ The part after `uqac/` is what `uqac.load` takes; `-M` gives its options and tho
 `uqac`, the record of `uqac ask --json`: `confidence` with `from` and `calibration`, `scores` (UQAC's P is `p`), `answer`, `chain`,
 `kept`. A scorer reads it from `state.output.metadata["uqac"]`.
 
-Responses are generated one after another: for batches, run `uqac serve` and Inspect's `openai-api` provider.
+Greedy responses (the default) are generated in batches of up to `-M batch_size=16`, with the same bits as alone; sampled ones one after
+another, each from a seed of its own, which the metadata has.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import secrets
 import threading
-from typing import Any
+from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import closing
+from typing import Any, NamedTuple
 
 import anyio
 from inspect_ai.model import (
@@ -36,8 +39,8 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 
 from . import _uqac
-from ._model import Generating, Message, load
-from ._result import Result
+from ._model import Generating, Message, Model, load
+from ._result import Result, Token
 
 __all__ = ["UqacAPI"]
 
@@ -75,12 +78,14 @@ class UqacAPI(ModelAPI):
         **model_args: Any,
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config)
+        batch_size = int(model_args.pop("batch_size", 16))
         for_load = inspect.signature(load).parameters
         self.options = {name: value for name, value in model_args.items() if name not in for_load}
         unknown = self.options.keys() - Generating.__annotations__.keys()
         if unknown:
             raise ValueError(f"-M {', '.join(sorted(unknown))}: neither an option of uqac.load nor of Model.ask")
         self.model = load(model_name, **{name: value for name, value in model_args.items() if name in for_load})
+        self.batches = _Batches(self.model, batch_size)
 
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
@@ -91,22 +96,13 @@ class UqacAPI(ModelAPI):
         messages = [_message(message) for message in input]
         options = {**self.options, **_options(config)}
         if options.get("temperature", 0.0) > 0:
-            # another one for each epoch's sample; the metadata has it
-            options.setdefault("seed", secrets.randbits(32))
-        stopped = threading.Event()
+            options.setdefault("seed", secrets.randbits(32))  # another one for each epoch's sample
+        waiting = self.batches.add(messages, options)
         try:
-            ask = functools.partial(self._ask, messages, options, stopped)
-            result = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            result = await anyio.to_thread.run_sync(waiting.result, abandon_on_cancel=True)
         finally:
-            stopped.set()  # a cancelled sample's response ends at its next token
+            waiting.cancel()  # nothing, unless this sample was cancelled
         return self._output(result, options, bool(config.logprobs))
-
-    def _ask(self, messages: list[Message], options: dict[str, Any], stopped: threading.Event) -> Result:
-        generation = self.model.generate(messages, **options)
-        for _ in generation:
-            if stopped.is_set():
-                raise _uqac.Error("the sample was cancelled")
-        return generation.result()
 
     def _output(self, result: Result, options: dict[str, Any], logprobs: bool) -> ModelOutput:
         n_instr = result.n_instr or 0
@@ -131,12 +127,80 @@ class UqacAPI(ModelAPI):
         return ModelOutput(model=self.model_name, choices=[choice], usage=usage, metadata={"uqac": record})
 
     def max_connections(self) -> int:
-        """One, since the engine's calls run one after another; more, which Inspect may choose itself, wait their turn."""
-        return 1
+        """The size of a batch. Inspect may choose more, which wait."""
+        return self.batches.size
 
     def connection_key(self) -> str:
         """A loaded model shares its connection with no other."""
         return str(self.model_name)
+
+
+class _Request(NamedTuple):
+    messages: list[Message]
+    options: Mapping[str, Any]
+    result: Future[Result]
+
+    def goes_with(self, first: _Request) -> bool:
+        """Whether both can be in one batch. The streams of a seed belong to places in a batch, so a sampled response is alone."""
+        return self is first or (self.options == first.options and not self.options.get("temperature"))
+
+
+class _Batches:
+    """Requests on their way to the engine: while there are any, a thread takes them to it."""
+
+    def __init__(self, model: Model, size: int) -> None:
+        self.model = model
+        self.size = size
+        self._lock = threading.Lock()
+        self._waiting: list[_Request] = []
+        self._running = False
+
+    def add(self, messages: list[Message], options: Mapping[str, Any]) -> Future[Result]:
+        """The result to come. Cancelling it leaves the request out, or ends a batch of which nobody waits for anything else."""
+        request = _Request(messages, options, Future())
+        with self._lock:
+            self._waiting.append(request)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._work, name="uqac-inspect", daemon=True).start()
+        return request.result
+
+    def _next(self) -> list[_Request]:
+        """The first request, and those that can be computed with it."""
+        with self._lock:
+            self._waiting = [request for request in self._waiting if not request.result.cancelled()]
+            batch = [request for request in self._waiting if request.goes_with(self._waiting[0])][: self.size]
+            self._waiting = [request for request in self._waiting if request not in batch]
+            self._running = bool(batch)
+            return batch
+
+    def _work(self) -> None:
+        while batch := self._next():
+            try:
+                self._answer(batch)
+            except Exception as error:
+                for request in batch:
+                    _settle(request.result, error)
+
+    def _answer(self, batch: list[_Request]) -> None:
+        options = {**batch[0].options, "batch_size": len(batch), "stream": True}
+        with closing(self.model._ask([request.messages for request in batch], options)) as events:
+            for event in events:
+                if not isinstance(event, Token):
+                    index, result = event
+                    _settle(batch[index].result, result if result.error is None else _uqac.Error(result.error))
+                if all(request.result.done() for request in batch):
+                    return
+
+
+def _settle(future: Future[Result], found: Result | Exception) -> None:
+    try:
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+    except InvalidStateError:
+        pass  # cancelled meanwhile
 
 
 def _options(config: GenerateConfig) -> dict[str, Any]:
