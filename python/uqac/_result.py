@@ -52,6 +52,7 @@ class Result:
 
     @cached_property
     def record(self) -> dict[str, Any]:
+        """The record of `uqac ask --json`, or of a line of `uqac score`."""
         record: dict[str, Any] = json.loads(self._native.json)
         return record
 
@@ -63,6 +64,7 @@ class Result:
 
     @property
     def error(self) -> str | None:
+        """In batches: why there is no result."""
         return self.record.get("error")
 
     @property
@@ -157,6 +159,7 @@ class Result:
         return self._native.logprobs
 
     def to_dict(self) -> dict[str, Any]:
+        """A copy of `record`."""
         return copy.deepcopy(self.record)
 
     def to_html(self) -> str:
@@ -206,22 +209,23 @@ class Results(list[Result]):
 class Trace:
     """Everything recorded of one response of R tokens in a sequence of T, as read-only numpy arrays.
 
-    `result`          the Result
-    `input_ids`       uint32 [T]; the response starts at `n_instr`
-    `logprobs`        float64 [R], ln p of each token of the response
-    `entropies`       float64 [R + 1], in nats; row j is row n_instr - 1 + j, which predicts response token j
-    `head_ids`        uint32 [R + 1, K], the heads of lowest entropy of each row, as layer * heads + head (of the layers with attention), lowest first
-    `head_entropies`  float32 [R + 1, K], of their reweighted attention, in nats
-    `rows`            int64 [n], positions of the rows of α* requested
-    `attention`       float32 [n, T], α* of those rows: the maximum of the reweighted attention over the row's K heads
-    `heads`           structured [R + 1, layers, heads], with `heads=True`: entropy of a head's reweighted attention, and its attention
-                      to the row's own token, the previous one, the first one, and the prompt
-    `layer_means`     float64 [L + 1, hidden], with `layers=True`: the mean over the response's rows of the embedding, of each layer's
-                      output but the last, and of the final hidden state, as Hugging Face's `hidden_states`
-    `hidden_states`   float32 [R + 1, hidden], with `hidden=True`: the final hidden state (after the norm) of each row
-    `chain`           structured [links]: row, score, similarity, source (the row it was reached from; -2 for answer tokens)
-    `kept`            int64, rows of the chain that the similarity filter kept
-    `ensemble`        structured [members]: position, token (-1 for the response itself), log_answer, log_chain
+    - `result`: the Result
+    - `input_ids`: uint32 [T]; the response starts at `n_instr`
+    - `logprobs`: float64 [R], ln p of each token of the response
+    - `entropies`: float64 [R + 1], in nats; row j is row n_instr - 1 + j, which predicts response token j
+    - `head_ids`: uint32 [R + 1, K], the heads of lowest entropy of each row, as layer * heads + head (of the layers with
+      attention), lowest first
+    - `head_entropies`: float32 [R + 1, K], of their reweighted attention, in nats
+    - `rows`: int64 [n], positions of the rows of α* requested
+    - `attention`: float32 [n, T], α* of those rows: the maximum of the reweighted attention over the row's K heads
+    - `heads`: structured [R + 1, layers, heads], with `heads=True`: entropy of a head's reweighted attention, and its attention
+      to the row's own token, the previous one, the first one, and the prompt
+    - `layer_means`: float64 [L + 1, hidden], with `layers=True`: the mean over the response's rows of the embedding, of each
+      layer's output but the last, and of the final hidden state, as Hugging Face's `hidden_states`
+    - `hidden_states`: float32 [R + 1, hidden], with `hidden=True`: the final hidden state (after the norm) of each row
+    - `chain`: structured [links]: row, score, similarity, source (the row it was reached from; -2 for answer tokens)
+    - `kept`: int64, rows of the chain that the similarity filter kept
+    - `ensemble`: structured [members]: position, token (-1 for the response itself), log_answer, log_chain
     """
 
     input_ids: NDArray[np.uint32]
