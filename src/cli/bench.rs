@@ -78,8 +78,8 @@ fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, 
 }
 
 fn tables(report: &Report, style: TermStyle) -> String {
-    let peak =
-        report.arithmetic_peak.map_or(String::new(), |peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
+    let peak = report.arithmetic_peak.map(|peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
+    let peak = peak.unwrap_or_default();
     let mut text = format!(
         "{}\n  {} · {} weights, {:.0} MB a decode step · K cache {}, V cache {}\n  reads at {:.1} GB/s ({:.1} to {:.1}){peak}\n\n",
         style.paint(Style::BOLD, &report.settings.model),

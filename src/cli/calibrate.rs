@@ -72,10 +72,8 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     }
     let score = Some(args.score.as_str()).filter(|score| *score != "auto");
     let risk = args.target_risk.map(|target| RiskControl { target, confidence: args.risk_confidence });
-    let found = Calibration {
-        replaces: args.replace,
-        ..work("fitting and cross-validating", || calibrate(&args.runs, score, risk, args.seed))?
-    };
+    let found = work("fitting and cross-validating", || calibrate(&args.runs, score, risk, args.seed))?;
+    let found = Calibration { replaces: args.replace, ..found };
     let path = found.write(args.output.clone())?;
     show(args.json, &found, || text(&found))?;
     note(&format!("written to {}", path.display()));
@@ -85,8 +83,8 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
 /// Shows or removes a model's calibrations.
 fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     let folder = locate(model)?;
-    let known =
-        fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
+    let on_cpu = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+    let known = fingerprint(&folder, &load(&folder, on_cpu)?)?;
     if args.remove.is_some() {
         let removed = Calibration::remove(&known)?;
         note(&removed.map_or("there is none".to_owned(), |path| format!("removed {}", path.display())));

@@ -16,7 +16,7 @@ use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::names::Named;
-use crate::report::tables::{build::brief, text::text};
+use crate::report::tables::{build::brief, markup::text};
 use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
 use crate::uq::{ChainRule, Parameters};

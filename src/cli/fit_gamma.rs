@@ -45,9 +45,8 @@ pub struct FitGammaArgs {
 pub fn run(args: &FitGammaArgs) -> Result<(), Failure> {
     let mut samples: Vec<Sample> = Vec::new();
     for file in sample_files(&args.run)? {
-        for_each_line(&file, |sample: Sample| samples.push(sample))?
-            .iter()
-            .for_each(|what| note(&format!("note: {what}")));
+        let notes = for_each_line(&file, |sample: Sample| samples.push(sample))?;
+        notes.iter().for_each(|what| note(&format!("note: {what}")));
     }
     samples.truncate(args.limit);
     let folder = args.model.folder()?;

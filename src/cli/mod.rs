@@ -151,13 +151,8 @@ fn model_name(named: &str, folder: &Path) -> String {
 }
 
 /// The manifest of a run starting now.
-fn manifest<Options>(
-    named: &str,
-    folder: &Path,
-    engine: &Engine,
-    options: Options,
-) -> Result<Manifest<Options>, Failure> {
-    let (k_cache, v_cache) = engine.cache_types();
+fn manifest<T>(named: &str, folder: &Path, engine: &Engine, options: T) -> Result<Manifest<T>, Failure> {
+    let ((k_cache, v_cache), gamma) = (engine.cache_types(), engine.options().gamma);
     Ok(Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -167,9 +162,7 @@ fn manifest<Options>(
             k_cache,
             v_cache,
             weight_format: engine.options().weights,
-            gamma: Some(engine.options().gamma)
-                .filter(|gamma| *gamma != Gamma::PUBLISHED)
-                .map(|gamma| gamma.values().to_vec()),
+            gamma: (gamma != Gamma::PUBLISHED).then(|| gamma.values().to_vec()),
             template_arguments: engine.chat_template().map(|template| template.arguments.clone()).unwrap_or_default(),
         },
         options,

@@ -215,10 +215,8 @@ impl MethodArgs {
 
 /// The last section of a command's long help: its examples, the rules with their values, and the formats of thoughts.
 pub fn examples_and_rules(examples: &str) -> String {
-    let (rules, formats) = (rules::help(), reply::help());
-    format!(
-        "{examples}\n\nRules (--rule NAME=VALUE):\n{rules}\n\nThoughts (--thinking auto; ^: at the start only):\n{formats}"
-    )
+    let (rules, thoughts) = (rules::help(), "Thoughts (--thinking auto; ^: at the start only)");
+    format!("{examples}\n\nRules (--rule NAME=VALUE):\n{rules}\n\n{thoughts}:\n{}", reply::help())
 }
 
 /// Parses the name of a value; help lists them all.

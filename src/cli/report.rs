@@ -8,8 +8,8 @@ use crate::files;
 use crate::report::html;
 use crate::report::pictures::galleries;
 use crate::report::svg::Picture;
-use crate::report::tables::markup::{latex, markdown};
-use crate::report::tables::{build::tables, facts::csv, text::text};
+use crate::report::tables::markup::{latex, markdown, text};
+use crate::report::tables::{build::tables, facts::csv};
 use crate::report::term::{TermStyle, escaped_json};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -100,9 +100,7 @@ fn refuse_existing(file: &Path, overwrite: bool, runs: &[PathBuf]) -> Result<(),
 fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
     let named_html = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("html"));
     match args.output.as_deref() {
-        Some(folder) if args.format == Format::Html && !named_html(folder) => {
-            (Some(folder.join("report.html")), Some(folder))
-        }
+        Some(to) if args.format == Format::Html && !named_html(to) => (Some(to.join("report.html")), Some(to)),
         other => (other.map(Path::to_owned), None),
     }
 }

@@ -85,9 +85,8 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     };
     let manifest = manifest(&model.named().unwrap_or_default(), &folder, &engine, options)?;
     let known = Some(&manifest.model.fingerprint);
-    let calibration = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
-    let request =
-        Request { calibration: calibration.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
+    let found = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
+    let request = Request { calibration: found.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
         Some(earlier) if done.records > 0 => sidecar::check(&args.output, &earlier, &manifest, start)?,
         None if done.records > 0 => note(&format!(

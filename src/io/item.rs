@@ -317,9 +317,9 @@ fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
     let request = arguments.get(0).or_else(|| arguments.get("gen_args_0"));
     let second = request.and_then(|request| request.get(1).or_else(|| request.get("arg_1")));
     if second.is_some_and(Value::is_string) || is_likelihood(&resps) {
-        let expected =
+        const TEXT: &str =
             "a generated text (of a generate_until task); log-likelihoods of given continuations are no response";
-        return Err(wrong("resps", expected, responses.get()));
+        return Err(wrong("resps", TEXT, responses.get()));
     }
     let prompt = first(&arguments).ok_or_else(|| wrong("arguments", "a list that begins with a text", found.get()))?;
     let response = first(&resps).and_then(Value::as_str).map(str::to_owned);
@@ -329,8 +329,8 @@ fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
         Value::String(text) => Some(serde_json::from_str(text)),
         list => Some(Vec::<Message>::deserialize(list)),
     };
-    let messages =
-        messages.transpose().map_err(|why| wrong("arguments", format!("messages of text ({why})"), found.get()))?;
+    let unread = |why| wrong("arguments", format!("messages of text ({why})"), found.get());
+    let messages = messages.transpose().map_err(unread)?;
     let rendered = messages.is_none();
     let plain = || Conversation::Prompt(prompt.as_str().unwrap_or_default().to_owned());
     let conversation = messages.map_or_else(plain, Conversation::Messages);
@@ -351,11 +351,12 @@ fn text(fields: &Fields) -> Result<(Content, Option<String>), String> {
         text: Option<String>,
         finish_reason: Option<String>,
     }
-    let expected =
-        ("a list of at least one message", "an object with a role and a content (a string or a list of text parts)");
+    const MESSAGE: &str = "an object with a role and a content (a string or a list of text parts)";
     let conversation = match (fields.messages, fields.prompt) {
         (Some(_), Some(_)) => return Err("both messages and prompt are given; expected one of them".to_owned()),
-        (Some(messages), None) => Conversation::Messages(list("messages", expected, messages)?),
+        (Some(messages), None) => {
+            Conversation::Messages(list("messages", ("a list of at least one message", MESSAGE), messages)?)
+        }
         (None, Some(prompt)) => Conversation::Prompt(typed("prompt", "a string", prompt)?),
         (None, None) => return Err(missing("input_ids (or messages, or prompt)")),
     };

@@ -226,13 +226,9 @@ struct Earlier {
 
 impl Done {
     /// Examines an output of records of this reading; see [`Output::examine`].
-    pub fn examine(
-        path: &Path,
-        existing: Existing,
-        reading: impl Into<Reading>,
-    ) -> Result<(Output, Done), OutputError> {
+    pub fn examine(path: &Path, on: Existing, reading: impl Into<Reading>) -> Result<(Output, Done), OutputError> {
         let (mut done, mut other, reading) = (Done::default(), None, reading.into());
-        let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
+        let output = Output::examine(path, on, "{\"id\":", |line, earlier: Earlier| {
             *done.left.entry(earlier.id.to_string()).or_default() += 1;
             done.records += 1;
             done.errors += usize::from(earlier.status == Status::Error);

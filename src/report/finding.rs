@@ -1,7 +1,7 @@
 //! The summary that opens a report: the run, the best method on each task, and UQAC compared with it and with the
 //! controls.
 
-use super::tables::format::Format::{Difference, Interval, Percent};
+use super::tables::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
 use crate::order::sort_by;
@@ -47,8 +47,8 @@ fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> 
         Some(Value::Number(number)) => Some(number.to_string()),
         _ => None,
     };
-    let tasks: Vec<String> =
-        run.benchmarks().map(|task| format!("{} ({} items)", task.task, task.summary.items)).collect();
+    let size = |task: &TaskAnalysis| format!("{} ({} items)", task.task, task.summary.items);
+    let tasks: Vec<String> = run.benchmarks().map(size).collect();
     let (resamples, seed) = (analysis.options.resamples, analysis.options.seed);
     let facts = [
         ("Model", Some(run.model.clone())),

@@ -15,8 +15,7 @@ pub struct Page {
 
 /// Renders the page; `key`: whether the server requires an API key.
 pub fn render(model: &str, key: bool) -> Page {
-    let methods: Vec<_> =
-        scores::as_shown().iter().map(|score| json!([score.key, score.name, score.meaning])).collect();
+    let method = |score: &&scores::Score| json!([score.key, score.name, score.meaning]);
     let document = Document {
         title: &format!("{model} · uqac"),
         body: include_str!("page.html"),
@@ -24,7 +23,7 @@ pub fn render(model: &str, key: bool) -> Page {
         script: include_str!("page.js"),
         connects: true,
         head: json!({
-            "methods": methods,
+            "methods": scores::as_shown().iter().map(method).collect::<Vec<_>>(),
             "runs": [{"model": model, "task": ""}],
             "ranking": scores::RANKING,
             "key": key,

@@ -197,20 +197,17 @@ impl Task {
         ApiError::unless(!generate.echo || !generate.stream, "echo", "not supported with stream")?;
         generate.options.max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
         let generates = generate.named.is_empty() || generate.options.max_tokens > 0;
-        ApiError::unless(
-            generates,
-            "logprob_token_ids",
-            "expected max_tokens of at least 1: it is about generated tokens",
-        )?;
+        let needed = "expected max_tokens of at least 1: it is about generated tokens";
+        ApiError::unless(generates, "logprob_token_ids", needed)?;
         generate.logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
         Ok(Task::Generate(Box::new(generate)))
     }
 
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
     pub fn score(mut body: Value) -> Result<Task, ApiError> {
-        ["input_ids", "n_instr", "answer_span"]
-            .iter()
-            .for_each(|name| body.get_mut(name).into_iter().for_each(integers));
+        for name in ["input_ids", "n_instr", "answer_span"] {
+            body.get_mut(name).into_iter().for_each(integers);
+        }
         let UqacOptions { explain, running, thinking_budget, .. } = uqac(&body["uqac"])?.unwrap_or_default();
         ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
         ApiError::unless(thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
@@ -248,13 +245,13 @@ fn read<'de, T: Deserialize<'de>>(parent: &str, value: &'de Value) -> Result<T, 
 }
 
 fn within<T: PartialOrd + Display>(
-    param: &str,
+    of: &str,
     value: Option<T>,
     range: RangeInclusive<T>,
 ) -> Result<Option<T>, ApiError> {
     if let Some(found) = &value {
         let problem = format!("expected {} to {}, found {found}", range.start(), range.end());
-        ApiError::unless(range.contains(found), param, problem)?;
+        ApiError::unless(range.contains(found), of, problem)?;
     }
     Ok(value)
 }

@@ -33,6 +33,8 @@ const MAX_BODY: usize = 8 << 20;
 /// Time for a client to send a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
+type Server = State<Arc<Shared>>;
+
 pub fn router(shared: &Arc<Shared>) -> Router {
     let not_found = || async { ApiError::new(404, Some("unknown_url"), "no such path") };
     let wrong_method = || async { ApiError::new(405, None, "method not allowed") };
@@ -52,7 +54,7 @@ pub fn router(shared: &Arc<Shared>) -> Router {
         .with_state(shared.clone())
 }
 
-async fn page(State(shared): State<Arc<Shared>>) -> Response {
+async fn page(State(shared): Server) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, shared.page.policy.as_str()),
@@ -62,24 +64,23 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
     (headers, shared.page.text.clone()).into_response()
 }
 
-async fn health(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+async fn health(State(shared): Server) -> Result<Json<Value>, ApiError> {
     shared.ready().map(|_| Json(json!({"status": "ok"})))
 }
 
-async fn metrics(_: Authorized, State(shared): State<Arc<Shared>>) -> Response {
+async fn metrics(_: Authorized, State(shared): Server) -> Response {
     let text = shared.metrics.render(shared.queued());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-async fn models(_: Authorized, State(shared): State<Arc<Shared>>) -> Json<Value> {
+async fn models(_: Authorized, State(shared): Server) -> Json<Value> {
     Json(json!({"object": "list", "data": [description(&shared)]}))
 }
 
-async fn model(
-    _: Authorized,
-    State(shared): State<Arc<Shared>>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, ApiError> {
+/// A name that is in the path.
+type Named = Result<Path<String>, PathRejection>;
+
+async fn model(_: Authorized, State(shared): Server, name: Named) -> Result<Json<Value>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::invalid("model", error))?;
     match name == shared.settings.model {
         true => Ok(Json(description(&shared))),
@@ -175,12 +176,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 /// Attaches an [`Access`] to each request; rejects requests to a loopback address under another host's
 /// name.
-async fn track(
-    State(shared): State<Arc<Shared>>,
-    path: Option<MatchedPath>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+async fn track(State(shared): Server, path: Option<MatchedPath>, mut request: Request, next: Next) -> Response {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let refused = shared.loopback && !is_local(request.headers());
     let access = Arc::new(Access {

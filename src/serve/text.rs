@@ -69,8 +69,8 @@ impl Streamed {
         // it begins within the character that is held, unless that turns out to be a broken one
         let (mut begun, held) = (self.stream.held().to_vec(), self.stream.held().len());
         begun.extend(self.stream.tokenizer.token_bytes(token.token, false)?.first());
-        let breaks =
-            std::str::from_utf8(&begun).is_err_and(|error| error.valid_up_to() == 0 && error.error_len() == Some(held));
+        let error = std::str::from_utf8(&begun).err();
+        let breaks = error.is_some_and(|error| error.valid_up_to() == 0 && error.error_len() == Some(held));
         let offset = self.characters + usize::from(held > 0 && breaks);
         let piece = self.stream.push(token.token)?;
         self.characters += piece.chars().count();

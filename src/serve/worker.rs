@@ -305,8 +305,8 @@ impl Worker<'_, '_> {
                 Some(named) => named_tokens(response[i], &steps[i], &generate.named, named),
                 None => most_probable(&steps[i], top),
             };
-            let (of_response, before) =
-                (infos(engine, &response[..kept], steps, &alternatives)?, prompt.text.chars().count());
+            let of_response = infos(engine, &response[..kept], steps, &alternatives)?;
+            let before = prompt.text.chars().count();
             logprobs.extend(of_response.into_iter().map(|info| TokenInfo { offset: before + info.offset, ..info }));
         }
         let whole = format!("{}{}", prompt.text, &text[..shown]);

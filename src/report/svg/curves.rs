@@ -37,13 +37,13 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     if !curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite()) {
         panel.note("no items with a score");
     }
-    let named =
-        |curve: &Curve, brackets: [&str; 2]| curve.method.clone() + brackets[0] + &number(curve.aurc) + brackets[1];
-    drawing.legend(&order.iter().map(|(look, curve)| (*look, named(curve, [" (", ")"]))).collect::<Vec<_>>());
+    let entry = |(look, curve): &(Look, &Curve)| (*look, format!("{} ({})", curve.method, number(curve.aurc)));
+    drawing.legend(&order.iter().map(entry).collect::<Vec<_>>());
+    let named = |(_, curve): &(Look, &Curve)| format!("{} {}", curve.method, number(curve.aurc));
     drawing.finish(format!(
         "The share of wrong answers among those given, as the share of items answered grows from the most confident on. \
          Area under the curve by method, best first: {}.",
-        order.iter().map(|(_, curve)| named(curve, [" ", ""])).collect::<Vec<_>>().join(", ")
+        order.iter().map(named).collect::<Vec<_>>().join(", ")
     ))
 }
 

@@ -1,12 +1,9 @@
 //! The tables of a report: columns over facts.
 
 use super::Table;
+use super::columns::Format::{self, *};
 use super::columns::{Column, MethodColumn, method_table, table};
 use super::facts::{Facts, Number};
-use super::format::Format;
-use super::format::Format::{
-    Count, Decimals, Difference, Interval, Items, OneDecimal, Percent, PercentInterval, Spread,
-};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
@@ -372,7 +369,7 @@ fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -
                     }
                 }
             };
-            Column::new(format!("{name}: {}", metric.name()), Spread, number)
+            Column::new(&format!("{name}: {}", metric.name()), Spread, number)
         }));
     }
     method_table(title, analysis.rows(), &columns, vec![note])

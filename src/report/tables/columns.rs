@@ -1,9 +1,52 @@
-//! Tables as columns over row subjects: a format and a number for each, and the meanings of the column headers.
+//! Tables as columns over row subjects: a number for each and its format, and the meanings of the column headers.
 
 use super::facts::Number;
-use super::format::Format;
 use super::{Cell, Section, Table};
 use crate::eval::analysis::Method;
+
+/// Format of a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Format {
+    /// The items behind the number.
+    Items,
+    Count,
+    OneDecimal,
+    /// `0.712`
+    Decimals,
+    /// `0.712 [0.655, 0.770]`
+    Interval,
+    /// `+0.021 [-0.004, +0.050]`
+    Difference,
+    /// `0.712 ± 0.004`
+    Spread,
+    /// `72.8 %`
+    Percent,
+    /// `72.8 % [70.0, 75.5]`
+    PercentInterval,
+}
+
+impl Format {
+    pub fn show(self, number: impl Into<Number>) -> String {
+        use Format::*;
+        let number = number.into();
+        let value = if self == Items { number.items.map(|items| items as f64) } else { number.value };
+        let Some(value) = value else { return "—".to_owned() };
+        let show = |x: f64| match self {
+            Items | Count => format!("{x:.0}"),
+            OneDecimal => format!("{x:.1}"),
+            Percent | PercentInterval => format!("{:.1}", 100.0 * x),
+            Difference => format!("{x:+.3}"),
+            Decimals | Interval | Spread => format!("{x:.3}"),
+        };
+        let unit = if matches!(self, Percent | PercentInterval) { " %" } else { "" };
+        let precision = match (self, number.low.zip(number.high)) {
+            (Spread, _) => format!(" ± {}", show(number.sd.unwrap_or_default())),
+            (Interval | Difference | PercentInterval, Some((low, high))) => format!(" [{}, {}]", show(low), show(high)),
+            _ => String::new(),
+        };
+        show(value) + unit + &precision
+    }
+}
 
 /// A column of numbers about `T`.
 pub(super) struct Column<'a, T> {
@@ -15,12 +58,8 @@ pub(super) struct Column<'a, T> {
 pub(super) type MethodColumn<'a, 'm> = Column<'a, &'m Method>;
 
 impl<'a, T> Column<'a, T> {
-    pub(super) fn new<N: Into<Number>>(
-        head: impl Into<String>,
-        format: Format,
-        number: impl Fn(&T) -> N + 'a,
-    ) -> Column<'a, T> {
-        Column { head: head.into(), format, number: Box::new(move |of: &T| number(of).into()) }
+    pub(super) fn new<N: Into<Number>>(head: &str, format: Format, number: impl Fn(&T) -> N + 'a) -> Column<'a, T> {
+        Column { head: head.to_owned(), format, number: Box::new(move |of: &T| number(of).into()) }
     }
 }
 
@@ -125,7 +164,7 @@ const HEADS: &[(&str, &str, &str)] = &[
 /// `gsm8k: AUROC`.
 pub fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
-    let fits =
-        |name: &str| measure.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([',', ' ']));
+    let ends = |rest: &str| rest.is_empty() || rest.starts_with([',', ' ']);
+    let fits = |name: &str| measure.strip_prefix(name).is_some_and(ends);
     HEADS.iter().find(|(name, ..)| fits(name)).map(|(_, arrow, meaning)| (*arrow, *meaning))
 }

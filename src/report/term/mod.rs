@@ -80,9 +80,8 @@ impl AskReport {
         let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
             let abstained = if self.abstained() { format!("{ABSTAINED}\n") } else { String::new() };
             let text = visible(self.text.trim_end());
-            return format!(
-                "{text}\n\nNo final answer was found in the response, so there is no confidence.\n{abstained}"
-            );
+            let none = "No final answer was found in the response, so there is no confidence.";
+            return format!("{text}\n\n{none}\n{abstained}");
         };
         let mut parts = vec![self.headline(scores, style), self.drawing(style)];
         if all_scores {
@@ -95,9 +94,8 @@ impl AskReport {
     /// The confidence with its basis, or P with what it is not; a bar only for a confidence within the calibration's
     /// range.
     fn headline(&self, scores: &Scores, style: TermStyle) -> String {
-        let row = |label: &str, value: &str| {
-            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
-        };
+        let label = |text: &str| style.paint(Style::BOLD, &format!("{text:HEADLINE$}"));
+        let row = |name: &str, value: &str| format!("{}  {value}\n", label(name));
         let room = style.width.saturating_sub(HEADLINE + 2);
         let dim = |text: &str| format!("{:HEADLINE$}  {}\n", "", style.paint(Style::DIM, &cut(text, room)));
         let mut out = match &self.record.confidence {
@@ -243,15 +241,11 @@ fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| all || MAIN_SCORES.contains(&score.key)) {
         let Some(value) = scores.get(score.key) else { continue };
-        table.row([
-            (score.key.into(), Style::PLAIN),
-            (number(value), Style::PLAIN),
-            (cut(score.meaning, room), Style::DIM),
-        ]);
+        let (key, meaning) = (score.key.to_owned(), cut(score.meaning, room));
+        table.row([(key, Style::PLAIN), (number(value), Style::PLAIN), (meaning, Style::DIM)]);
     }
-    let more =
-        if all { String::new() } else { look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n" };
-    table.render(look) + &more
+    let more = look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n";
+    table.render(look) + if all { "" } else { &more }
 }
 
 #[cfg(test)]
