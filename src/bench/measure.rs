@@ -1,10 +1,9 @@
 //! The measurement: each round runs every stage once, so that a drift of the machine's clock affects all stages
 //! equally.
 
-use super::BenchError;
 use super::machine::Machine;
-use super::report::{MedianRange, Report, Scoring, Settings, Stage, SweepRow};
 use super::roofline::{self, ANSWER};
+use super::{BenchError, MedianRange, Report, Scoring, Settings, Stage, SweepRow};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};

@@ -1,8 +1,8 @@
 //! An OpenAI-compatible server over one engine. Every answer carries its confidence.
 //!
 //! ```text
-//! connections ─ http ─ routes ─ request ─ queue ─ worker: the engine's batch ─ answer ─ routes ─ http
-//! (one thread)                        (bounded)   (the thread that owns the engine)   (JSON or SSE)
+//! connections ─ routes ─ request ─ queue ─ worker: the engine's batch ─ answer ─ routes ─ connections
+//! (one thread)                 (bounded)   (the thread that owns the engine)   (JSON or SSE)
 //! ```
 //!
 //! Requests join the running batch as soon as there is room and leave it when they end. Their tokens and confidences
@@ -11,12 +11,10 @@
 mod answer;
 mod error;
 mod fields;
-mod http;
 mod metrics;
 mod page;
 mod request;
 mod routes;
-mod text;
 mod worker;
 
 use crate::engine::Engine;
@@ -24,6 +22,10 @@ use crate::eval::assess;
 use crate::units::count;
 use answer::Reply;
 use error::ApiError;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use metrics::Metrics;
 use page::Page;
@@ -33,6 +35,8 @@ use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 /// Settings of a server; also options of the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -76,6 +80,17 @@ struct Shared {
 
 /// Time that a server without an engine answers before it ends, so that a health check can read why.
 const LOST_GRACE: Duration = Duration::from_secs(30);
+
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Time for a client to send a request's head; idle connections are closed after it.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time for clients to read their answers after the engine's last one.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// Interval at which `stop` is polled.
+const TICK: Duration = Duration::from_millis(50);
 
 impl Shared {
     fn queued(&self) -> usize {
@@ -122,10 +137,47 @@ pub fn serve(
     let (done, engine_done) = oneshot::channel();
     let front = std::thread::Builder::new().name("http".to_owned()).spawn({
         let shared = shared.clone();
-        move || http::run(listener, &shared, &stop, sender, engine_done)
+        move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+            let closing = runtime.block_on(accept(listener, &shared, &stop))?;
+            drop(sender); // which ends the worker
+            runtime.block_on(async {
+                let _ = engine_done.await;
+                let _ = timeout(SHUTDOWN_GRACE, closing).await;
+            });
+            Ok::<_, io::Error>(())
+        }
     })?;
     worker::run(engine, &common, queue, &shared);
     let _ = done.send(());
     front.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     shared.lost.get().map_or(Ok(()), |(error, _)| Err(io::Error::other(error.message.clone())))
+}
+
+/// Accepts connections until `stop` returns true, or for a while after the engine is lost; returns their graceful shutdown.
+/// HTTP/1.1, with hyper-util instead of `axum::serve`, which sets no header timeout.
+async fn accept(listener: TcpListener, shared: &Arc<Shared>, stop: &dyn Fn() -> bool) -> io::Result<JoinHandle<()>> {
+    let service = TowerToHyperService::new(routes::router(shared));
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let connections = GracefulShutdown::new();
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 << 10);
+    while !stop() && shared.lost.get().is_none_or(|(_, since)| since.elapsed() < LOST_GRACE) {
+        if connections.count() >= MAX_CONNECTIONS {
+            sleep(TICK).await;
+            continue;
+        }
+        match timeout(TICK, listener.accept()).await {
+            Ok(Ok((stream, _))) => {
+                let _ = stream.set_nodelay(true);
+                let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
+                // errors are the client's fault: it disconnected, or sent something other than HTTP
+                tokio::spawn(connections.watch(connection));
+            }
+            Ok(Err(_)) => sleep(TICK).await, // out of file descriptors, or already disconnected
+            Err(_) => (),
+        }
+    }
+    drop(listener);
+    Ok(tokio::spawn(connections.shutdown()))
 }

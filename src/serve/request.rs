@@ -244,16 +244,12 @@ fn read<'de, T: Deserialize<'de>>(parent: &str, value: &'de Value) -> Result<T, 
     })
 }
 
-fn within<T: PartialOrd + Display>(
-    of: &str,
-    value: Option<T>,
-    range: RangeInclusive<T>,
-) -> Result<Option<T>, ApiError> {
-    if let Some(found) = &value {
+fn within<T: PartialOrd + Display>(of: &str, sent: Option<T>, range: RangeInclusive<T>) -> Result<Option<T>, ApiError> {
+    if let Some(found) = &sent {
         let problem = format!("expected {} to {}, found {found}", range.start(), range.end());
         ApiError::unless(range.contains(found), of, problem)?;
     }
-    Ok(value)
+    Ok(sent)
 }
 
 /// Reads `uqac`, an object or a boolean.

@@ -1,9 +1,8 @@
 //! The engine thread: requests join its batch and leave it with their confidences.
 
-use super::answer::{Choice, Event, Reply, TokenInfo, Usage, uqac};
+use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, token_info, uqac};
 use super::error::ApiError;
 use super::request::{Generate, Prompt, Task};
-use super::text::{Streamed, cut, token_info};
 use super::{Job, Shared};
 use crate::backend::{Step, TokenLogprob};
 use crate::engine::encode::{ResponseText, encode_prompt_with};
