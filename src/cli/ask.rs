@@ -1,9 +1,8 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
-use super::error::{CliError, Failure};
 use super::options::{AssessArgs, EarlyArgs, examples_and_rules};
 use super::progress::bar;
-use super::{ABSTAINED, note, print, print_json};
+use super::*;
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::encode_prompt;
 use crate::engine::{FinishReason, GenerateOptions};
@@ -13,12 +12,10 @@ use crate::model::chat::Conversation;
 use crate::model::chat::Message;
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
-use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::Value;
 use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
-use std::process::ExitCode;
 use std::time::Instant;
 
 /// Answer a question and show the answer's confidence

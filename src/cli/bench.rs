@@ -1,8 +1,7 @@
 //! `uqac bench`: the cost of the method on this machine.
 
-use super::error::{CliError, Failure};
 use super::options::{ModelArgs, load};
-use super::{note, show, write};
+use super::*;
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::shapes::Shape;
@@ -10,8 +9,6 @@ use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, checkpoint, r
 use crate::cache;
 use crate::engine::{EngineOptions, Speculate};
 use crate::report::term::{Style, TermStyle, TextTable};
-use clap::Args;
-use std::path::PathBuf;
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///

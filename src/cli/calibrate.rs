@@ -1,17 +1,14 @@
 //! `uqac calibrate`: turns graded runs into a confidence that is a probability.
 
-use super::error::Failure;
 use super::options::{load, locate};
 use super::progress::work;
-use super::{note, show};
+use super::*;
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
 use crate::eval::analysis::calibrate::calibrate;
 use crate::eval::assess::fingerprint;
 use crate::eval::calibration::Calibration;
 use crate::eval::metrics::RiskControl;
-use clap::Args;
-use std::path::PathBuf;
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///

@@ -1,14 +1,10 @@
 //! `uqac devices`: lists devices and self-tests their kernels.
 
-use super::error::Failure;
-use super::show;
+use super::*;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
 use crate::report::term::{Style, TermStyle, TextTable, visible};
-use crate::units;
-use clap::Args;
 use serde_json::{Value, json};
-use std::process::ExitCode;
 
 /// List the devices
 #[derive(Args)]

@@ -1,9 +1,8 @@
 //! `uqac eval`: runs a model over benchmarks into a resumable output folder.
 
-use super::error::{CliError, Failure};
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
-use super::{SOME_FAILED, manifest, print, signals};
+use super::*;
 use crate::cache;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
@@ -20,10 +19,7 @@ use crate::report::tables::{build::brief, markup::text};
 use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
 use crate::uq::{ChainRule, Parameters};
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///

@@ -1,19 +1,15 @@
 //! `uqac fit-gamma`: fits γ to a model's own attention.
 
-use super::error::{CliError, Failure};
 use super::options::ModelArgs;
 use super::progress::Progress;
-use super::{note, show, write};
+use super::*;
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, TraceParts};
 use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;
-use crate::files;
 use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
-use clap::Args;
-use std::path::PathBuf;
 
 /// Fit γ, the discount of the nearest ten positions, to a model's own responses
 ///

@@ -1,15 +1,12 @@
 //! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
-use super::error::Failure;
 use super::options::{EngineArgs, load, locate};
-use super::{note, show};
+use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
 use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
-use crate::units;
-use clap::Args;
 use serde_json::{Map, Value, json};
 
 /// Show a model's shape, weights, tokenizer, chat template and memory

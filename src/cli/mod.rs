@@ -1,4 +1,5 @@
-//! The command line, the whole of the program: one file per subcommand, and shared code here.
+//! The command line, the whole of the program: one file per subcommand, and shared code here. What most commands import is
+//! imported here, and by `use super::*` there.
 
 mod ask;
 mod bench;
@@ -22,11 +23,12 @@ use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::files;
 use crate::report::term::TermStyle;
-use clap::{ColorChoice, Parser, Subcommand};
-use error::{Failure, is_broken_pipe};
-use say::{Level, detail, note, print, print_json, show, write};
+use crate::units;
+use clap::{Args, ColorChoice, Parser, Subcommand};
+use error::{CliError, Failure, is_broken_pipe};
+use say::{Level, counted, detail, note, print, print_json, says, show, write};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 

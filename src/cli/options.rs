@@ -1,13 +1,11 @@
 //! Options shared by commands, each declared once: a run's in [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the
 //! others here.
 
-use super::error::{CliError, Failure};
-use super::{detail, note, progress, signals};
+use super::*;
 use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
-use crate::files;
 use crate::model::chat::is_reserved;
 use crate::model::demo;
 use crate::model::hub::locate_model;
@@ -18,7 +16,6 @@ use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// How a model runs: [`EngineOptions`].

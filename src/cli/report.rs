@@ -1,10 +1,8 @@
 //! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
-use super::error::{CliError, Failure};
 use super::progress::{ANALYSIS, work};
-use super::{note, print, write};
+use super::*;
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
-use crate::files;
 use crate::report::html;
 use crate::report::pictures::galleries;
 use crate::report::svg::Picture;
@@ -12,7 +10,6 @@ use crate::report::tables::markup::{latex, markdown, text};
 use crate::report::tables::{build::tables, facts::csv};
 use crate::report::term::{TermStyle, escaped_json};
 use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
 
 /// Tables and pictures of evaluations
 ///

@@ -1,23 +1,17 @@
 //! `uqac score`: confidences of existing responses.
 
-use super::error::{CliError, Failure};
 use super::options::{AssessArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
-use super::say::counted;
-use super::{SOME_FAILED, manifest, note, signals};
+use super::*;
 use crate::engine::encode::MAX_BYTES_PER_TOKEN;
 use crate::engine::{Engine, EngineError};
 use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
-use crate::files;
 use crate::io::item::{BadItem, Item, items};
 use crate::io::jsonl::append::Existing;
 use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::record::{Done, Record, Status};
-use clap::Args;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Score existing responses
 ///

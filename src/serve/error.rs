@@ -53,8 +53,11 @@ impl ApiError {
     }
 
     pub fn stopping() -> ApiError {
-        let error = ApiError::new(503, Some("shutting_down"), "the server is shutting down");
-        ApiError { retry_after: Some(5), ..error }
+        ApiError::new(503, Some("shutting_down"), "the server is shutting down").retry_after(5)
+    }
+
+    pub fn retry_after(self, seconds: u64) -> ApiError {
+        ApiError { retry_after: Some(seconds), ..self }
     }
 
     /// The engine cannot answer anything any more.
@@ -106,8 +109,7 @@ impl From<EngineError> for ApiError {
             EngineError::ContextLength { tokens, context } => ApiError::context(tokens.saturating_sub(1), *context),
             _ if error.is_lost() => ApiError::lost(format!("the device is lost: {error}")),
             EngineError::Backend(backend) if backend.is_out_of_memory() => {
-                let error = ApiError::new(503, Some("out_of_memory"), error.to_string());
-                ApiError { retry_after: Some(5), ..error }
+                ApiError::new(503, Some("out_of_memory"), error.to_string()).retry_after(5)
             }
             EngineError::EmptyPrompt
             | EngineError::NoResponse { .. }

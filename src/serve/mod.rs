@@ -106,8 +106,7 @@ impl Shared {
     fn submit(&self, job: Job) -> Result<(), ApiError> {
         self.ready()?.try_send(job).map_err(|_| {
             let message = format!("the queue is full: {} requests are waiting", self.settings.queue);
-            let error = ApiError::new(429, Some("queue_full"), message);
-            ApiError { retry_after: Some(self.metrics.retry_after()), ..error }
+            ApiError::new(429, Some("queue_full"), message).retry_after(self.metrics.retry_after())
         })
     }
 }
@@ -178,6 +177,5 @@ async fn accept(listener: TcpListener, shared: &Arc<Shared>, stop: &dyn Fn() -> 
             Err(_) => (),
         }
     }
-    drop(listener);
     Ok(tokio::spawn(connections.shutdown()))
 }
