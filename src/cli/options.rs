@@ -15,7 +15,7 @@ use crate::units::count;
 use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use std::time::Instant;
 
 /// How a model runs: [`EngineOptions`].

@@ -9,7 +9,7 @@ use crate::report::svg::Picture;
 use crate::report::tables::markup::{latex, markdown, text};
 use crate::report::tables::{build::tables, facts::csv};
 use crate::report::term::{TermStyle, escaped_json};
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 
 /// Tables and pictures of evaluations
 ///
