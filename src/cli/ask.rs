@@ -8,8 +8,7 @@ use crate::engine::encode::encode_prompt;
 use crate::engine::{FinishReason, GenerateOptions};
 use crate::eval::assess::{Request, assess, calibration};
 use crate::io::record::AnswerRecord;
-use crate::model::chat::Conversation;
-use crate::model::chat::Message;
+use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
 use indicatif::ProgressBar;
@@ -82,7 +81,11 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let (_, folder) = model.or_embedded()?;
     let mut engine = model.load(&folder)?;
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
-    let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
+    let conversation = match &args.system {
+        None => Conversation::Prompt(question.clone()),
+        Some(system) => Conversation::Messages(vec![Message::new("system", system), Message::new("user", &question)]),
+    };
+    let prompt = encode_prompt(&engine, &conversation, !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
@@ -131,13 +134,6 @@ fn question(argument: &str) -> Result<String, CliError> {
     }
     let text = text.trim_end_matches(['\n', '\r']);
     if text.trim().is_empty() { Err(CliError::NoQuestion) } else { Ok(text.to_owned()) }
-}
-
-fn conversation(args: &AskArgs, question: &str) -> Conversation {
-    match &args.system {
-        None => Conversation::Prompt(question.to_owned()),
-        Some(system) => Conversation::Messages(vec![Message::new("system", system), Message::new("user", question)]),
-    }
 }
 
 /// The response as it is generated: its last line in a terminal, and its timing.

@@ -148,16 +148,12 @@ fn sizes(s: &ModelSpec, size: impl Fn(&LayerSpec) -> usize) -> Value {
 }
 
 fn scaling(scaling: &RopeScaling) -> String {
-    let stretched = |kind: &str, factor: f32, from: f32| format!("{kind}, {factor} from {from}");
+    let stretched = |kind: &str, factor: &f32, from: &f32| format!("{kind}, {factor} from {from}");
     match scaling {
         RopeScaling::None => "none".to_owned(),
         RopeScaling::Linear { factor } => format!("linear, {factor}"),
-        RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } => {
-            stretched("llama3", *factor, *original_max_position_embeddings)
-        }
-        RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
-            stretched("yarn", *factor, *original_max_position_embeddings)
-        }
+        RopeScaling::Llama3 { factor, original_max_position_embeddings: from, .. } => stretched("llama3", factor, from),
+        RopeScaling::Yarn { factor, original_max_position_embeddings: from, .. } => stretched("yarn", factor, from),
         RopeScaling::LongRope { .. } => "longrope, short factors".to_owned(),
         RopeScaling::Proportional { pairs, factor: 1.0 } => format!("proportional, {pairs} pairs"),
         RopeScaling::Proportional { pairs, factor } => format!("proportional, {pairs} pairs, {factor}"),
@@ -232,7 +228,8 @@ fn plain(value: &Value) -> String {
         Value::Number(n) => n.as_u64().map_or_else(|| short_float(n.as_f64().unwrap_or(f64::NAN)), grouped),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(" · "),
         Value::Object(fields) => {
-            fields.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect::<Vec<_>>().join(", ")
+            let named = fields.iter().map(|(name, value)| format!("{name} {}", plain(value)));
+            named.collect::<Vec<_>>().join(", ")
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::names::Named;
 use crate::units::count;
 use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::time::Instant;
 
 /// How a model runs: [`EngineOptions`].

@@ -104,7 +104,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
         let skipped = done.take(item.as_ref().map_or_else(|bad| &bad.id, |item| &item.id));
         if !skipped {
-            let record = score_line(&mut engine, item, args, &request, &mut tally)?;
+            let record = score(&mut engine, item, !args.no_chat_template, &request, &mut tally)?;
             output.append(&record)?;
             tally.count(&record);
         }
@@ -143,18 +143,17 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     if !args.input.is_file() {
         return Ok(None);
     }
-    let lines = Lines::open(&args.input)?.count();
-    Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
+    Ok(Some(Lines::open(&args.input)?.count().min(args.limit.unwrap_or(u64::MAX))))
 }
 
 /// Turns one input line into one output line. An error in an item affects only that item.
 ///
 /// # Errors
 /// The engine is lost.
-fn score_line(
+fn score(
     engine: &mut Engine,
     item: Result<Item, BadItem>,
-    args: &ScoreArgs,
+    chat: bool,
     common: &Request<'_>,
     tally: &mut Tally,
 ) -> Result<Record, EngineError> {
@@ -163,16 +162,14 @@ fn score_line(
         Ok(item) => item,
         Err(bad) => return Ok(Record::error(bad.id.clone(), reading, None, bad.to_string())),
     };
-    let sequence = sequence(engine, &item, !args.no_chat_template, parameters);
-    let (tokens, prompt_len, answer) = match sequence {
+    let (tokens, prompt_len, answer) = match sequence(engine, &item, chat, parameters) {
         Ok(sequence) => sequence,
         Err(error) => return Ok(Record::error(item.id, reading, None, error.to_string())),
     };
     tally.tokens += tokens.len();
     let request = common.clone().of_item(&item, answer);
-    let assessed = engine
-        .trace(&tokens, prompt_len, parameters.trace_parts())
-        .and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
+    let traced = engine.trace(&tokens, prompt_len, parameters.trace_parts());
+    let assessed = traced.and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
     assessed.or_else(|error| {
         if error.is_lost() {
             return Err(error);
@@ -208,8 +205,8 @@ impl Tally {
         if self.tokens > 0 {
             line += &format!(" ({:.0} tokens/s)", self.tokens as f64 / seconds);
         }
-        line +=
-            &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.errors.count, "error"));
+        let errors = counted(self.errors.count, "error");
+        line += &format!(": {} ok, {} without an answer, {errors}", self.ok, self.no_answer);
         if earlier.records > 0 {
             line += &format!("; {} were there already, {} of them errors", earlier.records, earlier.errors);
         }
