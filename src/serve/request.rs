@@ -260,18 +260,12 @@ fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
         value => read("uqac.", value)?,
     };
     let known: Vec<&str> = scores::all().map(|score| score.key).collect();
-    let scores = match fields.scores.map(Strings::list).unwrap_or_default() {
-        keys if keys == ["all"] => known,
-        keys => {
-            let known_key = |key: &String| {
-                known.iter().copied().find(|known| known == key).ok_or_else(|| {
-                    let problem = format!("unknown score {key:?}; expected all, {}", known.join(", "));
-                    ApiError::invalid("uqac.scores", problem)
-                })
-            };
-            keys.iter().map(known_key).collect::<Result<_, _>>()?
-        }
+    let key = |key: &String| {
+        let problem = || format!("unknown score {key:?}; expected all, {}", known.join(", "));
+        known.iter().copied().find(|known| known == key).ok_or_else(|| ApiError::invalid("uqac.scores", problem()))
     };
+    let keys = fields.scores.map(Strings::list).unwrap_or_default();
+    let scores = if keys == ["all"] { known.clone() } else { keys.iter().map(key).collect::<Result<_, _>>()? };
     let window = within("uqac.window", fields.window, 1..=MAX_WINDOW)?;
     let runs = fields.running.is_some() || fields.stop_below.is_some();
     ApiError::unless(runs || window.is_none(), "uqac.window", "only with stop_below or running")?;
@@ -324,15 +318,12 @@ fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
         ApiError::unless(!is_reserved(name), &format!("chat_template_kwargs.{name}"), "set by the conversation")?;
     }
     let n = within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1);
+    let temperature = within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32;
     let sampling = Sampling {
-        temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
+        temperature: if common.do_sample == Some(false) { 0.0 } else { temperature },
         top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
         top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
-    };
-    let sampling = match common.do_sample {
-        Some(false) => Sampling { temperature: 0.0, ..sampling },
-        _ => sampling,
     };
     let named = common.logprob_token_ids.unwrap_or_default();
     within("logprob_token_ids", Some(named.len()), 0..=MAX_NAMED)?;

@@ -35,7 +35,7 @@ pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receive
     };
     shared.lost.get_or_init(|| (error.clone(), Instant::now()));
     let active = worker.active.values().map(|active| &active.job);
-    worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| job.fail(&error));
+    worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| drop(job.fail(error.clone())));
     std::mem::forget(worker.batch); // nothing runs on it any more
     while let Some(job) = queue.blocking_recv() {
         job.reply.send(Event::Failed(error.clone()));
@@ -217,10 +217,7 @@ impl Worker<'_, '_> {
             pass.and_then(|pass| self.batch.take(pass));
             prefilled
         });
-        prefilled.or_else(|error| {
-            job.fail(&error);
-            error.unless_lost()
-        })
+        prefilled.or_else(|error| job.fail(error))
     }
 
     /// A pass of its own over the prompt, if it is echoed with logprobs and has any.
@@ -271,10 +268,7 @@ impl Worker<'_, '_> {
                 Ok(()) if finish == FinishReason::Interrupted => (),
                 outcome => match outcome.and_then(|()| self.finished(ticket, &active)) {
                     Ok(choice) => active.finish(choice, tokens),
-                    Err(error) => {
-                        active.job.fail(&error);
-                        ended = error.unless_lost();
-                    }
+                    Err(error) => ended = active.job.fail(error),
                 },
             }
         }
@@ -356,10 +350,12 @@ impl Running {
         self.failed.get() || self.reply.events.is_closed()
     }
 
-    fn fail(&self, error: &ApiError) {
+    /// Tells the client; the error is passed on if the engine is lost.
+    fn fail(&self, error: ApiError) -> Result<(), ApiError> {
         if !self.failed.replace(true) {
             self.reply.send(Event::Failed(error.clone()));
         }
+        error.unless_lost()
     }
 
     /// Sends a finished choice, or the whole answer after the last one.

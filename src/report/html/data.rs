@@ -97,9 +97,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         "span": uq.answer.as_ref().map(|answer| [answer.tokens.start, answer.tokens.end].map(in_response)),
         "ensemble": uq.ensemble.iter().map(member).collect::<Value>(),
     });
-    if let Some(fields) = item.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
+    item.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| !value.is_null()));
     script_safe(&item.to_string())
 }
 

@@ -364,9 +364,7 @@ fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -
                 };
                 match found.as_slice() {
                     [one] => of_run(one),
-                    several => {
-                        MeanSd::of(&several.iter().map(|one| Some(of_run(one)?.mean)).collect::<Option<Vec<_>>>()?)
-                    }
+                    all => MeanSd::of(&all.iter().map(|one| Some(of_run(one)?.mean)).collect::<Option<Vec<_>>>()?),
                 }
             };
             Column::new(&format!("{name}: {}", metric.name()), Spread, number)
