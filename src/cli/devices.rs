@@ -84,13 +84,8 @@ fn devices() -> (Value, String) {
         let state = kernels.as_ref().map_or_else(|error| format!("cannot be used: {error}"), String::clone);
         text += &format!("{device:<7} {name}, compute capability {capability}, {memory}, {state}\n");
         list.push(json!({
-            "device": device,
-            "name": name,
-            "compute_capability": capability,
-            "multiprocessors": info.multiprocessors,
-            "free": info.free,
-            "memory": info.total,
-            "kernels": kernels.as_ref().ok(),
+            "device": device, "name": name, "compute_capability": capability, "multiprocessors": info.multiprocessors,
+            "free": info.free, "memory": info.total, "kernels": kernels.as_ref().ok(),
             "error": kernels.err().map(|error| error.to_string()),
         }));
     }

@@ -56,15 +56,11 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
         "weights": {
             "matrices": matrices.len(),
             "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
-            "type": weights.types(),
-            "bytes": weights.byte_len(),
-            "bytes_per_decoded_token": engine.weight_bytes_per_token(),
+            "type": weights.types(), "bytes": weights.byte_len(), "bytes_per_decoded_token": engine.weight_bytes_per_token(),
         },
         "tokenizer": tokenizer_facts(engine),
         "run": {
-            "device": engine.device(),
-            "k_cache": k_cache.name(),
-            "v_cache": v_cache.name(),
+            "device": engine.device(), "k_cache": k_cache.name(), "v_cache": v_cache.name(),
             "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
             "traced_heads_per_row": SELECTED_HEADS,
         },
@@ -75,10 +71,7 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
 
 fn model_facts(s: &ModelSpec, folder: &str) -> Value {
     json!({
-        "folder": folder,
-        "architecture": s.architecture,
-        "layers": s.layers.len(),
-        "hidden_size": s.hidden_size,
+        "folder": folder, "architecture": s.architecture, "layers": s.layers.len(), "hidden_size": s.hidden_size,
         "intermediate_size": sizes(s, |layer| layer.intermediate_size),
         "layer_input_size": s.layer_input.map(|input| input.hidden_size),
         "experts": s.experts.map(|experts| {
@@ -99,9 +92,7 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
             Norms::After => "after each block",
             Norms::BeforeAndAfter => "before and after each block",
         },
-        "norm_weight_offset": s.family.norm_weight_offset,
-        "rms_norm_eps": s.rms_norm_eps,
-        "embedding_scale": s.embedding_scale,
+        "norm_weight_offset": s.family.norm_weight_offset, "rms_norm_eps": s.rms_norm_eps, "embedding_scale": s.embedding_scale,
         "residual_multiplier": Some(s.residual_multiplier).filter(|factor| *factor != 1.0),
         "logits_scaling": Some(s.logits_scaling).filter(|divisor| *divisor != 1.0),
         "final_logit_softcapping": s.final_logit_softcapping,
@@ -170,8 +161,7 @@ fn tokenizer_facts(engine: &Engine) -> Value {
         Some(Err(error)) => format!("cannot be used: {error}"),
     };
     json!({
-        "tokens": tokenizer.vocab_size(),
-        "logits": spec.vocab_size,
+        "tokens": tokenizer.vocab_size(), "logits": spec.vocab_size,
         "bos": tokenizer.bos_token_id().map(token),
         "ends_a_response": spec.eos_token_ids.iter().map(|id| token(*id)).collect::<Vec<_>>(),
         "chat_template_for_hello": template,
@@ -187,12 +177,9 @@ fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
     json!({
         "tokens": context,
         "batch": Some(batch).filter(|batch| *batch > 1),
-        "weights": weights,
-        "kv_cache": memory.cache,
-        "kv_cache_per_token": memory.cache_row,
+        "weights": weights, "kv_cache": memory.cache, "kv_cache_per_token": memory.cache_row,
         "states": Some(memory.states).filter(|bytes| *bytes > 0),
-        "trace": memory.trace,
-        "trace_per_token": memory.trace_row,
+        "trace": memory.trace, "trace_per_token": memory.trace_row,
         "working_memory": Some(memory.working).filter(|bytes| *bytes > 0),
         "total": weights + memory.cache + memory.states + memory.trace + memory.working,
     })

@@ -72,42 +72,26 @@ pub fn items(mut lines: Lines) -> impl Iterator<Item = Result<Result<Item, BadIt
     })
 }
 
-/// Raw fields of a line: an invalid one leaves the id readable, and a hostile one builds no tree in memory.
-#[derive(Deserialize)]
-struct Fields<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    doc_id: Option<&'a RawValue>,
-    request_id: Option<&'a RawValue>,
-    doc: Option<&'a RawValue>,
-    dataset: Option<&'a RawValue>,
-    input_ids: Option<&'a RawValue>,
-    n_instr: Option<&'a RawValue>,
-    answer_span: Option<&'a RawValue>,
-    messages: Option<&'a RawValue>,
-    prompt: Option<&'a RawValue>,
-    response: Option<&'a RawValue>,
-    reasoning_content: Option<&'a RawValue>,
-    reasoning: Option<&'a RawValue>,
-    finish_reason: Option<&'a RawValue>,
-    choices: Option<&'a RawValue>,
-    prompt_token_ids: Option<&'a RawValue>,
-    outputs: Option<&'a RawValue>,
-    arguments: Option<&'a RawValue>,
-    resps: Option<&'a RawValue>,
-    target: Option<&'a RawValue>,
-    grader: Option<&'a RawValue>,
-    answer_regex: Option<&'a RawValue>,
-    answer_match: Option<&'a RawValue>,
+/// Structs of raw fields: an invalid one leaves the others readable, and a hostile one builds no tree in memory.
+macro_rules! raw_fields {
+    ($($(#[$of_struct:meta])* struct $Name:ident { $($field:ident)+ })+) => {$(
+        $(#[$of_struct])*
+        #[derive(Default, Deserialize)]
+        struct $Name<'a> {
+            $(#[serde(borrow)] $field: Option<&'a RawValue>,)+
+        }
+    )+};
 }
 
-/// The fields read from a benchmark's record.
-#[derive(Default, Deserialize)]
-struct Doc<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    choices: Option<&'a RawValue>,
-    options: Option<&'a RawValue>,
+raw_fields! {
+    /// The fields of a line.
+    struct Fields {
+        id doc_id request_id doc dataset input_ids n_instr answer_span messages prompt response reasoning_content reasoning
+        finish_reason choices prompt_token_ids outputs arguments resps target grader answer_regex answer_match
+    }
+
+    /// The fields read from a benchmark's record.
+    struct Doc { id choices options }
 }
 
 /// Values of `finish_reason` for a response that ended at a limit: vLLM's and OpenAI's, Anthropic's, and that of `--stop-below`.
@@ -218,11 +202,10 @@ fn target(fields: &Fields, doc: &Doc, content: &Content) -> Result<Option<Target
     let (Some(target), Some(grader)) = (fields.target, fields.grader) else { return Ok(None) };
     let question = match content {
         Content::Text { conversation: Conversation::Prompt(prompt), .. } => prompt.clone(),
-        Content::Text { conversation: Conversation::Messages(messages), .. } => messages
-            .iter()
-            .rfind(|message| message.role == "user")
-            .and_then(|turn| turn.content.clone())
-            .unwrap_or_default(),
+        Content::Text { conversation: Conversation::Messages(messages), .. } => {
+            let turn = messages.iter().rfind(|message| message.role == "user");
+            turn.and_then(|turn| turn.content.clone()).unwrap_or_default()
+        }
         Content::Tokens { .. } => fields.prompt.and_then(|prompt| typed("prompt", "", prompt).ok()).unwrap_or_default(),
     };
     let mut choices = [doc.choices, doc.options, fields.choices].into_iter().flatten();
@@ -269,7 +252,7 @@ fn vllm(outputs: &RawValue, fields: &Fields) -> Result<(Content, Option<String>)
     let Some(Output { token_ids, text, finish_reason }) = first else { return Err(missing("outputs[0]")) };
     let content = match (fields.prompt_token_ids, token_ids, fields.prompt, text.filter(|text| !text.is_empty())) {
         (Some(_), Some(ids), ..) if ids.is_empty() => {
-            return Err(wrong("outputs[0].token_ids", "at least one token id", "[]"));
+            Err(wrong("outputs[0].token_ids", "at least one token id", "[]"))?
         }
         (Some(prompt), Some(ids), ..) => {
             let mut input_ids: Vec<u32> = list("prompt_token_ids", ("at least one token id", "a token id"), prompt)?;

@@ -24,9 +24,7 @@ pub fn render(model: &str, key: bool) -> Page {
         connects: true,
         head: json!({
             "methods": scores::as_shown().iter().map(method).collect::<Vec<_>>(),
-            "runs": [{"model": model, "task": ""}],
-            "ranking": scores::RANKING,
-            "key": key,
+            "runs": [{"model": model, "task": ""}], "ranking": scores::RANKING, "key": key,
             "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
         }),
     };

@@ -79,8 +79,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let mut item = json!({
         // only for a subtask of the run's task
         "task": (sample.task != task).then(|| visible(&sample.task)),
-        "id": sample.doc_id,
-        "outcome": outcome,
+        "id": sample.doc_id, "outcome": outcome,
         "thought": (uq.thought > 0).then_some(uq.thought),
         "truncated": uq.finish.is_cut_off().then_some(true),
         "question": visible(question(sample)),
@@ -88,8 +87,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         "answer": answer.as_deref().map(visible),
         "error": uq.error.as_deref().map(visible),
         "scores": methods.iter().map(|m| uq.scores.get(&m.key).copied().flatten().map(short)).collect::<Value>(),
-        "tokens": tokens,
-        "gaps": gaps,
+        "tokens": tokens, "gaps": gaps,
         "p": uq.tokens.logprobs.iter().map(|logprob| logprob.map(|logprob| short(logprob.exp()))).collect::<Value>(),
         "chain": uq.chain.iter().map(link).collect::<Value>(),
         "kept": uq.kept.iter().map(|row| token(*row)).collect::<Value>(),

@@ -64,9 +64,7 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
         description += &format!(" {from:.2} to {to:.2}: {items} items, accuracy {}{spread}.", number(accuracy));
     }
     panel.draw(PERFECT, &[(0.0, 0.0), (1.0, 1.0)]);
-    if items == 0 {
-        panel.note("no items with this score");
-    }
+    panel.note_if(items == 0, "no items with this score");
     let share = |bin: &Bin| bin.items as f64 / items.max(1) as f64;
     let max = data.bins.iter().map(share).fold(0.0, f64::max);
     let mut panel = drawing.panel(90.0, Axis::unit("score"), Axis::percent("items", max));
@@ -127,9 +125,7 @@ pub fn by_correctness(name: &str, title: &str, of: &str, quantities: &[Quantity]
         for ((look, at), end) in MEDIANS.into_iter().zip(medians).zip([max, -max]) {
             panel.draw(look, &[(at, 0.0), (at, end)]);
         }
-        if max == 0.0 {
-            panel.note("no numbers");
-        }
+        panel.note_if(max == 0.0, "no numbers");
         let [of_correct, of_incorrect] = [(correct, medians[0]), (incorrect, medians[1])].map(|(numbers, median)| {
             let missing = numbers.iter().filter(|x| !x.is_finite()).count();
             number(median) + &if missing > 0 { format!(", {missing} without") } else { String::new() }
@@ -186,9 +182,7 @@ pub fn overhead(name: &str, of: &str, bars: &[(&str, f64)]) -> Picture {
         }
     }
     panel.draw(Look::Line("s1", 1.5, "4 3"), &[(1.0, 0.0), (1.0, rows)]);
-    if bars.is_empty() {
-        panel.note("no timings");
-    }
+    panel.note_if(bars.is_empty(), "no timings");
     let list: Vec<String> = bars.iter().map(|(method, relative)| format!("{method} {}", number(*relative))).collect();
     drawing.finish(format!("Seconds an item relative to plain generation: {}.", list.join(", ")))
 }

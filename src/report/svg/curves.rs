@@ -34,9 +34,8 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     for (look, curve) in order.iter().rev() {
         panel.draw(*look, &curve.points);
     }
-    if !curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite()) {
-        panel.note("no items with a score");
-    }
+    let drawn = curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite());
+    panel.note_if(!drawn, "no items with a score");
     let entry = |(look, curve): &(Look, &Curve)| (*look, format!("{} ({})", curve.method, number(curve.aurc)));
     drawing.legend(&order.iter().map(entry).collect::<Vec<_>>());
     let named = |(_, curve): &(Look, &Curve)| format!("{} {}", curve.method, number(curve.aurc));
@@ -88,9 +87,7 @@ fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, 
         let colour = theme::colour(place(&models, &point.model));
         panel.draw(Look::Mark(place(&tasks, &point.task), colour), &[*pair]);
     }
-    if shown.is_empty() {
-        panel.note("nothing to compare");
-    }
+    panel.note_if(shown.is_empty(), "nothing to compare");
     let model = |(i, model): (usize, &&str)| (Look::Area(theme::colour(i)), model.to_string());
     let task = |(i, task): (usize, &&str)| (Look::Mark(i, "dim"), task.to_string());
     drawing.legend(&models.iter().enumerate().map(model).collect::<Vec<_>>());
