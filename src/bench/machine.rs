@@ -6,7 +6,6 @@ use crate::model::weights::Noise;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
 use std::hint::black_box;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The device under measurement.
@@ -167,7 +166,7 @@ pub enum Watch {
     /// The kernel tracks this process's peak.
     Process,
     /// A GPU's driver tracks none, so a thread polls it; peaks shorter than the polling interval are missed.
-    Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
+    Device { alive: Arc<()>, thread: std::thread::JoinHandle<Result<u64, DriverError>> },
 }
 
 impl Watch {

@@ -8,7 +8,6 @@ use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Prompt text; any tokenizer can encode it.
@@ -108,7 +107,7 @@ fn decode(
         if count == prompts.len() {
             first = last;
         }
-        ControlFlow::Continue(())
+        std::ops::ControlFlow::Continue(())
     })?;
     let steps = generations.iter().flat_map(|g| g.steps.iter().take(g.tokens.len() - g.prompt_len));
     let logprob = steps.map(|step| step.logprob.unwrap_or(f64::NAN)).find(|logprob| !logprob.is_finite());

@@ -11,8 +11,6 @@ use crate::io::record::AnswerRecord;
 use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
-use indicatif::ProgressBar;
-use serde_json::Value;
 use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -100,7 +98,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let tokens_per_second = stream.finish();
     let (finish_reason, mut traced) = generated?;
     let request = Request { calibration: calibration.as_ref(), abstain: *abstain, ..Request::of(&parameters) };
-    let record = assess(&mut traced, Value::Null, &request)?;
+    let record = assess(&mut traced, serde_json::Value::Null, &request)?;
     let report = AskReport::of(&mut traced, record)?;
     let response_tokens = traced.tokens().0.len() - prompt.len();
     let code = ExitCode::from(if report.abstained() { ABSTAINED } else { 0 });
@@ -140,7 +138,7 @@ fn question(argument: &str) -> Result<String, CliError> {
 struct Stream<'t> {
     text: TextStream<&'t Tokenizer>,
     line: String,
-    progress: ProgressBar,
+    progress: indicatif::ProgressBar,
     /// Arrival of the first and the last token.
     times: Option<(Instant, Instant)>,
     tokens: usize,

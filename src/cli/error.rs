@@ -3,7 +3,6 @@
 use crate::io::jsonl::append::AppendError;
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Any error that ends a command: one of its own, or one from a lower layer, shown unchanged.
@@ -41,7 +40,7 @@ pub enum CliError {
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
     NoResponses(PathBuf),
     #[error("{address}: {source}{}", listen_hint(source))]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen { address: std::net::SocketAddr, source: io::Error },
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]

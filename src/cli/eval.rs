@@ -3,7 +3,6 @@
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::*;
-use crate::cache;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
@@ -188,7 +187,7 @@ fn report(args: &EvalArgs) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";
     let path = args.output.join("results.json");
-    cache::write(&path, json.as_bytes()).map_err(CliError::at(&path))?;
+    crate::cache::write(&path, json.as_bytes()).map_err(CliError::at(&path))?;
     if args.json {
         return Ok(print(&json)?);
     }

@@ -7,7 +7,6 @@ use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
 use crate::model::chat::is_reserved;
-use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::model::reply::{self, Thinking};
 use crate::names::Named;
@@ -16,7 +15,6 @@ use crate::uq::rules;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use std::time::Instant;
 
 /// How a model runs: [`EngineOptions`].
 #[derive(Args)]
@@ -99,7 +97,7 @@ impl ModelArgs {
     pub fn or_embedded(&self) -> Result<(String, PathBuf), Failure> {
         let name = self.named().unwrap_or_else(|| {
             note("note: no --model given; using abacus (2.5 million parameters, arithmetic word problems)");
-            demo::NAME.to_owned()
+            crate::model::demo::NAME.to_owned()
         });
         let folder = locate(&name)?;
         Ok((name, folder))
@@ -128,7 +126,7 @@ pub fn locate(name: &str) -> Result<PathBuf, Failure> {
 pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     let upload = progress::bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left");
     signals::on_truncation(folder);
-    let begun = Instant::now();
+    let begun = std::time::Instant::now();
     let engine = Engine::load_with(folder, options, &mut |done, total| {
         upload.set_length(total as u64);
         upload.set_position(done as u64);

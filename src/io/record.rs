@@ -11,7 +11,6 @@ pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -210,7 +209,7 @@ pub enum OutputError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Records per id; an input may repeat an id.
-    left: HashMap<String, usize>,
+    left: std::collections::HashMap<String, usize>,
     pub records: usize,
     pub errors: usize,
 }

@@ -4,7 +4,6 @@
 use super::tables::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
-use crate::order::sort_by;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -94,7 +93,7 @@ fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalys
     };
     let rows = analysis.rows_of(task);
     let mut standings: Vec<_> = rows.iter().filter_map(|(method, _)| standing(&method.key, &method.name)).collect();
-    sort_by(&mut standings, |a, b| b.auroc.value.total_cmp(&a.auroc.value));
+    crate::order::sort_by(&mut standings, |a, b| b.auroc.value.total_cmp(&a.auroc.value));
     standings
 }
 

@@ -8,7 +8,6 @@ use super::svg::{
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
 use crate::order::sort_by;
-use std::cmp::Ordering;
 
 /// A group of related pictures.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,7 +71,7 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
     };
     let mut rows: Vec<Row> = analysis.rows_of(task).into_iter().filter_map(|(method, _)| row(method)).collect();
     let auroc = |row: &Row| row.auroc.map(|auroc| auroc.value);
-    sort_by(&mut rows, |a, b| auroc(b).partial_cmp(&auroc(a)).unwrap_or(Ordering::Equal));
+    sort_by(&mut rows, |a, b| auroc(b).partial_cmp(&auroc(a)).unwrap_or(std::cmp::Ordering::Equal));
     let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
     (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }

@@ -12,7 +12,6 @@ use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::uq::Member;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use tokio::sync::mpsc::UnboundedSender;
 
 /// A message from the engine thread to a request's client.
 pub enum Event {
@@ -32,7 +31,7 @@ pub struct Reply {
     pub created: i64,
     pub model: String,
     /// Closed once the client has disconnected.
-    pub events: UnboundedSender<Event>,
+    pub events: tokio::sync::mpsc::UnboundedSender<Event>,
 }
 
 /// A token with its log-probabilities.

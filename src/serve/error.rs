@@ -6,7 +6,6 @@ use crate::engine::EngineError;
 use crate::engine::encode::EncodeError;
 use crate::model::chat::ChatError;
 use crate::model::tokenizer::TokenizerError;
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -89,7 +88,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(self.json())).into_response();
+        let mut response = (status, axum::Json(self.json())).into_response();
         let mut set = |name, value: HeaderValue| drop(response.headers_mut().insert(name, value));
         if let Some(seconds) = self.retry_after {
             set(header::RETRY_AFTER, seconds.into());

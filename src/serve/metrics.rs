@@ -1,6 +1,5 @@
 //! Metrics in Prometheus' text format.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +20,7 @@ pub struct Metrics {
 #[derive(Default)]
 struct Answered {
     /// By path and status.
-    requests: BTreeMap<(String, u16), u64>,
+    requests: std::collections::BTreeMap<(String, u16), u64>,
     /// Requests whose client disconnected.
     cancelled: u64,
     /// Successful requests to the engine by bucket; the last is unbounded.

@@ -20,16 +20,9 @@ mod worker;
 use crate::engine::Engine;
 use crate::eval::assess;
 use crate::units::count;
-use answer::Reply;
 use error::ApiError;
-use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use jiff::Timestamp;
 use metrics::Metrics;
-use page::Page;
-use request::Task;
 use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
@@ -60,8 +53,8 @@ pub struct Settings {
 
 /// A parsed request in the queue.
 struct Job {
-    task: Task,
-    reply: Reply,
+    task: request::Task,
+    reply: answer::Reply,
 }
 
 /// State shared by all threads.
@@ -70,7 +63,7 @@ struct Shared {
     /// The queue's sending side, which lives until the server shuts down.
     queue: mpsc::WeakSender<Job>,
     metrics: Metrics,
-    page: Page,
+    page: page::Page,
     started: i64,
     /// Whether only this machine can connect.
     loopback: bool,
@@ -127,7 +120,7 @@ pub fn serve(
         queue: sender.downgrade(),
         metrics: Metrics::default(),
         page: page::render(&settings.model, settings.api_key.is_some()),
-        started: Timestamp::now().as_second(),
+        started: jiff::Timestamp::now().as_second(),
         loopback: listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
         lost: OnceLock::new(),
         settings,
@@ -156,10 +149,10 @@ pub fn serve(
 /// Accepts connections until `stop` returns true, or for a while after the engine is lost; returns their graceful shutdown.
 /// HTTP/1.1, with hyper-util instead of `axum::serve`, which sets no header timeout.
 async fn accept(listener: TcpListener, shared: &Arc<Shared>, stop: &dyn Fn() -> bool) -> io::Result<JoinHandle<()>> {
-    let service = TowerToHyperService::new(routes::router(shared));
+    let service = hyper_util::service::TowerToHyperService::new(routes::router(shared));
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let connections = GracefulShutdown::new();
-    let mut builder = http1::Builder::new();
+    let connections = hyper_util::server::graceful::GracefulShutdown::new();
+    let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 << 10);
     while !stop() && shared.lost.get().is_none_or(|(_, since)| since.elapsed() < LOST_GRACE) {
         if connections.count() >= MAX_CONNECTIONS {

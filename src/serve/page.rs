@@ -3,12 +3,10 @@
 use crate::report::html::Document;
 use crate::report::term::{ABSTAINED, OUT_OF_RANGE, UNCALIBRATED};
 use crate::uq::scores;
-use axum::body::Bytes;
-use minijinja::context;
 use serde_json::json;
 
 pub struct Page {
-    pub text: Bytes,
+    pub text: axum::body::Bytes,
     /// Its content security policy.
     pub policy: String,
 }
@@ -28,6 +26,6 @@ pub fn render(model: &str, key: bool) -> Page {
             "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
         }),
     };
-    let (text, policy) = document.render(context! { key, model });
+    let (text, policy) = document.render(minijinja::context! { key, model });
     Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" }
 }

@@ -5,7 +5,6 @@ use super::error::ApiError;
 use super::request::{Task, no_model};
 use super::{Job, Shared};
 use axum::body::HttpBody;
-use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request};
@@ -18,13 +17,11 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::convert::Infallible;
 use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
 /// Maximum size of a request body in bytes.
@@ -78,7 +75,7 @@ async fn models(_: Authorized, State(shared): Server) -> Json<Value> {
 }
 
 /// A name that is in the path.
-type Named = Result<Path<String>, PathRejection>;
+type Named = Result<Path<String>, axum::extract::rejection::PathRejection>;
 
 async fn model(_: Authorized, State(shared): Server, name: Named) -> Result<Json<Value>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::invalid("model", error))?;
@@ -103,7 +100,7 @@ fn engine(parse: fn(Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared
 /// Queues a task and waits for its answer, or for a stream's first chunk.
 async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
     let shared = &access.shared;
-    let (events, mut receiver) = unbounded_channel();
+    let (events, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let chat = matches!(&task, Task::Generate(generate) if generate.chat);
     let reply = Reply {
         id: format!("{}-{:x}-{:x}", if chat { "chatcmpl" } else { "cmpl" }, shared.started, access.id),
@@ -127,7 +124,7 @@ async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
             Event::Done => "[DONE]".to_owned(),
             Event::Failed(error) => error.json().to_string(),
         };
-        Ok::<_, Infallible>(sse::Event::default().data(data))
+        Ok::<_, std::convert::Infallible>(sse::Event::default().data(data))
     }));
     Ok(([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], sse).into_response())
 }

@@ -19,7 +19,6 @@ use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.
@@ -33,7 +32,7 @@ pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receive
     }) else {
         return;
     };
-    shared.lost.get_or_init(|| (error.clone(), Instant::now()));
+    shared.lost.get_or_init(|| (error.clone(), std::time::Instant::now()));
     let active = worker.active.values().map(|active| &active.job);
     worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| drop(job.fail(error.clone())));
     std::mem::forget(worker.batch); // nothing runs on it any more

@@ -4,7 +4,6 @@
 //! file can be truncated and continued like a plain one.
 
 use super::LINE_LIMIT;
-use flate2::bufread::GzDecoder;
 use flate2::{Compression, write::GzEncoder};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -173,7 +172,7 @@ impl Earlier<'_> {
                 return Err(self.foreign(self.lines + 1, "it is not gzip, although the file's name ends in .gz"));
             }
             text.clear();
-            match GzDecoder::new(&mut file).take(LINE_LIMIT + 1).read_to_end(&mut text) {
+            match flate2::bufread::GzDecoder::new(&mut file).take(LINE_LIMIT + 1).read_to_end(&mut text) {
                 Ok(_) if text.len() as u64 > LINE_LIMIT => {
                     let why = format!("a gzip member holds more than {LINE_LIMIT} bytes");
                     return Err(self.foreign(self.lines + 1, why));

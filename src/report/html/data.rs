@@ -6,7 +6,6 @@ use crate::io::record::Status;
 use crate::report::term::{pieces, visible};
 use crate::uq::Link;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 /// One model's items on one task, serialized one by one so that only the page's text of each is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,7 +13,7 @@ pub struct Items {
     pub(super) model: String,
     pub(super) task: String,
     /// JSON by task and doc_id.
-    items: BTreeMap<(String, usize), String>,
+    items: std::collections::BTreeMap<(String, usize), String>,
     bytes: usize,
     limit: usize,
     /// Items left out for size.

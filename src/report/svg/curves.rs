@@ -5,7 +5,6 @@ use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, Look};
 use super::theme;
-use crate::order::sort_by;
 use crate::report::term::number;
 use crate::uq::gamma::GammaFit;
 
@@ -25,7 +24,7 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     // Colours are assigned in input order, not by rank, so that UQAC has the same colour in all pictures.
     let looks = (0..).map(theme::series).map(|(colour, dashes)| Look::Line(colour, 2.0, dashes));
     let mut order: Vec<(Look, &Curve)> = looks.zip(curves).collect();
-    sort_by(&mut order, |(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
+    crate::order::sort_by(&mut order, |(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);
     let (x, y) = (Axis::percent("coverage (answered)", 1.0), Axis::percent("risk (wrong among the answered)", max));

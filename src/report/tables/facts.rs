@@ -4,7 +4,6 @@ use crate::eval::analysis::{Analysis, Estimate, Summary, TaskAnalysis};
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::report::term::one_line;
 use serde::Serialize;
-use serde_json::json;
 use std::collections::BTreeMap;
 
 /// A number with its precision. Fields that are undefined or unknown are `None`.
@@ -133,7 +132,7 @@ impl<'a> Facts<'a> {
         /// Those that are plain numbers, by their names in JSON.
         const NUMBERS: &str = "items graded correct answered no_answer errors truncated truncated_in_thought disagreements \
             accuracy_reference majority_accuracy response_tokens mean_response_tokens mean_chain mean_kept mean_ensemble seconds";
-        let (mut facts, keys, values) = (Facts::default(), ("summary", "", ""), json!(summary));
+        let (mut facts, keys, values) = (Facts::default(), ("summary", "", ""), serde_json::json!(summary));
         let accuracy = Number::new(summary.accuracy, summary.accuracy_interval);
         let completed = Number::new(summary.accuracy_completed, summary.accuracy_completed_interval);
         facts.add(keys, summary.items, [("accuracy", accuracy), ("accuracy_completed", completed)]);

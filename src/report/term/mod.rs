@@ -19,7 +19,6 @@ use crate::uq::{Link, Scores};
 use colour::ramp;
 use draw::marked_cells;
 use sanitize::cut;
-use std::ops::Range;
 
 /// A response and its assessment by the method.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +27,7 @@ pub struct AskReport {
     pub text: String,
     /// Byte range of `text` that each response token covers. A token without a range (an end token that is not shown)
     /// is not drawn.
-    pub ranges: Vec<Range<usize>>,
+    pub ranges: Vec<std::ops::Range<usize>>,
     /// The text of each response token.
     pub token_texts: Vec<String>,
     /// ln p of each response token.
