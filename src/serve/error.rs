@@ -43,18 +43,6 @@ impl ApiError {
         if holds { Ok(()) } else { Err(ApiError::invalid(param, problem)) }
     }
 
-    pub fn context(tokens: usize, context: usize) -> ApiError {
-        let message = format!(
-            "the prompt has {tokens} tokens and leaves no room for a response in the model's context of {context} \
-             (max_position_embeddings)"
-        );
-        ApiError::new(400, Some("context_length_exceeded"), message)
-    }
-
-    pub fn stopping() -> ApiError {
-        ApiError::new(503, Some("shutting_down"), "the server is shutting down").retry_after(5)
-    }
-
     pub fn retry_after(self, seconds: u64) -> ApiError {
         ApiError { retry_after: Some(seconds), ..self }
     }
@@ -105,7 +93,14 @@ impl IntoResponse for ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         match &error {
-            EngineError::ContextLength { tokens, context } => ApiError::context(tokens.saturating_sub(1), *context),
+            EngineError::ContextLength { tokens, context } => {
+                let message = format!(
+                    "the prompt has {} tokens and leaves no room for a response in the model's context of {context} \
+                     (max_position_embeddings)",
+                    tokens.saturating_sub(1)
+                );
+                ApiError::new(400, Some("context_length_exceeded"), message)
+            }
             _ if error.is_lost() => ApiError::lost(format!("the device is lost: {error}")),
             EngineError::Backend(backend) if backend.is_out_of_memory() => {
                 ApiError::new(503, Some("out_of_memory"), error.to_string()).retry_after(5)

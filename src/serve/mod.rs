@@ -93,7 +93,8 @@ impl Shared {
     /// Why requests are not answered, if they are not.
     fn ready(&self) -> Result<mpsc::Sender<Job>, ApiError> {
         self.lost.get().map_or(Ok(()), |(error, _)| Err(error.clone()))?;
-        self.queue.upgrade().ok_or_else(ApiError::stopping)
+        let stopping = || ApiError::new(503, Some("shutting_down"), "the server is shutting down").retry_after(5);
+        self.queue.upgrade().ok_or_else(stopping)
     }
 
     fn submit(&self, job: Job) -> Result<(), ApiError> {
