@@ -46,8 +46,7 @@ impl<R: Read> Capped<R> {
 
 impl<R: Read> Read for Capped<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let at_max = self.source.limit() == 0 && !buffer.is_empty();
-        if at_max && self.source.get_mut().read(&mut [0])? > 0 {
+        if self.source.limit() == 0 && !buffer.is_empty() && self.source.get_mut().read(&mut [0])? > 0 {
             let message = format!("larger than {} bytes, the most that is read of such a file", self.max);
             return Err(io::Error::new(ErrorKind::FileTooLarge, message));
         }

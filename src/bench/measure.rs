@@ -195,8 +195,7 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
         similarity::filter(&response, answered(), &links, &parameters);
         Ok::<_, BenchError>(())
     })?;
-    let drawn = vec![tokens; samples];
-    times.time("self-consistency", || decode(&mut traced, &drawn, gen_tokens, None, 0.5))?;
+    times.time("self-consistency", || decode(&mut traced, &vec![tokens; samples], gen_tokens, None, 0.5))?;
     let question = [whole.clone(), prompt(traced.engine(), QUESTION, 1)?].concat();
     times.time("verbalized", || decode(&mut traced, &[question], REPLY, None, 0.0))?;
 

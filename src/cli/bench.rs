@@ -56,8 +56,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = Machine::open(options.device, options.threads, bytes)?;
     let model = args.random_weights.as_ref().map_or(name, |(shape, _)| format!("{shape}, random weights"));
-    let settings = Settings { model, ..args.settings.clone() };
-    let report = measure(&mut engine, &mut machine, &settings, &mut note)?;
+    let report = measure(&mut engine, &mut machine, &Settings { model, ..args.settings.clone() }, &mut note)?;
     if let Some(path) = &args.picture {
         write(path, &report.picture().standalone())?;
     }

@@ -53,8 +53,7 @@ pub struct CalibrateArgs {
 
 /// Parses a share strictly between 0 and 1.
 fn share(text: &str) -> Result<f64, &'static str> {
-    let value = text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0);
-    value.ok_or("expected a number above 0 and below 1")
+    text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0).ok_or("expected a number above 0 and below 1")
 }
 
 const EXAMPLES: &str = "\

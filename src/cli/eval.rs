@@ -182,8 +182,7 @@ fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: 
 
 /// Writes `results.json`, and prints the main figures.
 fn report(args: &EvalArgs) -> Result<(), Failure> {
-    let folders = [args.output.clone()];
-    let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
+    let analysis = work(ANALYSIS, || analyse(&[args.output.clone()], &AnalysisOptions::default()))?;
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";
     let path = args.output.join("results.json");

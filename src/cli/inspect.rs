@@ -154,8 +154,7 @@ fn scaling(scaling: &RopeScaling) -> String {
 fn tokenizer_facts(engine: &Engine) -> Value {
     let (spec, tokenizer) = (engine.spec(), engine.tokenizer());
     let token = |id: u32| format!("{id} {}", quoted(&tokenizer.decode_token(id).unwrap_or_default()));
-    let rendered = engine.chat_template().map(|t| t.render(&[Message::new("user", "Hello")], true));
-    let template = match rendered {
+    let template = match engine.chat_template().map(|t| t.render(&[Message::new("user", "Hello")], true)) {
         None => "none (use --no-chat-template)".to_owned(),
         Some(Ok(text)) => quoted(&text),
         Some(Err(error)) => format!("cannot be used: {error}"),

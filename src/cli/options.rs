@@ -84,8 +84,7 @@ fn gamma(path: &str) -> Result<Gamma, String> {
 impl ModelArgs {
     /// The name from the flag or the environment.
     pub fn named(&self) -> Option<String> {
-        let named = self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok());
-        named.filter(|name| !name.is_empty())
+        self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok()).filter(|name| !name.is_empty())
     }
 
     /// The folder of the named model.

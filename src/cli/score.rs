@@ -78,8 +78,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         input: whole,
     };
     let manifest = manifest(&model.named().unwrap_or_default(), &folder, &engine, options)?;
-    let known = Some(&manifest.model.fingerprint);
-    let found = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
+    let found = calibration(&folder, &engine, Some(&manifest.model.fingerprint), &parameters.reading, abstain)?;
     let request = Request { calibration: found.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
         Some(earlier) if done.records > 0 => sidecar::check(&args.output, &earlier, &manifest, start)?,
@@ -169,8 +168,7 @@ fn score(
     tally.tokens += tokens.len();
     let request = common.clone().of_item(&item, answer);
     let traced = engine.trace(&tokens, prompt_len, parameters.trace_parts());
-    let assessed = traced.and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
-    assessed.or_else(|error| {
+    traced.and_then(|mut traced| assess(&mut traced, item.id.clone(), &request)).or_else(|error| {
         if error.is_lost() {
             return Err(error);
         }

@@ -49,8 +49,7 @@ fn slug(text: &str) -> String {
 
 /// The method used as the confidence: the one that others are compared with, else the first.
 fn main_method(analysis: &Analysis) -> Option<&Method> {
-    let against = analysis.methods.iter().find(|method| method.key == analysis.options.against);
-    against.or(analysis.methods.first())
+    analysis.methods.iter().find(|method| method.key == analysis.options.against).or(analysis.methods.first())
 }
 
 /// Every method on a benchmark, best first.

@@ -92,8 +92,7 @@ fn description(shared: &Shared) -> Value {
 /// A route to the engine; `parse` parses the body.
 fn engine(parse: fn(Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
     post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, request: Request| async move {
-        let task = parse(json_body(request).await?)?;
-        submit(access, task).await
+        submit(access, parse(json_body(request).await?)?).await
     })
 }
 

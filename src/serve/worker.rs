@@ -247,8 +247,7 @@ impl Worker<'_, '_> {
         }
         let engine = batch.engine();
         let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer()));
-        let eos = engine.spec().eos_token_ids.clone();
-        let mut active = Active { job: job.clone(), index, echoed, streamed, eos };
+        let mut active = Active { job: job.clone(), index, echoed, streamed, eos: engine.spec().eos_token_ids.clone() };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
         let mut on_token = |progress: Progress| active.token(&progress);
         let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
@@ -323,8 +322,7 @@ impl Worker<'_, '_> {
     fn score(&mut self, item: Item, explain: bool) -> Result<String, ApiError> {
         let Worker { batch, common, .. } = self;
         let (engine, parameters) = (batch.engine(), common.parameters);
-        let chat = engine.chat_template().is_some();
-        let (tokens, prompt_len, answer) = sequence(engine, &item, chat, parameters)?;
+        let (tokens, prompt_len, answer) = sequence(engine, &item, engine.chat_template().is_some(), parameters)?;
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
         let ticket = batch.add(&tokens, prompt_len, parameters.trace_parts())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;

@@ -251,8 +251,7 @@ pub struct Appender {
 impl Appender {
     /// Appends a line. A failed write leaves a regular file unchanged.
     pub fn append(&mut self, record: &impl Serialize) -> Result<(), AppendError> {
-        let written = line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes));
-        written.map_err(AppendError::at(&self.path))
+        line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes)).map_err(AppendError::at(&self.path))
     }
 
     /// Syncs the file to disk.

@@ -102,8 +102,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
 fn question(sample: &Sample) -> &str {
     const NAMES: [&str; 4] = ["question", "problem", "input", "prompt"];
     let named = NAMES.iter().find_map(|name| sample.doc.get(name).and_then(Value::as_str));
-    let prompt = || sample.arguments.first().map(|(prompt, _)| prompt.as_str());
-    named.or_else(prompt).unwrap_or_default()
+    named.or_else(|| sample.arguments.first().map(|(prompt, _)| prompt.as_str())).unwrap_or_default()
 }
 
 /// Rounded to five significant digits; non-finite values become `null` in JSON.

@@ -82,8 +82,7 @@ pub(super) fn table<T>(
     let sections: Vec<Section> =
         sections.into_iter().map(|(label, rows)| Section { label, rows: rows.iter().map(row).collect() }).collect();
     let heads = columns.iter().map(|column| column.head.clone());
-    let columns = std::iter::once(first.to_owned()).chain(heads).collect();
-    Table { title, columns, sections, notes }
+    Table { title, columns: std::iter::once(first.to_owned()).chain(heads).collect(), sections, notes }
 }
 
 /// A table with one row per method, in groups, with the best of each column marked.

@@ -119,8 +119,7 @@ fn markdown_table(table: &Table) -> String {
 
 /// Every table in LaTeX, as a `table` with its title and notes as the caption.
 pub fn latex(tables: &[Table]) -> String {
-    let head = "% \\usepackage{booktabs}\n\n".to_owned();
-    head + &tables.iter().map(latex_table).collect::<Vec<_>>().join("\n")
+    "% \\usepackage{booktabs}\n\n".to_owned() + &tables.iter().map(latex_table).collect::<Vec<_>>().join("\n")
 }
 
 fn latex_table(table: &Table) -> String {

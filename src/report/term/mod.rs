@@ -140,10 +140,7 @@ impl AskReport {
     /// with the strongest of their marks.
     pub(super) fn pieces(&self) -> Vec<(Option<Mark>, Piece)> {
         let shares = |j: usize, k: usize| self.ranges.get(k).is_some_and(|range| range.start < self.ranges[j].end);
-        let mark = |j: usize| {
-            let sharing = (j..).take_while(|k| *k == j || shares(j, *k));
-            sharing.filter_map(|k| self.mark(k)).max()
-        };
+        let mark = |j: usize| (j..).take_while(|k| *k == j || shares(j, *k)).filter_map(|k| self.mark(k)).max();
         let pieces = pieces(&self.text, self.ranges.iter().map(|range| [range.start, range.end]));
         pieces.into_iter().map(|piece| (piece.token.and_then(mark), piece)).collect()
     }
@@ -170,8 +167,7 @@ impl AskReport {
 
     fn chain_table(&self, style: TermStyle) -> String {
         let chain = &self.record.chain;
-        let header = ["row", "token", "p", "similarity", "reached from", "kept"];
-        let mut table = TextTable::new("rlrrll", header);
+        let mut table = TextTable::new("rlrrll", ["row", "token", "p", "similarity", "reached from", "kept"]);
         let role = |link: &Link| match token_of(link.row).and_then(|token| self.mark(token)) {
             Some(Mark::Answer) => "answer",
             Some(Mark::Kept) => "✓",
