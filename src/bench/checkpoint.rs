@@ -2,8 +2,7 @@
 //! with text for every id.
 
 use super::shapes::Shape;
-use crate::model::tokenizer::byte_of_char;
-use crate::model::weights::range;
+use crate::model::{tokenizer::byte_of_char, weights::range};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};

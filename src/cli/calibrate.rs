@@ -5,10 +5,8 @@ use super::progress::work;
 use super::*;
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
-use crate::eval::analysis::calibrate::calibrate;
-use crate::eval::assess::fingerprint;
-use crate::eval::calibration::Calibration;
 use crate::eval::metrics::RiskControl;
+use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint, calibration::Calibration};
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///

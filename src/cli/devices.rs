@@ -1,8 +1,7 @@
 //! `uqac devices`: lists devices and self-tests their kernels.
 
 use super::*;
-use crate::backend::cpu::simd::Isa;
-use crate::backend::cuda;
+use crate::backend::{cpu::simd::Isa, cuda};
 use crate::report::term::{Style, TermStyle, TextTable, visible};
 use serde_json::{Value, json};
 

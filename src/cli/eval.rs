@@ -3,15 +3,12 @@
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::*;
-use crate::engine::encode::EncodeError;
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions, encode::EncodeError};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
-use crate::eval::run::controls::draw_number;
-use crate::eval::run::folder::RunFolder;
-use crate::eval::run::manifest::EvalOptions;
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
+use crate::eval::run::{controls::draw_number, folder::RunFolder, manifest::EvalOptions};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::names::Named;
 use crate::report::tables::{build::brief, markup::text};

@@ -3,8 +3,7 @@
 use super::options::ModelArgs;
 use super::progress::Progress;
 use super::*;
-use crate::backend::DeviceChoice;
-use crate::backend::entropy::Gamma;
+use crate::backend::{DeviceChoice, entropy::Gamma};
 use crate::engine::{Engine, EngineOptions, TraceParts};
 use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;

@@ -3,9 +3,8 @@
 use super::options::{EngineArgs, load, locate};
 use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
-use crate::model::ModelSpec;
-use crate::model::chat::Message;
 use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
+use crate::model::{ModelSpec, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use serde_json::{Map, Value, json};
 

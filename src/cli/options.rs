@@ -2,17 +2,14 @@
 //! others here.
 
 use super::*;
-use crate::backend::entropy::Gamma;
-use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat};
+use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat, entropy::Gamma};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
-use crate::model::chat::is_reserved;
-use crate::model::hub::locate_model;
 use crate::model::reply::{self, Thinking};
+use crate::model::{chat::is_reserved, hub::locate_model};
 use crate::names::Named;
 use crate::units::count;
-use crate::uq::rules;
-use crate::uq::{Parameters, Profile, Reading, RuleSetting};
+use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 

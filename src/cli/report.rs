@@ -3,12 +3,10 @@
 use super::progress::{ANALYSIS, work};
 use super::*;
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
-use crate::report::html;
-use crate::report::pictures::galleries;
-use crate::report::svg::Picture;
 use crate::report::tables::markup::{latex, markdown, text};
 use crate::report::tables::{build::tables, facts::csv};
 use crate::report::term::{TermStyle, escaped_json};
+use crate::report::{html, pictures::galleries, svg::Picture};
 use clap::ValueEnum;
 
 /// Tables and pictures of evaluations

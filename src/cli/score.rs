@@ -3,14 +3,12 @@
 use super::options::{AssessArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::*;
-use crate::engine::encode::MAX_BYTES_PER_TOKEN;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, encode::MAX_BYTES_PER_TOKEN};
 use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
 use crate::io::item::{BadItem, Item, items};
-use crate::io::jsonl::append::Existing;
-use crate::io::jsonl::{LINE_LIMIT, Lines};
+use crate::io::jsonl::{LINE_LIMIT, Lines, append::Existing};
 use crate::io::record::{Done, Record, Status};
 
 /// Score existing responses

@@ -4,8 +4,7 @@
 use super::error::ApiError;
 use super::request::UqacOptions;
 use crate::backend::TokenLogprob;
-use crate::engine::running::RunningConfidence;
-use crate::engine::{FinishReason, Progress};
+use crate::engine::{FinishReason, Progress, running::RunningConfidence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::io::record::Record;
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};

@@ -1,11 +1,8 @@
 //! Errors in the format that OpenAI's clients expect.
 
-use crate::backend::BackendError;
-use crate::backend::cuda::CudaError;
-use crate::engine::EngineError;
-use crate::engine::encode::EncodeError;
-use crate::model::chat::ChatError;
-use crate::model::tokenizer::TokenizerError;
+use crate::backend::{BackendError, cuda::CudaError};
+use crate::engine::{EngineError, encode::EncodeError};
+use crate::model::{chat::ChatError, tokenizer::TokenizerError};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};

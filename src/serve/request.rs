@@ -3,8 +3,7 @@
 
 use super::error::ApiError;
 use super::fields;
-use crate::backend::MIN_TOP;
-use crate::backend::sampling::Sampling;
+use crate::backend::{MIN_TOP, sampling::Sampling};
 use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;

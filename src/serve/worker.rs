@@ -10,9 +10,7 @@ use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, G
 use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
-use crate::model::chat::Conversation;
-use crate::model::reply::Thinking;
-use crate::model::tokenizer::TokenizerError;
+use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerError};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range};

@@ -2,14 +2,12 @@
 
 use super::data::{Items, script_safe};
 use crate::eval::analysis::Method;
-use crate::report::finding::Finding;
-use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::{Table, meaning};
 use crate::report::term::sanitize::visible;
+use crate::report::{finding::Finding, pictures::Gallery};
 use crate::uq::answer::pattern;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value, context, escape_formatter};
+use minijinja::{AutoEscape, Environment, Value, context, escape_formatter, value::Serde};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 

@@ -10,8 +10,7 @@ pub(super) use draw::{Mark, Piece, pieces};
 pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
-use crate::engine::TracedSequence;
-use crate::engine::encode::ResponseText;
+use crate::engine::{TracedSequence, encode::ResponseText};
 use crate::io::record::{Calibrated, Origin, Record};
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::scores::{RANKING, as_shown};
