@@ -1,8 +1,7 @@
 //! `uqac fit-gamma`: fits γ to a model's own attention.
 
-use super::options::ModelArgs;
-use super::progress::Progress;
 use super::*;
+use super::{options::ModelArgs, progress::Progress};
 use crate::backend::{DeviceChoice, entropy::Gamma};
 use crate::engine::{Engine, EngineOptions, TraceParts};
 use crate::eval::analysis::{for_each_line, sample_files};

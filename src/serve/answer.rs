@@ -1,8 +1,7 @@
 //! Answers as OpenAI's JSON, whole and as chunks, and their `uqac` object. What is streamed withholds text that may become part
 //! of a stop string.
 
-use super::error::ApiError;
-use super::request::UqacOptions;
+use super::{error::ApiError, request::UqacOptions};
 use crate::backend::TokenLogprob;
 use crate::engine::{FinishReason, Progress, running::RunningConfidence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens};

@@ -1,8 +1,7 @@
 //! Request bodies: parses OpenAI's JSON into a [`Task`]. `null` counts as absent; [`fields`] tells which other fields are
 //! errors.
 
-use super::error::ApiError;
-use super::fields;
+use super::{error::ApiError, fields};
 use crate::backend::{MIN_TOP, sampling::Sampling};
 use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};

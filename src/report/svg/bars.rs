@@ -1,10 +1,9 @@
 //! Area charts: the reliability diagram, distributions over correct and incorrect answers, the cost of the methods, and the
 //! forest plot of their intervals.
 
-use super::Picture;
-use super::axis::Axis;
 use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
+use super::{Picture, axis::Axis};
 use crate::eval::analysis::Estimate;
 use crate::report::term::number;
 

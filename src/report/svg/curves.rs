@@ -1,10 +1,9 @@
 //! Pictures of lines and points: risk against coverage, calibration error against accuracy or ranking, attention and γ by
 //! distance.
 
-use super::Picture;
-use super::axis::Axis;
 use super::drawing::{Drawing, Look};
 use super::theme;
+use super::{Picture, axis::Axis};
 use crate::report::term::number;
 use crate::uq::gamma::GammaFit;
 

@@ -1,8 +1,7 @@
 //! A picture under construction: title, panels with axes and legend, stacked vertically.
 
-use super::Picture;
-use super::axis::Axis;
 use super::text::{self, SMALL, escape};
+use super::{Picture, axis::Axis};
 
 pub const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;

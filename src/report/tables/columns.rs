@@ -1,7 +1,6 @@
 //! Tables as columns over row subjects: a number for each and its format, and the meanings of the column headers.
 
-use super::facts::Number;
-use super::{Cell, Section, Table};
+use super::{Cell, Section, Table, facts::Number};
 use crate::eval::analysis::Method;
 
 /// Format of a number.
