@@ -4,9 +4,8 @@ use crate::backend::DeviceChoice;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
 use crate::model::weights::Noise;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
-use std::hint::black_box;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{hint::black_box, sync::Arc};
 
 /// The device under measurement.
 pub enum Machine {

@@ -7,8 +7,7 @@ use super::{BenchError, MedianRange, Report, Scoring, Settings, Stage, SweepRow}
 use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 /// Prompt text; any tokenizer can encode it.
 const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \

@@ -11,8 +11,7 @@ use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
 use std::io::{ErrorKind, Read};
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 /// Answer a question and show the answer's confidence
 #[derive(Args)]

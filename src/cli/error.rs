@@ -1,9 +1,8 @@
 //! Reasons why a command failed.
 
 use crate::io::jsonl::append::AppendError;
-use std::error::Error;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{error::Error, io};
 
 /// Any error that ends a command: one of its own, or one from a lower layer, shown unchanged.
 pub type Failure = Box<dyn Error>;

@@ -29,8 +29,7 @@ use error::{CliError, Failure, is_broken_pipe};
 use say::{Level, counted, detail, note, print, print_json, says, show, write};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::{process::ExitCode, sync::OnceLock};
 
 /// Exit code after a run with failed items.
 const SOME_FAILED: u8 = 1;

@@ -13,9 +13,7 @@ use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader, pattern};
 use regex::bytes::Regex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
-use std::fmt::Display;
-use std::ops::Range;
-use std::sync::OnceLock;
+use std::{fmt::Display, ops::Range, sync::OnceLock};
 use thiserror::Error;
 
 /// A response to score.

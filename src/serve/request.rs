@@ -10,8 +10,7 @@ use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
 use crate::uq::scores;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::fmt::Display;
-use std::ops::RangeInclusive;
+use std::{fmt::Display, ops::RangeInclusive};
 
 const MAX_CHOICES: usize = 128;
 

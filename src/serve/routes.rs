@@ -16,11 +16,9 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::io::Write;
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use std::{io::Write, net::IpAddr, sync::Arc};
 use tokio::time::timeout;
 
 /// Maximum size of a request body in bytes.

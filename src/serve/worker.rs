@@ -15,8 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.

@@ -2,8 +2,7 @@
 //! distance.
 
 use super::drawing::{Drawing, Look};
-use super::theme;
-use super::{Picture, axis::Axis};
+use super::{Picture, axis::Axis, theme};
 use crate::report::term::number;
 use crate::uq::gamma::GammaFit;
 
