@@ -76,18 +76,15 @@ fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, 
 fn tables(report: &Report, style: TermStyle) -> String {
     let peak = report.arithmetic_peak.map(|peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
     let peak = peak.unwrap_or_default();
-    let mut text = format!(
-        "{}\n  {} · {} weights, {:.0} MB a decode step · K cache {}, V cache {}\n  reads at {:.1} GB/s ({:.1} to {:.1}){peak}\n\n",
-        style.paint(Style::BOLD, &report.settings.model),
-        report.device,
-        report.weights,
-        report.weight_bytes_per_step as f64 / 1e6,
-        report.k_cache,
-        report.v_cache,
-        report.bandwidth.median / 1e9,
-        report.bandwidth.min / 1e9,
-        report.bandwidth.max / 1e9,
+    let Report { device, weights, k_cache, v_cache, .. } = report;
+    let step = report.weight_bytes_per_step as f64 / 1e6;
+    let MedianRange { median, min, max } = report.bandwidth;
+    let [median, min, max] = [median, min, max].map(|bytes| format!("{:.1}", bytes / 1e9));
+    let mut text = style.paint(Style::BOLD, &report.settings.model);
+    text += &format!(
+        "\n  {device} · {weights} weights, {step:.0} MB a decode step · K cache {k_cache}, V cache {v_cache}\n"
     );
+    text += &format!("  reads at {median} GB/s ({min} to {max}){peak}\n\n");
     text += &stage_table(&report.stages, style);
     text += "\n  added to a decode step:\n";
     for (trace, added) in [
@@ -108,12 +105,10 @@ fn tables(report: &Report, style: TermStyle) -> String {
 /// Cost of the method relative to plain generation.
 fn overhead(report: &Report) -> String {
     let added = |stages: &[&str]| 100.0 * report.relative(stages);
+    let (trace, samples) = (report.trace_overhead_percent.median, report.settings.samples);
+    let (p, consistency) = (added(&["chain", "similarity", "ensemble"]), added(&["self-consistency"]));
     format!(
-        "of a generation: trace {:+.1} %, P {:+.1} %, self-consistency ({} samples) {:+.0} %",
-        report.trace_overhead_percent.median,
-        added(&["chain", "similarity", "ensemble"]),
-        report.settings.samples,
-        added(&["self-consistency"])
+        "of a generation: trace {trace:+.1} %, P {p:+.1} %, self-consistency ({samples} samples) {consistency:+.0} %"
     )
 }
 

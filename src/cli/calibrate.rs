@@ -5,8 +5,9 @@ use super::progress::work;
 use super::*;
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
+use crate::eval::calibration::{Calibration, Certified, HeldOut};
 use crate::eval::metrics::RiskControl;
-use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint, calibration::Calibration};
+use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
@@ -94,31 +95,19 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
 }
 
 fn text(found: &Calibration) -> String {
-    let Calibration { items, correct, tasks, score, map, certified, held_out, .. } = found;
-    let mut text = format!(
-        "confidence  {}, fitted on {items} answers ({correct} right) of {}\n",
-        map.name(score),
-        tasks.join(", ")
-    );
-    text += &format!(
-        "held out    ECE {:.3}, Brier {:.3} (of the share of right answers alone {:.3}), AUROC {}, {} folds\n",
-        held_out.ece,
-        held_out.brier,
-        held_out.brier_of_base_rate,
-        held_out.auroc.map_or("–".to_owned(), |auroc| format!("{auroc:.3}")),
-        held_out.folds
-    );
+    let Calibration { items, correct, score, map, certified, held_out, .. } = found;
+    let HeldOut { ece, brier, brier_of_base_rate: alone, folds, .. } = held_out;
+    let (map, tasks) = (map.name(score), found.tasks.join(", "));
+    let auroc = held_out.auroc.map_or("–".to_owned(), |auroc| format!("{auroc:.3}"));
+    let brier = format!("{brier:.3} (of the share of right answers alone {alone:.3})");
+    let mut text = format!("confidence  {map}, fitted on {items} answers ({correct} right) of {tasks}\n");
+    text += &format!("held out    ECE {ece:.3}, Brier {brier}, AUROC {auroc}, {folds} folds\n");
     for (chosen, folds) in &held_out.chosen {
         text += &format!("            on {folds} of them the choice was: {chosen}\n");
     }
-    if let Some(certified) = certified {
-        text += &format!(
-            "certified   risk at most {} at confidence {} (bound {:.3}): {:.1} % of these answers lie above the threshold\n",
-            certified.target_risk,
-            certified.confidence,
-            certified.bound,
-            100.0 * certified.coverage
-        );
+    if let Some(Certified { target_risk, confidence, bound, coverage, .. }) = certified {
+        text += &format!("certified   risk at most {target_risk} at confidence {confidence} (bound {bound:.3}): ");
+        text += &format!("{:.1} % of these answers lie above the threshold\n", 100.0 * coverage);
     }
     text
 }

@@ -88,12 +88,7 @@ fn table(fit: &GammaFit, responses: usize) -> String {
         let gammas = format!("{}  {}", column(fit.gamma.get(i)), column(fit.published.get(i)));
         text += &format!("{:>8}  {attention:>9.5}  {gammas}  {bar}\n", i + 1);
     }
-    text + &format!(
-        "\nthe line through distances {} and {}: {:.5} to {:.5}; rms difference from the published γ: {:.3}\n",
-        fit.gamma.len() + 1,
-        fit.attention.len(),
-        fit.line.first().copied().unwrap_or_default(),
-        fit.line.last().copied().unwrap_or_default(),
-        fit.difference
-    )
+    let [from, to] = [fit.line.first(), fit.line.last()].map(|end| end.copied().unwrap_or_default());
+    text += &format!("\nthe line through distances {} and {}: ", fit.gamma.len() + 1, fit.attention.len());
+    text + &format!("{from:.5} to {to:.5}; rms difference from the published γ: {:.3}\n", fit.difference)
 }

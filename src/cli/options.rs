@@ -130,17 +130,11 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
             upload.finish_and_clear();
         }
     })?;
-    let (k_cache, v_cache) = engine.cache_types();
-    detail(&format!(
-        "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
-        folder.display(),
-        engine.spec().architecture,
-        engine.spec().max_position_embeddings,
-        engine.device(),
-        k_cache.name(),
-        v_cache.name(),
-        begun.elapsed().as_secs_f64()
-    ));
+    let (spec, device, (k_cache, v_cache)) = (engine.spec(), engine.device(), engine.cache_types());
+    let model = format!("{}, a context of {} tokens", spec.architecture, spec.max_position_embeddings);
+    let caches = format!("K cache {}, V cache {}", k_cache.name(), v_cache.name());
+    let seconds = begun.elapsed().as_secs_f64();
+    detail(&format!("{}: {model}, on {device}, {caches}; loaded in {seconds:.2} s", folder.display()));
     if !options.weights.is_file() {
         note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
     }
