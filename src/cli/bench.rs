@@ -80,10 +80,9 @@ fn tables(report: &Report, style: TermStyle) -> String {
     let step = report.weight_bytes_per_step as f64 / 1e6;
     let MedianRange { median, min, max } = report.bandwidth;
     let [median, min, max] = [median, min, max].map(|bytes| format!("{:.1}", bytes / 1e9));
+    let caches = format!("K cache {k_cache}, V cache {v_cache}");
     let mut text = style.paint(Style::BOLD, &report.settings.model);
-    text += &format!(
-        "\n  {device} · {weights} weights, {step:.0} MB a decode step · K cache {k_cache}, V cache {v_cache}\n"
-    );
+    text += &format!("\n  {device} · {weights} weights, {step:.0} MB a decode step · {caches}\n");
     text += &format!("  reads at {median} GB/s ({min} to {max}){peak}\n\n");
     text += &stage_table(&report.stages, style);
     text += "\n  added to a decode step:\n";
@@ -106,10 +105,8 @@ fn tables(report: &Report, style: TermStyle) -> String {
 fn overhead(report: &Report) -> String {
     let added = |stages: &[&str]| 100.0 * report.relative(stages);
     let (trace, samples) = (report.trace_overhead_percent.median, report.settings.samples);
-    let (p, consistency) = (added(&["chain", "similarity", "ensemble"]), added(&["self-consistency"]));
-    format!(
-        "of a generation: trace {trace:+.1} %, P {p:+.1} %, self-consistency ({samples} samples) {consistency:+.0} %"
-    )
+    let (p, vote) = (added(&["chain", "similarity", "ensemble"]), added(&["self-consistency"]));
+    format!("of a generation: trace {trace:+.1} %, P {p:+.1} %, self-consistency ({samples} samples) {vote:+.0} %")
 }
 
 fn percents(range: &MedianRange) -> String {

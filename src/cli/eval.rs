@@ -178,7 +178,8 @@ fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: 
 
 /// Writes `results.json`, and prints the main figures.
 fn report(args: &EvalArgs) -> Result<(), Failure> {
-    let analysis = work(ANALYSIS, || analyse(&[args.output.clone()], &AnalysisOptions::default()))?;
+    let folders = std::slice::from_ref(&args.output);
+    let analysis = work(ANALYSIS, || analyse(folders, &AnalysisOptions::default()))?;
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";
     let path = args.output.join("results.json");
@@ -186,9 +187,7 @@ fn report(args: &EvalArgs) -> Result<(), Failure> {
     if args.json {
         return Ok(print(&json)?);
     }
-    let table = text(&[brief(&analysis)], TermStyle::of_stdout());
-    Ok(print(&format!(
-        "{table}\nAll tables: uqac report {0}\nA page: uqac report {0} --format html -o report\n",
-        args.output.display()
-    ))?)
+    let (table, run) = (text(&[brief(&analysis)], TermStyle::of_stdout()), args.output.display());
+    let more = format!("All tables: uqac report {run}\nA page: uqac report {run} --format html -o report");
+    Ok(print(&format!("{table}\n{more}\n"))?)
 }

@@ -59,25 +59,7 @@ struct Cli {
 /// The version and the commit, which `build.rs` determines.
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\ncommit: ", env!("UQAC_COMMIT"));
 
-const AFTER_HELP: &str = "\
-Examples:
-  uqac ask \"What is 17 + 25?\"
-  uqac score --model Qwen/Qwen2.5-0.5B-Instruct --input responses.jsonl --output scores.jsonl
-  uqac eval --tasks abacus --limit 50 --output runs/abacus && uqac report runs/abacus
-
-Exit codes:
-  0  done
-  1  score, eval: some items failed (status \"error\" in the output)
-  2  wrong usage, an unreadable model or file, or a device that was lost
-  3  ask --abstain: no answer above the certified threshold
-
-Environment:
-  UQAC_MODEL    default of --model
-  UQAC_API_KEY  default of serve --api-key
-  UQAC_CACHE    cache folder [default: ~/.cache/uqac]
-  CUDA_HOME     CUDA toolkit for kernels compiled at first use
-  NO_COLOR      disables colours if not empty
-  COLUMNS       width of the report";
+const AFTER_HELP: &str = include_str!("help.txt").trim_ascii_end();
 
 #[derive(Subcommand)]
 enum Command {

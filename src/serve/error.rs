@@ -91,11 +91,9 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         match &error {
             EngineError::ContextLength { tokens, context } => {
-                let message = format!(
-                    "the prompt has {} tokens and leaves no room for a response in the model's context of {context} \
-                     (max_position_embeddings)",
-                    tokens.saturating_sub(1)
-                );
+                let full =
+                    format!("the prompt has {} tokens and leaves no room for a response", tokens.saturating_sub(1));
+                let message = format!("{full} in the model's context of {context} (max_position_embeddings)");
                 ApiError::new(400, Some("context_length_exceeded"), message)
             }
             _ if error.is_lost() => ApiError::lost(format!("the device is lost: {error}")),

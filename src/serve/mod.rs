@@ -12,7 +12,6 @@ mod answer;
 mod error;
 mod fields;
 mod metrics;
-mod page;
 mod request;
 mod routes;
 mod worker;
@@ -62,7 +61,7 @@ struct Shared {
     /// The queue's sending side, which lives until the server shuts down.
     queue: mpsc::WeakSender<Job>,
     metrics: Metrics,
-    page: page::Page,
+    page: routes::Page,
     started: i64,
     /// Whether only this machine can connect.
     loopback: bool,
@@ -119,7 +118,7 @@ pub fn serve(
     let shared = Arc::new(Shared {
         queue: sender.downgrade(),
         metrics: Metrics::default(),
-        page: page::render(&settings.model, settings.api_key.is_some()),
+        page: routes::Page::new(&settings.model, settings.api_key.is_some()),
         started: jiff::Timestamp::now().as_second(),
         loopback: listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
         lost: OnceLock::new(),

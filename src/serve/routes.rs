@@ -4,7 +4,10 @@ use super::answer::{Event, Reply};
 use super::error::ApiError;
 use super::request::{Task, no_model};
 use super::{Job, Shared};
-use axum::body::HttpBody;
+use crate::report::html::Document;
+use crate::report::term::{ABSTAINED, OUT_OF_RANGE, UNCALIBRATED};
+use crate::uq::scores;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request, uri::Authority};
 use axum::middleware::{Next, from_fn_with_state};
@@ -46,6 +49,34 @@ pub fn router(shared: &Arc<Shared>) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(from_fn_with_state(shared.clone(), track))
         .with_state(shared.clone())
+}
+
+/// The page at `/`: one self-contained document. It draws responses with the report's scripts.
+pub struct Page {
+    text: Bytes,
+    /// Its content security policy.
+    policy: String,
+}
+
+impl Page {
+    /// Renders the page; `key`: whether the server requires an API key.
+    pub fn new(model: &str, key: bool) -> Page {
+        let method = |score: &&scores::Score| json!([score.key, score.name, score.meaning]);
+        let document = Document {
+            title: &format!("{model} · uqac"),
+            body: include_str!("page.html"),
+            style: include_str!("page.css"),
+            script: include_str!("page.js"),
+            connects: true,
+            head: json!({
+                "methods": scores::as_shown().iter().map(method).collect::<Vec<_>>(),
+                "runs": [{"model": model, "task": ""}], "ranking": scores::RANKING, "key": key,
+                "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
+            }),
+        };
+        let (text, policy) = document.render(minijinja::context! { key, model });
+        Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" }
+    }
 }
 
 async fn page(State(shared): Server) -> Response {

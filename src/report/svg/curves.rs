@@ -131,13 +131,10 @@ pub fn gamma(name: &str, of: &str, fit: &GammaFit) -> Picture {
         (HERE, format!("γ here, rms difference {}", number(fit.difference))),
         (PUBLISHED, "γ as published".to_owned()),
     ]);
-    let list = |values: &[f64]| values.iter().map(|x| number(*x)).collect::<Vec<_>>().join(", ");
-    drawing.finish(format!(
-        "Mean share of a row's attention by distance: {}. γ, nearest first: {}; as published: {}.",
-        list(&fit.attention),
-        list(&fit.gamma),
-        list(&fit.published)
-    ))
+    let list = |values: &Vec<f64>| values.iter().map(|x| number(*x)).collect::<Vec<_>>().join(", ");
+    let [attention, gamma, published] = [&fit.attention, &fit.gamma, &fit.published].map(list);
+    let by_distance = format!("Mean share of a row's attention by distance: {attention}.");
+    drawing.finish(format!("{by_distance} γ, nearest first: {gamma}; as published: {published}."))
 }
 
 /// Pearson's r of pairs of finite values; `None` for fewer than three pairs, or if either variable is constant.
