@@ -1,7 +1,7 @@
 //! Untrusted files: opened without blocking, read up to a size limit, compared by identity.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Take};
 use std::path::{Path, PathBuf};
 
 /// Max bytes of a settings file: a config, an index, a manifest, options. Real ones are kilobytes, and the parsed tree is
@@ -34,34 +34,24 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 
 /// A reader that fails past `max` bytes: the only bound on the content of a small compressed file.
 pub(crate) struct Capped<R> {
-    source: R,
+    source: Take<R>,
     max: u64,
-    left: u64,
 }
 
 impl<R: Read> Capped<R> {
     pub fn new(source: R, max: u64) -> Capped<R> {
-        Capped { source, max, left: max }
+        Capped { source: source.take(max), max }
     }
 }
 
 impl<R: Read> Read for Capped<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.left == 0 && !buffer.is_empty() {
-            return match self.source.read(&mut [0])? {
-                0 => Ok(0),
-                _ => Err(too_large(self.max)),
-            };
+        if self.source.limit() == 0 && !buffer.is_empty() && self.source.get_mut().read(&mut [0])? > 0 {
+            let message = format!("larger than {} bytes, the most that is read of such a file", self.max);
+            return Err(io::Error::new(ErrorKind::FileTooLarge, message));
         }
-        let read = self.source.by_ref().take(self.left).read(buffer)?;
-        self.left -= read as u64;
-        Ok(read)
+        self.source.read(buffer)
     }
-}
-
-fn too_large(max: u64) -> io::Error {
-    let message = format!("larger than {max} bytes, the most that is read of such a file");
-    io::Error::new(ErrorKind::FileTooLarge, message)
 }
 
 /// Like [`read`], for UTF-8 text.

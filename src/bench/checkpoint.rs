@@ -2,11 +2,9 @@
 //! with text for every id.
 
 use super::shapes::Shape;
-use crate::model::tokenizer::byte_of_char;
-use crate::model::weights::range;
+use crate::model::{tokenizer::byte_of_char, weights::range};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -56,7 +54,7 @@ fn write_tensor(path: &Path, (name, shape): (&str, &[usize]), range: (f32, f32),
     let entry = json!({"dtype": "BF16", "shape": shape, "data_offsets": [0, 2 * left]});
     let mut header = json!({name: entry}).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut file = File::create(path)?;
+    let mut file = std::fs::File::create(path)?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     let mut chunk = vec![0u16; CHUNK];

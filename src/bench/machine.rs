@@ -4,10 +4,8 @@ use crate::backend::DeviceChoice;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
 use crate::model::weights::Noise;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
-use std::hint::black_box;
-use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use std::{hint::black_box, sync::Arc};
 
 /// The device under measurement.
 pub enum Machine {
@@ -143,45 +141,39 @@ impl Machine {
             Machine::Cpu { .. } => {
                 let path = "/proc/self/clear_refs";
                 std::fs::write(path, "5").map_err(|source| MachineError::Proc { path, source })?;
-                Ok(Watch::Process)
+                Ok(Watch(Box::new(|| status_bytes("VmHWM:"))))
             }
             Machine::Cuda { context, .. } => {
                 let (alive, context) = (Arc::new(()), context.clone());
                 let watched = Arc::downgrade(&alive);
-                let thread = std::thread::spawn(move || {
+                // its driver tracks no peak, so a thread polls it; peaks shorter than a pause are missed
+                let thread = std::thread::spawn(move || -> Result<u64, DriverError> {
                     let mut peak = 0;
                     while watched.strong_count() > 0 {
                         peak = peak.max(in_use(&context)?);
-                        std::thread::sleep(Watch::PAUSE);
+                        std::thread::sleep(PAUSE);
                     }
                     Ok(peak.max(in_use(&context)?))
                 });
-                Ok(Watch::Device { alive, thread })
+                Ok(Watch(Box::new(move || {
+                    drop(alive);
+                    Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
+                })))
             }
         }
     }
 }
 
+/// Time between two looks at a device's memory.
+const PAUSE: Duration = Duration::from_micros(100);
+
 /// Tracks peak memory use.
-pub enum Watch {
-    /// The kernel tracks this process's peak.
-    Process,
-    /// A GPU's driver tracks none, so a thread polls it; peaks shorter than the polling interval are missed.
-    Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
-}
+pub struct Watch(Box<dyn FnOnce() -> Result<u64, MachineError>>);
 
 impl Watch {
-    const PAUSE: Duration = Duration::from_micros(100);
-
     /// Peak bytes in use since the start.
     pub fn peak(self) -> Result<u64, MachineError> {
-        match self {
-            Watch::Process => status_bytes("VmHWM:"),
-            Watch::Device { alive, thread } => {
-                drop(alive);
-                Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
-            }
-        }
+        (self.0)()
     }
 }
 

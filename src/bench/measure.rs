@@ -1,16 +1,13 @@
 //! The measurement: each round runs every stage once, so that a drift of the machine's clock affects all stages
 //! equally.
 
-use super::BenchError;
 use super::machine::Machine;
-use super::report::{MedianRange, Report, Scoring, Settings, Stage, SweepRow};
 use super::roofline::{self, ANSWER};
+use super::{BenchError, MedianRange, Report, Scoring, Settings, Stage, SweepRow};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 /// Prompt text; any tokenizer can encode it.
 const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
@@ -99,9 +96,8 @@ fn decode(
     trace: Option<TraceParts>,
     temperature: f32,
 ) -> Result<(f64, Vec<u32>), BenchError> {
-    let sampling = Sampling { temperature, ..Sampling::GREEDY };
-    let options =
-        GenerateOptions { max_tokens: tokens, sampling, trace, ends: Some(Vec::new()), ..GenerateOptions::default() };
+    let (sampling, ends) = (Sampling { temperature, ..Sampling::GREEDY }, Some(Vec::new()));
+    let options = GenerateOptions { max_tokens: tokens, sampling, trace, ends, ..GenerateOptions::default() };
     // the prompt's prefill produces each sequence's first token
     let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
     let mut generations = base.generate_sharing(prompts, &options, 0.., &mut |_| {
@@ -110,7 +106,7 @@ fn decode(
         if count == prompts.len() {
             first = last;
         }
-        ControlFlow::Continue(())
+        std::ops::ControlFlow::Continue(())
     })?;
     let steps = generations.iter().flat_map(|g| g.steps.iter().take(g.tokens.len() - g.prompt_len));
     let logprob = steps.map(|step| step.logprob.unwrap_or(f64::NAN)).find(|logprob| !logprob.is_finite());
@@ -148,10 +144,9 @@ pub fn run(
     let mut sweep = Vec::new();
     for &context in &settings.sweep {
         progress(&format!("context of {context} tokens"));
-        sweep.push(after_context(engine, times.machine, settings.rounds, context)?);
+        sweep.push(after_context(engine, Times::new(times.machine), settings.rounds, context)?);
     }
-    let bandwidth = MedianRange::of(&bandwidth);
-    let arithmetic_peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
+    let limits = (MedianRange::of(&bandwidth), (!peak.is_empty()).then(|| MedianRange::of(&peak)));
     let (k_cache, v_cache) = engine.cache_types();
     let format = engine.options().weights;
     Ok(Report {
@@ -161,9 +156,9 @@ pub fn run(
         v_cache: v_cache.name(),
         weights: if format.is_file() { engine.weights().types() } else { format.to_string() },
         weight_bytes_per_step: engine.weight_bytes_per_token(),
-        bandwidth,
-        arithmetic_peak,
-        stages: stages(engine, settings, &times, bandwidth, arithmetic_peak),
+        bandwidth: limits.0,
+        arithmetic_peak: limits.1,
+        stages: stages(engine, settings, &times, limits),
         trace_overhead_percent: times.added_percent("decode, traced"),
         wide_trace_overhead_percent: times.added_percent("decode, wide trace"),
         head_trace_overhead_percent: times.added_percent("decode, head trace"),
@@ -192,15 +187,14 @@ fn round(engine: &mut Engine, settings: &Settings, round: usize, times: &mut Tim
     let parameters = Parameters::published(Profile::Corrected);
     let answer = whole.len() - ANSWER..whole.len();
     let (response, mut queries) = traced.parts();
-    let mut links =
-        times.time("chain", || chain::attention_chain(&response, answer.clone(), &parameters, &mut queries))?;
+    let answered = || answer.clone();
+    let mut links = times.time("chain", || chain::attention_chain(&response, answered(), &parameters, &mut queries))?;
     times.time("similarity", || {
-        similarity::measure(&response, answer.clone(), &mut links, &mut queries)?;
-        similarity::filter(&response, answer.clone(), &links, &parameters);
+        similarity::measure(&response, answered(), &mut links, &mut queries)?;
+        similarity::filter(&response, answered(), &links, &parameters);
         Ok::<_, BenchError>(())
     })?;
-    let drawn = vec![tokens; samples];
-    times.time("self-consistency", || decode(&mut traced, &drawn, gen_tokens, None, 0.5))?;
+    times.time("self-consistency", || decode(&mut traced, &vec![tokens; samples], gen_tokens, None, 0.5))?;
     let question = [whole.clone(), prompt(traced.engine(), QUESTION, 1)?].concat();
     times.time("verbalized", || decode(&mut traced, &[question], REPLY, None, 0.0))?;
 
@@ -220,14 +214,8 @@ fn alternative(response: &Response, position: usize) -> Variant {
 }
 
 /// Decodes after `context` tokens, and scores those tokens as a response.
-fn after_context(
-    engine: &mut Engine,
-    machine: &mut Machine,
-    rounds: usize,
-    context: usize,
-) -> Result<SweepRow, BenchError> {
-    let tokens = prompt(engine, context, 0)?;
-    let (mut times, mut bandwidth) = (Times::new(machine), Vec::new());
+fn after_context(engine: &mut Engine, mut times: Times, rounds: usize, context: usize) -> Result<SweepRow, BenchError> {
+    let (tokens, mut bandwidth) = (prompt(engine, context, 0)?, Vec::new());
     let mut base = times.time("prefill", || engine.trace(&tokens, context - 1, TraceParts::default()))?;
     for round in 0..rounds {
         bandwidth.push(times.machine.bandwidth()?);
@@ -274,18 +262,15 @@ fn score(engine: &mut Engine, tokens: &[u32]) -> Result<(), BenchError> {
 /// The minimum work of a stage, if known: bytes read, or operations.
 type Floor = (Option<f64>, Option<f64>);
 
+/// The hardware's limits: bytes and operations per second.
+type Limits = (MedianRange, Option<MedianRange>);
+
 /// The stages in the order in which an answer runs them.
-fn stages(
-    engine: &Engine,
-    settings: &Settings,
-    times: &Times,
-    bandwidth: MedianRange,
-    peak: Option<MedianRange>,
-) -> Vec<Stage> {
+fn stages(engine: &Engine, settings: &Settings, times: &Times, (bandwidth, peak): Limits) -> Vec<Stage> {
     let Settings { prompt_tokens, gen_tokens, batch, samples, variants, .. } = *settings;
     let last = prompt_tokens + gen_tokens - 1;
-    let steps =
-        |batch| (Some(gen_tokens as f64 * roofline::step_bytes(engine, batch, prompt_tokens, gen_tokens)), None);
+    let step = |batch| roofline::step_bytes(engine, batch, prompt_tokens, gen_tokens);
+    let steps = |batch| (Some(gen_tokens as f64 * step(batch)), None);
     let pass = |tokens, predictions| (None, Some(roofline::operations(engine, 0, tokens, predictions)));
     let replaced = roofline::replaced(prompt_tokens, gen_tokens, variants);
     let ensemble = (None, Some(roofline::ensemble_operations(engine, &replaced, last)));

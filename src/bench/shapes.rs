@@ -3,18 +3,15 @@
 use crate::model::{ModelSpec, Weights};
 use serde_json::{Value, json};
 
+macro_rules! with_files {
+    ($($name:literal)+) => { [$(($name, include_str!(concat!("shapes/", $name, ".json"))),)+] };
+}
+
 /// Names used on the command line and in results, with the sizes from each model's published `config.json`. Without an
 /// end token, every response has the requested length.
-const PUBLISHED: [(&str, &str); 8] = [
-    ("llama-3.1-8b", include_str!("shapes/llama-3.1-8b.json")),
-    ("llama-3.2-1b", include_str!("shapes/llama-3.2-1b.json")),
-    ("qwen2.5-7b", include_str!("shapes/qwen2.5-7b.json")),
-    ("gemma-2-9b", include_str!("shapes/gemma-2-9b.json")),
-    ("qwen3-30b-a3b", include_str!("shapes/qwen3-30b-a3b.json")),
-    ("qwen3.5-0.8b", include_str!("shapes/qwen3.5-0.8b.json")),
-    ("gemma-4-e2b", include_str!("shapes/gemma-4-e2b.json")),
-    ("gemma-4-26b-a4b", include_str!("shapes/gemma-4-26b-a4b.json")),
-];
+const PUBLISHED: [(&str, &str); 8] = with_files! {
+    "llama-3.1-8b" "llama-3.2-1b" "qwen2.5-7b" "gemma-2-9b" "qwen3-30b-a3b" "qwen3.5-0.8b" "gemma-4-e2b" "gemma-4-26b-a4b"
+};
 
 /// The shapes' names.
 pub fn names() -> [&'static str; PUBLISHED.len()] {

@@ -1,25 +1,17 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
-use super::error::{CliError, Failure};
 use super::options::{AssessArgs, EarlyArgs, examples_and_rules};
 use super::progress::bar;
-use super::{ABSTAINED, note, print, print_json};
+use super::*;
 use crate::backend::sampling::Sampling;
-use crate::engine::encode::encode_prompt;
-use crate::engine::{FinishReason, GenerateOptions};
+use crate::engine::{FinishReason, GenerateOptions, encode::encode_prompt};
 use crate::eval::assess::{Request, assess, calibration};
 use crate::io::record::AnswerRecord;
-use crate::model::chat::Conversation;
-use crate::model::chat::Message;
+use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
-use clap::Args;
-use indicatif::ProgressBar;
-use serde_json::Value;
 use std::io::{ErrorKind, Read};
-use std::ops::ControlFlow;
-use std::process::ExitCode;
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 /// Answer a question and show the answer's confidence
 #[derive(Args)]
@@ -85,7 +77,11 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let (_, folder) = model.or_embedded()?;
     let mut engine = model.load(&folder)?;
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
-    let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
+    let conversation = match &args.system {
+        None => Conversation::Prompt(question.clone()),
+        Some(system) => Conversation::Messages(vec![Message::new("system", system), Message::new("user", &question)]),
+    };
+    let prompt = encode_prompt(&engine, &conversation, !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
@@ -100,7 +96,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let tokens_per_second = stream.finish();
     let (finish_reason, mut traced) = generated?;
     let request = Request { calibration: calibration.as_ref(), abstain: *abstain, ..Request::of(&parameters) };
-    let record = assess(&mut traced, Value::Null, &request)?;
+    let record = assess(&mut traced, serde_json::Value::Null, &request)?;
     let report = AskReport::of(&mut traced, record)?;
     let response_tokens = traced.tokens().0.len() - prompt.len();
     let code = ExitCode::from(if report.abstained() { ABSTAINED } else { 0 });
@@ -136,18 +132,11 @@ fn question(argument: &str) -> Result<String, CliError> {
     if text.trim().is_empty() { Err(CliError::NoQuestion) } else { Ok(text.to_owned()) }
 }
 
-fn conversation(args: &AskArgs, question: &str) -> Conversation {
-    match &args.system {
-        None => Conversation::Prompt(question.to_owned()),
-        Some(system) => Conversation::Messages(vec![Message::new("system", system), Message::new("user", question)]),
-    }
-}
-
 /// The response as it is generated: its last line in a terminal, and its timing.
 struct Stream<'t> {
     text: TextStream<&'t Tokenizer>,
     line: String,
-    progress: ProgressBar,
+    progress: indicatif::ProgressBar,
     /// Arrival of the first and the last token.
     times: Option<(Instant, Instant)>,
     tokens: usize,

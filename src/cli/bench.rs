@@ -1,8 +1,7 @@
 //! `uqac bench`: the cost of the method on this machine.
 
-use super::error::{CliError, Failure};
 use super::options::{ModelArgs, load};
-use super::{note, show, write};
+use super::*;
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::shapes::Shape;
@@ -10,8 +9,6 @@ use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, checkpoint, r
 use crate::cache;
 use crate::engine::{EngineOptions, Speculate};
 use crate::report::term::{Style, TermStyle, TextTable};
-use clap::Args;
-use std::path::PathBuf;
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///
@@ -59,8 +56,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = Machine::open(options.device, options.threads, bytes)?;
     let model = args.random_weights.as_ref().map_or(name, |(shape, _)| format!("{shape}, random weights"));
-    let settings = Settings { model, ..args.settings.clone() };
-    let report = measure(&mut engine, &mut machine, &settings, &mut note)?;
+    let report = measure(&mut engine, &mut machine, &Settings { model, ..args.settings.clone() }, &mut note)?;
     if let Some(path) = &args.picture {
         write(path, &report.picture().standalone())?;
     }
@@ -78,20 +74,16 @@ fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, 
 }
 
 fn tables(report: &Report, style: TermStyle) -> String {
-    let peak =
-        report.arithmetic_peak.map_or(String::new(), |peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
-    let mut text = format!(
-        "{}\n  {} · {} weights, {:.0} MB a decode step · K cache {}, V cache {}\n  reads at {:.1} GB/s ({:.1} to {:.1}){peak}\n\n",
-        style.paint(Style::BOLD, &report.settings.model),
-        report.device,
-        report.weights,
-        report.weight_bytes_per_step as f64 / 1e6,
-        report.k_cache,
-        report.v_cache,
-        report.bandwidth.median / 1e9,
-        report.bandwidth.min / 1e9,
-        report.bandwidth.max / 1e9,
-    );
+    let peak = report.arithmetic_peak.map(|peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
+    let peak = peak.unwrap_or_default();
+    let Report { device, weights, k_cache, v_cache, .. } = report;
+    let step = report.weight_bytes_per_step as f64 / 1e6;
+    let MedianRange { median, min, max } = report.bandwidth;
+    let [median, min, max] = [median, min, max].map(|bytes| format!("{:.1}", bytes / 1e9));
+    let caches = format!("K cache {k_cache}, V cache {v_cache}");
+    let mut text = style.paint(Style::BOLD, &report.settings.model);
+    text += &format!("\n  {device} · {weights} weights, {step:.0} MB a decode step · {caches}\n");
+    text += &format!("  reads at {median} GB/s ({min} to {max}){peak}\n\n");
     text += &stage_table(&report.stages, style);
     text += "\n  added to a decode step:\n";
     for (trace, added) in [
@@ -112,13 +104,9 @@ fn tables(report: &Report, style: TermStyle) -> String {
 /// Cost of the method relative to plain generation.
 fn overhead(report: &Report) -> String {
     let added = |stages: &[&str]| 100.0 * report.relative(stages);
-    format!(
-        "of a generation: trace {:+.1} %, P {:+.1} %, self-consistency ({} samples) {:+.0} %",
-        report.trace_overhead_percent.median,
-        added(&["chain", "similarity", "ensemble"]),
-        report.settings.samples,
-        added(&["self-consistency"])
-    )
+    let (trace, samples) = (report.trace_overhead_percent.median, report.settings.samples);
+    let (p, vote) = (added(&["chain", "similarity", "ensemble"]), added(&["self-consistency"]));
+    format!("of a generation: trace {trace:+.1} %, P {p:+.1} %, self-consistency ({samples} samples) {vote:+.0} %")
 }
 
 fn percents(range: &MedianRange) -> String {

@@ -1,17 +1,13 @@
 //! `uqac calibrate`: turns graded runs into a confidence that is a probability.
 
-use super::error::Failure;
 use super::options::{load, locate};
 use super::progress::work;
-use super::{note, show};
+use super::*;
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
-use crate::eval::analysis::calibrate::calibrate;
-use crate::eval::assess::fingerprint;
-use crate::eval::calibration::Calibration;
+use crate::eval::calibration::{Calibration, Certified, HeldOut};
 use crate::eval::metrics::RiskControl;
-use clap::Args;
-use std::path::PathBuf;
+use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
@@ -56,8 +52,7 @@ pub struct CalibrateArgs {
 
 /// Parses a share strictly between 0 and 1.
 fn share(text: &str) -> Result<f64, &'static str> {
-    let value = text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0);
-    value.ok_or("expected a number above 0 and below 1")
+    text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0).ok_or("expected a number above 0 and below 1")
 }
 
 const EXAMPLES: &str = "\
@@ -72,10 +67,8 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     }
     let score = Some(args.score.as_str()).filter(|score| *score != "auto");
     let risk = args.target_risk.map(|target| RiskControl { target, confidence: args.risk_confidence });
-    let found = Calibration {
-        replaces: args.replace,
-        ..work("fitting and cross-validating", || calibrate(&args.runs, score, risk, args.seed))?
-    };
+    let found = work("fitting and cross-validating", || calibrate(&args.runs, score, risk, args.seed))?;
+    let found = Calibration { replaces: args.replace, ..found };
     let path = found.write(args.output.clone())?;
     show(args.json, &found, || text(&found))?;
     note(&format!("written to {}", path.display()));
@@ -85,8 +78,8 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
 /// Shows or removes a model's calibrations.
 fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     let folder = locate(model)?;
-    let known =
-        fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
+    let on_cpu = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+    let known = fingerprint(&folder, &load(&folder, on_cpu)?)?;
     if args.remove.is_some() {
         let removed = Calibration::remove(&known)?;
         note(&removed.map_or("there is none".to_owned(), |path| format!("removed {}", path.display())));
@@ -102,31 +95,19 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
 }
 
 fn text(found: &Calibration) -> String {
-    let Calibration { items, correct, tasks, score, map, certified, held_out, .. } = found;
-    let mut text = format!(
-        "confidence  {}, fitted on {items} answers ({correct} right) of {}\n",
-        map.name(score),
-        tasks.join(", ")
-    );
-    text += &format!(
-        "held out    ECE {:.3}, Brier {:.3} (of the share of right answers alone {:.3}), AUROC {}, {} folds\n",
-        held_out.ece,
-        held_out.brier,
-        held_out.brier_of_base_rate,
-        held_out.auroc.map_or("–".to_owned(), |auroc| format!("{auroc:.3}")),
-        held_out.folds
-    );
+    let Calibration { items, correct, score, map, certified, held_out, .. } = found;
+    let HeldOut { ece, brier, brier_of_base_rate: alone, folds, .. } = held_out;
+    let (map, tasks) = (map.name(score), found.tasks.join(", "));
+    let auroc = held_out.auroc.map_or("–".to_owned(), |auroc| format!("{auroc:.3}"));
+    let brier = format!("{brier:.3} (of the share of right answers alone {alone:.3})");
+    let mut text = format!("confidence  {map}, fitted on {items} answers ({correct} right) of {tasks}\n");
+    text += &format!("held out    ECE {ece:.3}, Brier {brier}, AUROC {auroc}, {folds} folds\n");
     for (chosen, folds) in &held_out.chosen {
         text += &format!("            on {folds} of them the choice was: {chosen}\n");
     }
-    if let Some(certified) = certified {
-        text += &format!(
-            "certified   risk at most {} at confidence {} (bound {:.3}): {:.1} % of these answers lie above the threshold\n",
-            certified.target_risk,
-            certified.confidence,
-            certified.bound,
-            100.0 * certified.coverage
-        );
+    if let Some(Certified { target_risk, confidence, bound, coverage, .. }) = certified {
+        text += &format!("certified   risk at most {target_risk} at confidence {confidence} (bound {bound:.3}): ");
+        text += &format!("{:.1} % of these answers lie above the threshold\n", 100.0 * coverage);
     }
     text
 }

@@ -1,14 +1,9 @@
 //! `uqac devices`: lists devices and self-tests their kernels.
 
-use super::error::Failure;
-use super::show;
-use crate::backend::cpu::simd::Isa;
-use crate::backend::cuda;
+use super::*;
+use crate::backend::{cpu::simd::Isa, cuda};
 use crate::report::term::{Style, TermStyle, TextTable, visible};
-use crate::units;
-use clap::Args;
 use serde_json::{Value, json};
-use std::process::ExitCode;
 
 /// List the devices
 #[derive(Args)]
@@ -88,13 +83,8 @@ fn devices() -> (Value, String) {
         let state = kernels.as_ref().map_or_else(|error| format!("cannot be used: {error}"), String::clone);
         text += &format!("{device:<7} {name}, compute capability {capability}, {memory}, {state}\n");
         list.push(json!({
-            "device": device,
-            "name": name,
-            "compute_capability": capability,
-            "multiprocessors": info.multiprocessors,
-            "free": info.free,
-            "memory": info.total,
-            "kernels": kernels.as_ref().ok(),
+            "device": device, "name": name, "compute_capability": capability, "multiprocessors": info.multiprocessors,
+            "free": info.free, "memory": info.total, "kernels": kernels.as_ref().ok(),
             "error": kernels.err().map(|error| error.to_string()),
         }));
     }

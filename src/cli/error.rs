@@ -1,10 +1,8 @@
 //! Reasons why a command failed.
 
 use crate::io::jsonl::append::AppendError;
-use std::error::Error;
-use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::{error::Error, io};
 
 /// Any error that ends a command: one of its own, or one from a lower layer, shown unchanged.
 pub type Failure = Box<dyn Error>;
@@ -41,7 +39,7 @@ pub enum CliError {
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
     NoResponses(PathBuf),
     #[error("{address}: {source}{}", listen_hint(source))]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen { address: std::net::SocketAddr, source: io::Error },
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]

@@ -1,29 +1,20 @@
 //! `uqac eval`: runs a model over benchmarks into a resumable output folder.
 
-use super::error::{CliError, Failure};
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
-use super::{SOME_FAILED, manifest, print, signals};
-use crate::cache;
-use crate::engine::encode::EncodeError;
-use crate::engine::{Engine, EngineOptions};
+use super::*;
+use crate::engine::{Engine, EngineOptions, encode::EncodeError};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
-use crate::eval::run::controls::draw_number;
-use crate::eval::run::folder::RunFolder;
-use crate::eval::run::manifest::EvalOptions;
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
-use crate::eval::run::{RunOptions, run_task};
+use crate::eval::run::{RunOptions, controls::draw_number, folder::RunFolder, manifest::EvalOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::names::Named;
-use crate::report::tables::{build::brief, text::text};
+use crate::report::tables::{build::brief, markup::text};
 use crate::report::term::{TermStyle, escaped_json};
 use crate::units::count;
 use crate::uq::{ChainRule, Parameters};
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -187,18 +178,16 @@ fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: 
 
 /// Writes `results.json`, and prints the main figures.
 fn report(args: &EvalArgs) -> Result<(), Failure> {
-    let folders = [args.output.clone()];
-    let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
+    let folders = std::slice::from_ref(&args.output);
+    let analysis = work(ANALYSIS, || analyse(folders, &AnalysisOptions::default()))?;
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";
     let path = args.output.join("results.json");
-    cache::write(&path, json.as_bytes()).map_err(CliError::at(&path))?;
+    crate::cache::write(&path, json.as_bytes()).map_err(CliError::at(&path))?;
     if args.json {
         return Ok(print(&json)?);
     }
-    let table = text(&[brief(&analysis)], TermStyle::of_stdout());
-    Ok(print(&format!(
-        "{table}\nAll tables: uqac report {0}\nA page: uqac report {0} --format html -o report\n",
-        args.output.display()
-    ))?)
+    let (table, run) = (text(&[brief(&analysis)], TermStyle::of_stdout()), args.output.display());
+    let more = format!("All tables: uqac report {run}\nA page: uqac report {run} --format html -o report");
+    Ok(print(&format!("{table}\n{more}\n"))?)
 }

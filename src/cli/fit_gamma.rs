@@ -1,19 +1,13 @@
 //! `uqac fit-gamma`: fits γ to a model's own attention.
 
-use super::error::{CliError, Failure};
-use super::options::ModelArgs;
-use super::progress::Progress;
-use super::{note, show, write};
-use crate::backend::DeviceChoice;
-use crate::backend::entropy::Gamma;
+use super::*;
+use super::{options::ModelArgs, progress::Progress};
+use crate::backend::{DeviceChoice, entropy::Gamma};
 use crate::engine::{Engine, EngineOptions, TraceParts};
 use crate::eval::analysis::{for_each_line, sample_files};
 use crate::eval::sample::Sample;
-use crate::files;
 use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
-use clap::Args;
-use std::path::PathBuf;
 
 /// Fit γ, the discount of the nearest ten positions, to a model's own responses
 ///
@@ -45,9 +39,8 @@ pub struct FitGammaArgs {
 pub fn run(args: &FitGammaArgs) -> Result<(), Failure> {
     let mut samples: Vec<Sample> = Vec::new();
     for file in sample_files(&args.run)? {
-        for_each_line(&file, |sample: Sample| samples.push(sample))?
-            .iter()
-            .for_each(|what| note(&format!("note: {what}")));
+        let notes = for_each_line(&file, |sample: Sample| samples.push(sample))?;
+        notes.iter().for_each(|what| note(&format!("note: {what}")));
     }
     samples.truncate(args.limit);
     let folder = args.model.folder()?;
@@ -95,12 +88,7 @@ fn table(fit: &GammaFit, responses: usize) -> String {
         let gammas = format!("{}  {}", column(fit.gamma.get(i)), column(fit.published.get(i)));
         text += &format!("{:>8}  {attention:>9.5}  {gammas}  {bar}\n", i + 1);
     }
-    text + &format!(
-        "\nthe line through distances {} and {}: {:.5} to {:.5}; rms difference from the published γ: {:.3}\n",
-        fit.gamma.len() + 1,
-        fit.attention.len(),
-        fit.line.first().copied().unwrap_or_default(),
-        fit.line.last().copied().unwrap_or_default(),
-        fit.difference
-    )
+    let [from, to] = [fit.line.first(), fit.line.last()].map(|end| end.copied().unwrap_or_default());
+    text += &format!("\nthe line through distances {} and {}: ", fit.gamma.len() + 1, fit.attention.len());
+    text + &format!("{from:.5} to {to:.5}; rms difference from the published γ: {:.3}\n", fit.difference)
 }

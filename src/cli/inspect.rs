@@ -1,15 +1,11 @@
 //! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
-use super::error::Failure;
 use super::options::{EngineArgs, load, locate};
-use super::{note, show};
+use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
-use crate::model::ModelSpec;
-use crate::model::chat::Message;
 use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
+use crate::model::{ModelSpec, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
-use crate::units;
-use clap::Args;
 use serde_json::{Map, Value, json};
 
 /// Show a model's shape, weights, tokenizer, chat template and memory
@@ -59,15 +55,11 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
         "weights": {
             "matrices": matrices.len(),
             "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
-            "type": weights.types(),
-            "bytes": weights.byte_len(),
-            "bytes_per_decoded_token": engine.weight_bytes_per_token(),
+            "type": weights.types(), "bytes": weights.byte_len(), "bytes_per_decoded_token": engine.weight_bytes_per_token(),
         },
         "tokenizer": tokenizer_facts(engine),
         "run": {
-            "device": engine.device(),
-            "k_cache": k_cache.name(),
-            "v_cache": v_cache.name(),
+            "device": engine.device(), "k_cache": k_cache.name(), "v_cache": v_cache.name(),
             "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
             "traced_heads_per_row": SELECTED_HEADS,
         },
@@ -78,10 +70,7 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
 
 fn model_facts(s: &ModelSpec, folder: &str) -> Value {
     json!({
-        "folder": folder,
-        "architecture": s.architecture,
-        "layers": s.layers.len(),
-        "hidden_size": s.hidden_size,
+        "folder": folder, "architecture": s.architecture, "layers": s.layers.len(), "hidden_size": s.hidden_size,
         "intermediate_size": sizes(s, |layer| layer.intermediate_size),
         "layer_input_size": s.layer_input.map(|input| input.hidden_size),
         "experts": s.experts.map(|experts| {
@@ -102,9 +91,7 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
             Norms::After => "after each block",
             Norms::BeforeAndAfter => "before and after each block",
         },
-        "norm_weight_offset": s.family.norm_weight_offset,
-        "rms_norm_eps": s.rms_norm_eps,
-        "embedding_scale": s.embedding_scale,
+        "norm_weight_offset": s.family.norm_weight_offset, "rms_norm_eps": s.rms_norm_eps, "embedding_scale": s.embedding_scale,
         "residual_multiplier": Some(s.residual_multiplier).filter(|factor| *factor != 1.0),
         "logits_scaling": Some(s.logits_scaling).filter(|divisor| *divisor != 1.0),
         "final_logit_softcapping": s.final_logit_softcapping,
@@ -151,16 +138,12 @@ fn sizes(s: &ModelSpec, size: impl Fn(&LayerSpec) -> usize) -> Value {
 }
 
 fn scaling(scaling: &RopeScaling) -> String {
-    let stretched = |kind: &str, factor: f32, from: f32| format!("{kind}, {factor} from {from}");
+    let stretched = |kind: &str, factor: &f32, from: &f32| format!("{kind}, {factor} from {from}");
     match scaling {
         RopeScaling::None => "none".to_owned(),
         RopeScaling::Linear { factor } => format!("linear, {factor}"),
-        RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } => {
-            stretched("llama3", *factor, *original_max_position_embeddings)
-        }
-        RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
-            stretched("yarn", *factor, *original_max_position_embeddings)
-        }
+        RopeScaling::Llama3 { factor, original_max_position_embeddings: from, .. } => stretched("llama3", factor, from),
+        RopeScaling::Yarn { factor, original_max_position_embeddings: from, .. } => stretched("yarn", factor, from),
         RopeScaling::LongRope { .. } => "longrope, short factors".to_owned(),
         RopeScaling::Proportional { pairs, factor: 1.0 } => format!("proportional, {pairs} pairs"),
         RopeScaling::Proportional { pairs, factor } => format!("proportional, {pairs} pairs, {factor}"),
@@ -170,15 +153,13 @@ fn scaling(scaling: &RopeScaling) -> String {
 fn tokenizer_facts(engine: &Engine) -> Value {
     let (spec, tokenizer) = (engine.spec(), engine.tokenizer());
     let token = |id: u32| format!("{id} {}", quoted(&tokenizer.decode_token(id).unwrap_or_default()));
-    let rendered = engine.chat_template().map(|t| t.render(&[Message::new("user", "Hello")], true));
-    let template = match rendered {
+    let template = match engine.chat_template().map(|t| t.render(&[Message::new("user", "Hello")], true)) {
         None => "none (use --no-chat-template)".to_owned(),
         Some(Ok(text)) => quoted(&text),
         Some(Err(error)) => format!("cannot be used: {error}"),
     };
     json!({
-        "tokens": tokenizer.vocab_size(),
-        "logits": spec.vocab_size,
+        "tokens": tokenizer.vocab_size(), "logits": spec.vocab_size,
         "bos": tokenizer.bos_token_id().map(token),
         "ends_a_response": spec.eos_token_ids.iter().map(|id| token(*id)).collect::<Vec<_>>(),
         "chat_template_for_hello": template,
@@ -194,12 +175,9 @@ fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
     json!({
         "tokens": context,
         "batch": Some(batch).filter(|batch| *batch > 1),
-        "weights": weights,
-        "kv_cache": memory.cache,
-        "kv_cache_per_token": memory.cache_row,
+        "weights": weights, "kv_cache": memory.cache, "kv_cache_per_token": memory.cache_row,
         "states": Some(memory.states).filter(|bytes| *bytes > 0),
-        "trace": memory.trace,
-        "trace_per_token": memory.trace_row,
+        "trace": memory.trace, "trace_per_token": memory.trace_row,
         "working_memory": Some(memory.working).filter(|bytes| *bytes > 0),
         "total": weights + memory.cache + memory.states + memory.trace + memory.working,
     })
@@ -235,7 +213,8 @@ fn plain(value: &Value) -> String {
         Value::Number(n) => n.as_u64().map_or_else(|| short_float(n.as_f64().unwrap_or(f64::NAN)), grouped),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(" · "),
         Value::Object(fields) => {
-            fields.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect::<Vec<_>>().join(", ")
+            let named = fields.iter().map(|(name, value)| format!("{name} {}", plain(value)));
+            named.collect::<Vec<_>>().join(", ")
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The command line, the whole of the program: one file per subcommand, and shared code here.
+//! The command line, the whole of the program: one file per subcommand, and shared code here. What most commands import is
+//! imported here, and by `use super::*` there.
 
 mod ask;
 mod bench;
@@ -22,13 +23,13 @@ use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::files;
 use crate::report::term::TermStyle;
-use clap::{ColorChoice, Parser, Subcommand};
-use error::{Failure, is_broken_pipe};
-use say::{Level, detail, note, print, print_json, show, write};
+use crate::units;
+use clap::{Args, ColorChoice, Parser, Subcommand};
+use error::{CliError, Failure, is_broken_pipe};
+use say::{Level, counted, detail, note, print, print_json, says, show, write};
 use std::ffi::OsString;
-use std::path::Path;
-use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
+use std::{process::ExitCode, sync::OnceLock};
 
 /// Exit code after a run with failed items.
 const SOME_FAILED: u8 = 1;
@@ -58,25 +59,7 @@ struct Cli {
 /// The version and the commit, which `build.rs` determines.
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\ncommit: ", env!("UQAC_COMMIT"));
 
-const AFTER_HELP: &str = "\
-Examples:
-  uqac ask \"What is 17 + 25?\"
-  uqac score --model Qwen/Qwen2.5-0.5B-Instruct --input responses.jsonl --output scores.jsonl
-  uqac eval --tasks abacus --limit 50 --output runs/abacus && uqac report runs/abacus
-
-Exit codes:
-  0  done
-  1  score, eval: some items failed (status \"error\" in the output)
-  2  wrong usage, an unreadable model or file, or a device that was lost
-  3  ask --abstain: no answer above the certified threshold
-
-Environment:
-  UQAC_MODEL    default of --model
-  UQAC_API_KEY  default of serve --api-key
-  UQAC_CACHE    cache folder [default: ~/.cache/uqac]
-  CUDA_HOME     CUDA toolkit for kernels compiled at first use
-  NO_COLOR      disables colours if not empty
-  COLUMNS       width of the report";
+const AFTER_HELP: &str = include_str!("help.txt").trim_ascii_end();
 
 #[derive(Subcommand)]
 enum Command {
@@ -151,13 +134,8 @@ fn model_name(named: &str, folder: &Path) -> String {
 }
 
 /// The manifest of a run starting now.
-fn manifest<Options>(
-    named: &str,
-    folder: &Path,
-    engine: &Engine,
-    options: Options,
-) -> Result<Manifest<Options>, Failure> {
-    let (k_cache, v_cache) = engine.cache_types();
+fn manifest<T>(named: &str, folder: &Path, engine: &Engine, options: T) -> Result<Manifest<T>, Failure> {
+    let ((k_cache, v_cache), gamma) = (engine.cache_types(), engine.options().gamma);
     Ok(Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -167,9 +145,7 @@ fn manifest<Options>(
             k_cache,
             v_cache,
             weight_format: engine.options().weights,
-            gamma: Some(engine.options().gamma)
-                .filter(|gamma| *gamma != Gamma::PUBLISHED)
-                .map(|gamma| gamma.values().to_vec()),
+            gamma: (gamma != Gamma::PUBLISHED).then(|| gamma.values().to_vec()),
             template_arguments: engine.chat_template().map(|template| template.arguments.clone()).unwrap_or_default(),
         },
         options,

@@ -1,25 +1,17 @@
 //! Options shared by commands, each declared once: a run's in [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the
 //! others here.
 
-use super::error::{CliError, Failure};
-use super::{detail, note, progress, signals};
-use crate::backend::entropy::Gamma;
-use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat};
+use super::*;
+use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat, entropy::Gamma};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
-use crate::files;
-use crate::model::chat::is_reserved;
-use crate::model::demo;
-use crate::model::hub::locate_model;
 use crate::model::reply::{self, Thinking};
+use crate::model::{chat::is_reserved, hub::locate_model};
 use crate::names::Named;
 use crate::units::count;
-use crate::uq::rules;
-use crate::uq::{Parameters, Profile, Reading, RuleSetting};
+use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules};
+use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// How a model runs: [`EngineOptions`].
 #[derive(Args)]
@@ -89,8 +81,7 @@ fn gamma(path: &str) -> Result<Gamma, String> {
 impl ModelArgs {
     /// The name from the flag or the environment.
     pub fn named(&self) -> Option<String> {
-        let named = self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok());
-        named.filter(|name| !name.is_empty())
+        self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok()).filter(|name| !name.is_empty())
     }
 
     /// The folder of the named model.
@@ -102,7 +93,7 @@ impl ModelArgs {
     pub fn or_embedded(&self) -> Result<(String, PathBuf), Failure> {
         let name = self.named().unwrap_or_else(|| {
             note("note: no --model given; using abacus (2.5 million parameters, arithmetic word problems)");
-            demo::NAME.to_owned()
+            crate::model::demo::NAME.to_owned()
         });
         let folder = locate(&name)?;
         Ok((name, folder))
@@ -131,7 +122,7 @@ pub fn locate(name: &str) -> Result<PathBuf, Failure> {
 pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     let upload = progress::bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left");
     signals::on_truncation(folder);
-    let begun = Instant::now();
+    let begun = std::time::Instant::now();
     let engine = Engine::load_with(folder, options, &mut |done, total| {
         upload.set_length(total as u64);
         upload.set_position(done as u64);
@@ -139,17 +130,11 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
             upload.finish_and_clear();
         }
     })?;
-    let (k_cache, v_cache) = engine.cache_types();
-    detail(&format!(
-        "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
-        folder.display(),
-        engine.spec().architecture,
-        engine.spec().max_position_embeddings,
-        engine.device(),
-        k_cache.name(),
-        v_cache.name(),
-        begun.elapsed().as_secs_f64()
-    ));
+    let (spec, device, (k_cache, v_cache)) = (engine.spec(), engine.device(), engine.cache_types());
+    let model = format!("{}, a context of {} tokens", spec.architecture, spec.max_position_embeddings);
+    let caches = format!("K cache {}, V cache {}", k_cache.name(), v_cache.name());
+    let seconds = begun.elapsed().as_secs_f64();
+    detail(&format!("{}: {model}, on {device}, {caches}; loaded in {seconds:.2} s", folder.display()));
     if !options.weights.is_file() {
         note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
     }
@@ -215,10 +200,8 @@ impl MethodArgs {
 
 /// The last section of a command's long help: its examples, the rules with their values, and the formats of thoughts.
 pub fn examples_and_rules(examples: &str) -> String {
-    let (rules, formats) = (rules::help(), reply::help());
-    format!(
-        "{examples}\n\nRules (--rule NAME=VALUE):\n{rules}\n\nThoughts (--thinking auto; ^: at the start only):\n{formats}"
-    )
+    let (rules, thoughts) = (rules::help(), "Thoughts (--thinking auto; ^: at the start only)");
+    format!("{examples}\n\nRules (--rule NAME=VALUE):\n{rules}\n\n{thoughts}:\n{}", reply::help())
 }
 
 /// Parses the name of a value; help lists them all.

@@ -1,8 +1,7 @@
 //! Progress of long runs on standard error: a bar in a terminal, otherwise an occasional line.
 
 use super::say::{Level, counted, note, says};
-use crate::eval::run::Event;
-use crate::eval::sample::Sample;
+use crate::eval::{run::Event, sample::Sample};
 use crate::io::record::{CutOff, Status};
 use crate::report::term::one_line;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -1,18 +1,13 @@
 //! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
-use super::error::{CliError, Failure};
 use super::progress::{ANALYSIS, work};
-use super::{note, print, write};
+use super::*;
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
-use crate::files;
-use crate::report::html;
-use crate::report::pictures::galleries;
-use crate::report::svg::Picture;
-use crate::report::tables::markup::{latex, markdown};
-use crate::report::tables::{build::tables, facts::csv, text::text};
+use crate::report::tables::markup::{latex, markdown, text};
+use crate::report::tables::{build::tables, facts::csv};
 use crate::report::term::{TermStyle, escaped_json};
-use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
+use crate::report::{html, pictures::galleries, svg::Picture};
+use clap::ValueEnum;
 
 /// Tables and pictures of evaluations
 ///
@@ -100,9 +95,7 @@ fn refuse_existing(file: &Path, overwrite: bool, runs: &[PathBuf]) -> Result<(),
 fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
     let named_html = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("html"));
     match args.output.as_deref() {
-        Some(folder) if args.format == Format::Html && !named_html(folder) => {
-            (Some(folder.join("report.html")), Some(folder))
-        }
+        Some(to) if args.format == Format::Html && !named_html(to) => (Some(to.join("report.html")), Some(to)),
         other => (other.map(Path::to_owned), None),
     }
 }

@@ -3,9 +3,8 @@
 use super::error::CliError;
 use crate::report::term::visible;
 use serde::Serialize;
-use std::io::Write;
-use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::{io::Write, path::Path};
 
 /// Amount of output besides the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

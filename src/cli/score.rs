@@ -1,23 +1,15 @@
 //! `uqac score`: confidences of existing responses.
 
-use super::error::{CliError, Failure};
 use super::options::{AssessArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
-use super::say::counted;
-use super::{SOME_FAILED, manifest, note, signals};
-use crate::engine::encode::MAX_BYTES_PER_TOKEN;
-use crate::engine::{Engine, EngineError};
+use super::*;
+use crate::engine::{Engine, EngineError, encode::MAX_BYTES_PER_TOKEN};
 use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
-use crate::files;
 use crate::io::item::{BadItem, Item, items};
-use crate::io::jsonl::append::Existing;
-use crate::io::jsonl::{LINE_LIMIT, Lines};
+use crate::io::jsonl::{LINE_LIMIT, Lines, append::Existing};
 use crate::io::record::{Done, Record, Status};
-use clap::Args;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Score existing responses
 ///
@@ -84,10 +76,8 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
         input: whole,
     };
     let manifest = manifest(&model.named().unwrap_or_default(), &folder, &engine, options)?;
-    let known = Some(&manifest.model.fingerprint);
-    let calibration = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
-    let request =
-        Request { calibration: calibration.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
+    let found = calibration(&folder, &engine, Some(&manifest.model.fingerprint), &parameters.reading, abstain)?;
+    let request = Request { calibration: found.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
         Some(earlier) if done.records > 0 => sidecar::check(&args.output, &earlier, &manifest, start)?,
         None if done.records > 0 => note(&format!(
@@ -111,7 +101,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
         let skipped = done.take(item.as_ref().map_or_else(|bad| &bad.id, |item| &item.id));
         if !skipped {
-            let record = score_line(&mut engine, item, args, &request, &mut tally)?;
+            let record = score(&mut engine, item, !args.no_chat_template, &request, &mut tally)?;
             output.append(&record)?;
             tally.count(&record);
         }
@@ -150,18 +140,17 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
     if !args.input.is_file() {
         return Ok(None);
     }
-    let lines = Lines::open(&args.input)?.count();
-    Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
+    Ok(Some(Lines::open(&args.input)?.count().min(args.limit.unwrap_or(u64::MAX))))
 }
 
 /// Turns one input line into one output line. An error in an item affects only that item.
 ///
 /// # Errors
 /// The engine is lost.
-fn score_line(
+fn score(
     engine: &mut Engine,
     item: Result<Item, BadItem>,
-    args: &ScoreArgs,
+    chat: bool,
     common: &Request<'_>,
     tally: &mut Tally,
 ) -> Result<Record, EngineError> {
@@ -170,17 +159,14 @@ fn score_line(
         Ok(item) => item,
         Err(bad) => return Ok(Record::error(bad.id.clone(), reading, None, bad.to_string())),
     };
-    let sequence = sequence(engine, &item, !args.no_chat_template, parameters);
-    let (tokens, prompt_len, answer) = match sequence {
+    let (tokens, prompt_len, answer) = match sequence(engine, &item, chat, parameters) {
         Ok(sequence) => sequence,
         Err(error) => return Ok(Record::error(item.id, reading, None, error.to_string())),
     };
     tally.tokens += tokens.len();
     let request = common.clone().of_item(&item, answer);
-    let assessed = engine
-        .trace(&tokens, prompt_len, parameters.trace_parts())
-        .and_then(|mut traced| assess(&mut traced, item.id.clone(), &request));
-    assessed.or_else(|error| {
+    let traced = engine.trace(&tokens, prompt_len, parameters.trace_parts());
+    traced.and_then(|mut traced| assess(&mut traced, item.id.clone(), &request)).or_else(|error| {
         if error.is_lost() {
             return Err(error);
         }
@@ -215,8 +201,8 @@ impl Tally {
         if self.tokens > 0 {
             line += &format!(" ({:.0} tokens/s)", self.tokens as f64 / seconds);
         }
-        line +=
-            &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.errors.count, "error"));
+        let errors = counted(self.errors.count, "error");
+        line += &format!(": {} ok, {} without an answer, {errors}", self.ok, self.no_answer);
         if earlier.records > 0 {
             line += &format!("; {} were there already, {} of them errors", earlier.records, earlier.errors);
         }

@@ -1,12 +1,9 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
-use super::error::{CliError, Failure};
 use super::options::{AssessArgs, examples_and_rules};
-use super::say::{Level, says};
-use super::{model_name, note, signals};
+use super::*;
 use crate::eval::assess::{Request, calibration};
 use crate::serve::{Settings, serve};
-use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 /// Serve OpenAI's API with a confidence for each answer

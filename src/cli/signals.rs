@@ -1,8 +1,7 @@
 //! Messages for signals that end the program, and protection against environment settings that would end it.
 
-use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::{path::Path, sync::OnceLock};
 
 /// Message of an interrupted command: how to resume.
 static INTERRUPTED: OnceLock<String> = OnceLock::new();

@@ -6,18 +6,16 @@
 //! `answer_match`, and `finish_reason`; other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends
 //! the iteration.
 
+mod tools;
+
 use super::jsonl::{Line, Lines, ReadError};
 use super::target::Target;
-use crate::model::chat::{Conversation, Message};
-use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader, pattern};
+use crate::model::chat::Conversation;
+use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader};
 use regex::bytes::Regex;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-use serde_json::value::RawValue;
-use std::fmt::Display;
-use std::ops::Range;
-use std::sync::OnceLock;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, value::RawValue};
+use std::{fmt::Display, ops::Range, sync::OnceLock};
 use thiserror::Error;
 
 /// A response to score.
@@ -72,42 +70,26 @@ pub fn items(mut lines: Lines) -> impl Iterator<Item = Result<Result<Item, BadIt
     })
 }
 
-/// Raw fields of a line: an invalid one leaves the id readable, and a hostile one builds no tree in memory.
-#[derive(Deserialize)]
-struct Fields<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    doc_id: Option<&'a RawValue>,
-    request_id: Option<&'a RawValue>,
-    doc: Option<&'a RawValue>,
-    dataset: Option<&'a RawValue>,
-    input_ids: Option<&'a RawValue>,
-    n_instr: Option<&'a RawValue>,
-    answer_span: Option<&'a RawValue>,
-    messages: Option<&'a RawValue>,
-    prompt: Option<&'a RawValue>,
-    response: Option<&'a RawValue>,
-    reasoning_content: Option<&'a RawValue>,
-    reasoning: Option<&'a RawValue>,
-    finish_reason: Option<&'a RawValue>,
-    choices: Option<&'a RawValue>,
-    prompt_token_ids: Option<&'a RawValue>,
-    outputs: Option<&'a RawValue>,
-    arguments: Option<&'a RawValue>,
-    resps: Option<&'a RawValue>,
-    target: Option<&'a RawValue>,
-    grader: Option<&'a RawValue>,
-    answer_regex: Option<&'a RawValue>,
-    answer_match: Option<&'a RawValue>,
+/// Structs of raw fields: an invalid one leaves the others readable, and a hostile one builds no tree in memory.
+macro_rules! raw_fields {
+    ($($(#[$of_struct:meta])* struct $Name:ident { $($field:ident)+ })+) => {$(
+        $(#[$of_struct])*
+        #[derive(Default, Deserialize)]
+        struct $Name<'a> {
+            $(#[serde(borrow)] $field: Option<&'a RawValue>,)+
+        }
+    )+};
 }
 
-/// The fields read from a benchmark's record.
-#[derive(Default, Deserialize)]
-struct Doc<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    choices: Option<&'a RawValue>,
-    options: Option<&'a RawValue>,
+raw_fields! {
+    /// The fields of a line.
+    struct Fields {
+        id doc_id request_id doc dataset input_ids n_instr answer_span messages prompt response reasoning_content reasoning
+        finish_reason choices prompt_token_ids outputs arguments resps target grader answer_regex answer_match
+    }
+
+    /// The fields read from a benchmark's record.
+    struct Doc { id choices options }
 }
 
 /// Values of `finish_reason` for a response that ended at a limit: vLLM's and OpenAI's, Anthropic's, and that of `--stop-below`.
@@ -130,8 +112,8 @@ impl Item {
     fn from_fields(id: Value, fields: &Fields, doc: &Doc) -> Result<Item, String> {
         let (content, finish) = match (fields.input_ids, fields.outputs, fields.resps) {
             (Some(ids), ..) => (tokens(ids, fields)?, None),
-            (None, Some(outputs), _) => vllm(outputs, fields)?,
-            (None, None, Some(responses)) => (harness(responses, fields)?, None),
+            (None, Some(outputs), _) => tools::vllm(outputs, fields)?,
+            (None, None, Some(responses)) => (tools::harness(responses, fields)?, None),
             (None, None, None) => text(fields)?,
         };
         let dataset = fields.dataset.map(|dataset| typed("dataset", "a string", dataset)).transpose()?;
@@ -218,33 +200,20 @@ fn target(fields: &Fields, doc: &Doc, content: &Content) -> Result<Option<Target
     let (Some(target), Some(grader)) = (fields.target, fields.grader) else { return Ok(None) };
     let question = match content {
         Content::Text { conversation: Conversation::Prompt(prompt), .. } => prompt.clone(),
-        Content::Text { conversation: Conversation::Messages(messages), .. } => messages
-            .iter()
-            .rfind(|message| message.role == "user")
-            .and_then(|turn| turn.content.clone())
-            .unwrap_or_default(),
+        Content::Text { conversation: Conversation::Messages(messages), .. } => {
+            let turn = messages.iter().rfind(|message| message.role == "user");
+            turn.and_then(|turn| turn.content.clone()).unwrap_or_default()
+        }
         Content::Tokens { .. } => fields.prompt.and_then(|prompt| typed("prompt", "", prompt).ok()).unwrap_or_default(),
     };
     let mut choices = [doc.choices, doc.options, fields.choices].into_iter().flatten();
     let choices = choices.find_map(|choices| serde_json::from_str(choices.get()).ok());
     let mut value: Value = serde_json::from_str(target.get()).map_err(not_json)?;
-    if let (Some(_), Some(alternatives)) = (fields.resps, value.as_str().and_then(python_list)) {
+    if let (Some(_), Some(alternatives)) = (fields.resps, value.as_str().and_then(tools::python_list)) {
         value = alternatives.into();
     }
     let read = Target::read(&value, typed("grader", Grader::NAMES, grader)?, question, choices);
     Ok(Some(read.map_err(|expected| wrong("target", expected, target.get()))?))
-}
-
-/// The texts of a list as Python prints it, which is how lm-evaluation-harness writes a target of several.
-fn python_list(text: &str) -> Option<Vec<String>> {
-    let element = pattern!(r#"(?s)^(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")(?:, |\]$)"#);
-    let (mut rest, mut texts) = (text.trim().strip_prefix('[')?, Vec::new());
-    while let Some(found) = element.captures(rest) {
-        let text = found.get(1).or_else(|| found.get(2))?.as_str();
-        texts.push(text.replace("\\'", "'").replace("\\\\", "\\"));
-        rest = &rest[found[0].len()..];
-    }
-    (rest.is_empty() && !texts.is_empty()).then_some(texts)
 }
 
 /// `answer_regex`, whose first or last (default) match counts, by `answer_match`.
@@ -254,87 +223,6 @@ fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, String> {
     let matched = fields.answer_match.map(|found| typed("answer_match", "\"first\" or \"last\"", found));
     let built = AnswerPattern::new(&regex, matched.transpose()?.unwrap_or_default());
     Ok(Some(built.map_err(|why| wrong("answer_regex", format!("a regular expression ({why})"), found.get()))?))
-}
-
-/// vLLM's RequestOutput: `prompt_token_ids` with `token_ids` of the first of `outputs`, or else `prompt` with its `text`.
-fn vllm(outputs: &RawValue, fields: &Fields) -> Result<(Content, Option<String>), String> {
-    #[derive(Deserialize)]
-    struct Output {
-        token_ids: Option<Vec<u32>>,
-        text: Option<String>,
-        finish_reason: Option<String>,
-    }
-    let outputs: Vec<Output> = list("outputs", ("at least one output", "an object with token_ids or text"), outputs)?;
-    let first = outputs.into_iter().next();
-    let Some(Output { token_ids, text, finish_reason }) = first else { return Err(missing("outputs[0]")) };
-    let content = match (fields.prompt_token_ids, token_ids, fields.prompt, text.filter(|text| !text.is_empty())) {
-        (Some(_), Some(ids), ..) if ids.is_empty() => {
-            return Err(wrong("outputs[0].token_ids", "at least one token id", "[]"));
-        }
-        (Some(prompt), Some(ids), ..) => {
-            let mut input_ids: Vec<u32> = list("prompt_token_ids", ("at least one token id", "a token id"), prompt)?;
-            let prompt_len = input_ids.len();
-            input_ids.extend(ids);
-            Content::Tokens { input_ids, prompt_len, answer_span: None }
-        }
-        (_, _, Some(prompt), Some(response)) => {
-            let conversation = Conversation::Prompt(typed("prompt", "a string", prompt)?);
-            Content::Text { conversation, thought: None, response, rendered: true }
-        }
-        _ => return Err(missing("prompt_token_ids with outputs[0].token_ids, or prompt with outputs[0].text")),
-    };
-    Ok((content, finish_reason))
-}
-
-/// A sample of lm-evaluation-harness: the first text of `arguments`, the prompt as the model received it or messages in JSON, and
-/// of `resps`.
-fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, String> {
-    /// The first text, or list of messages, in lists and objects.
-    fn first(value: &Value) -> Option<&Value> {
-        match value {
-            Value::String(text) if !text.is_empty() => Some(value),
-            Value::Array(values) if values.first().is_some_and(|turn| turn.get("role").is_some()) => Some(value),
-            Value::Array(values) => values.first().and_then(first),
-            Value::Object(fields) => fields.values().next().and_then(first),
-            _ => None,
-        }
-    }
-    /// Whether these are a log-likelihood and whether the continuation is the most probable one, or a log-likelihood alone.
-    fn is_likelihood(value: &Value) -> bool {
-        let is_pair = |value: &Value, best: &Value| {
-            let number = value.is_number() || value.as_str().is_some_and(|text| text.parse::<f64>().is_ok());
-            number && (best.is_boolean() || best == "True" || best == "False")
-        };
-        match value {
-            Value::Array(values) if values.len() == 2 && is_pair(&values[0], &values[1]) => true,
-            Value::Array(values) => values.first().is_some_and(is_likelihood),
-            value => value.is_number(),
-        }
-    }
-    let read = |found: &RawValue| serde_json::from_str::<Value>(found.get()).map_err(not_json);
-    let found = fields.arguments.ok_or_else(|| missing("arguments"))?;
-    let (arguments, resps) = (read(found)?, read(responses)?);
-    let request = arguments.get(0).or_else(|| arguments.get("gen_args_0"));
-    let second = request.and_then(|request| request.get(1).or_else(|| request.get("arg_1")));
-    if second.is_some_and(Value::is_string) || is_likelihood(&resps) {
-        let expected =
-            "a generated text (of a generate_until task); log-likelihoods of given continuations are no response";
-        return Err(wrong("resps", expected, responses.get()));
-    }
-    let prompt = first(&arguments).ok_or_else(|| wrong("arguments", "a list that begins with a text", found.get()))?;
-    let response = first(&resps).and_then(Value::as_str).map(str::to_owned);
-    let response = response.ok_or_else(|| wrong("resps", "a list that begins with a text", responses.get()))?;
-    let messages = match prompt {
-        Value::String(text) if !text.starts_with("[{\"role\"") => None,
-        Value::String(text) => Some(serde_json::from_str(text)),
-        list => Some(Vec::<Message>::deserialize(list)),
-    };
-    let messages =
-        messages.transpose().map_err(|why| wrong("arguments", format!("messages of text ({why})"), found.get()))?;
-    let rendered = messages.is_none();
-    let plain = || Conversation::Prompt(prompt.as_str().unwrap_or_default().to_owned());
-    let conversation = messages.map_or_else(plain, Conversation::Messages);
-    Ok(Content::Text { conversation, thought: None, response, rendered })
 }
 
 /// `messages` or `prompt`, and `response` or OpenAI's `choices`.
@@ -351,11 +239,12 @@ fn text(fields: &Fields) -> Result<(Content, Option<String>), String> {
         text: Option<String>,
         finish_reason: Option<String>,
     }
-    let expected =
-        ("a list of at least one message", "an object with a role and a content (a string or a list of text parts)");
+    const MESSAGE: &str = "an object with a role and a content (a string or a list of text parts)";
     let conversation = match (fields.messages, fields.prompt) {
         (Some(_), Some(_)) => return Err("both messages and prompt are given; expected one of them".to_owned()),
-        (Some(messages), None) => Conversation::Messages(list("messages", expected, messages)?),
+        (Some(messages), None) => {
+            Conversation::Messages(list("messages", ("a list of at least one message", MESSAGE), messages)?)
+        }
         (None, Some(prompt)) => Conversation::Prompt(typed("prompt", "a string", prompt)?),
         (None, None) => return Err(missing("input_ids (or messages, or prompt)")),
     };
@@ -426,106 +315,6 @@ mod tests {
     fn ids(input: &[u8], limit: u64) -> Vec<(bool, Value)> {
         let lines = Lines::new(std::io::Cursor::new(input.to_vec()), "test".into()).unwrap().with_limit(limit);
         items(lines).map(|line| line.unwrap().map_or_else(|bad| (false, bad.id), |item| (true, item.id))).collect()
-    }
-
-    #[test]
-    fn outputs_of_other_tools_are_read() {
-        let vllm = r#"{"prompt": "1+1?", "prompt_token_ids": [5, 6], "outputs": [{"text": "2", "token_ids": [7, 8]}]}"#;
-        let tokens = Content::Tokens { input_ids: vec![5, 6, 7, 8], prompt_len: 2, answer_span: None };
-        assert_eq!(parse(vllm).unwrap().content, tokens);
-        let conversation = Conversation::Prompt("Q: 1+1?\nA:".into());
-        let rendered = Content::Text { conversation, thought: None, response: " 2".into(), rendered: true };
-        for arguments in [r#"[["Q: 1+1?\nA:", {"until": []}]]"#, r#"{"gen_args_0": {"arg_0": "Q: 1+1?\nA:"}}"#] {
-            let line = format!(r#"{{"doc_id": 0, "target": "2", "arguments": {arguments}, "resps": [[" 2"]]}}"#);
-            let item = parse(&line).unwrap();
-            assert_eq!((item.content, item.target), (rendered.clone(), None), "no grader, nothing to grade");
-        }
-        for (line, says) in [
-            (r#"{"outputs": [{"token_ids": [1]}]}"#, "missing field prompt_token_ids"),
-            (r#"{"prompt_token_ids": [5], "outputs": []}"#, "outputs: expected at least one output"),
-            (
-                r#"{"prompt_token_ids": [5], "outputs": [{"token_ids": []}]}"#,
-                "outputs[0].token_ids: expected at least one",
-            ),
-            (r#"{"resps": [["x"]]}"#, "missing field arguments"),
-            (r#"{"resps": [[]], "arguments": [["x"]]}"#, "resps: expected a list that begins with a text"),
-            (r#"{"resps": [[""]], "arguments": [["x", {}]]}"#, "resps: expected a list that begins with a text"),
-            (
-                r#"{"resps": [[["-6.25", "False"]]], "arguments": {"gen_args_0": {"arg_0": "x", "arg_1": " 3"}}}"#,
-                "no response",
-            ),
-            (
-                r#"{"resps": [[[-1.25, true]], [[-4.5, false]]], "arguments": [["x", " 4"], ["x", " 5"]]}"#,
-                "no response",
-            ),
-            (r#"{"resps": [[-6.25]], "arguments": [["x"]]}"#, "log-likelihoods of given continuations"),
-        ] {
-            let (_, message) = parse(line).unwrap_err();
-            assert!(message.contains(says), "{message}");
-        }
-    }
-
-    /// Each line's conversation, thought, response, whether it is rendered, and whether it was cut off.
-    #[test]
-    fn replies_of_other_tools_are_read() {
-        let (user, plain) = (r#"[{"role": "user", "content": "2+2?"}]"#, "\"prompt\": \"2+2?\"");
-        let escaped = r#"[{\"role\": \"user\", \"content\": \"2+2?\", \"type\": \"text\"}]"#;
-        for (line, expected) in [
-            (
-                format!(r#"{plain}, "response": "4", "reasoning_content": "2 and 2"}}"#),
-                (Some("2 and 2"), "4", false, false),
-            ),
-            (format!(r#"{plain}, "response": "4", "reasoning": "2 and 2"}}"#), (Some("2 and 2"), "4", false, false)),
-            (format!(r#"{plain}, "response": null, "reasoning": "2 and"}}"#), (Some("2 and"), "", false, false)),
-            (format!(r#"{plain}, "response": "4", "reasoning": {{"effort": "low"}}}}"#), (None, "4", false, false)),
-            (format!(r#"{plain}, "response": "4", "finish_reason": "length"}}"#), (None, "4", false, true)),
-            (format!(r#"{plain}, "response": "4", "finish_reason": "stop"}}"#), (None, "4", false, false)),
-            (format!(r#"{plain}, "outputs": [{{"text": "4", "finish_reason": "length"}}]}}"#), (None, "4", true, true)),
-            (
-                format!(
-                    r#""messages": {user}, "choices": [{{"message": {{"content": "4", "reasoning_content": "2"}},
-                        "finish_reason": "length"}}]}}"#
-                ),
-                (Some("2"), "4", false, true),
-            ),
-            (format!(r#"{plain}, "choices": [{{"text": "4", "finish_reason": "stop"}}]}}"#), (None, "4", false, false)),
-            (format!(r#""arguments": [["{escaped}", {{}}]], "resps": [["4"]]}}"#), (None, "4", false, false)),
-            (format!(r#""arguments": [[{user}, {{}}]], "resps": [["4", "5"]]}}"#), (None, "4", false, false)),
-        ] {
-            let item = parse(&format!("{{{line}")).unwrap();
-            let Content::Text { conversation, thought, response, rendered } = item.content else { panic!("{line}") };
-            assert_eq!((thought.as_deref(), response.as_str(), rendered, item.is_cut_off), expected, "{line}");
-            assert_eq!(conversation.to_messages()[0].content.as_deref(), Some("2+2?"), "{line}");
-        }
-    }
-
-    #[test]
-    fn ids_and_targets_of_other_tools_are_read() {
-        for (more, id, answers) in [
-            (r#""doc_id": 3, "target": "4""#, json!(3), &["4"][..]),
-            (r#""request_id": "8", "target": ["4", "four"]"#, json!("8"), &["4", "four"]),
-            (r#""doc_id": 3, "doc": {"id": "q7"}, "target": 4"#, json!("q7"), &["4"]),
-            (r#""doc_id": [3], "doc": 5, "target": "2+2=<<2+2=4>>4\n#### 4""#, json!(7), &["4"]),
-            (
-                r#""id": "own", "doc_id": 3, "target": "['4', \"it's 4\", 'a\\'b']""#,
-                json!("own"),
-                &["4", "it's 4", "a'b"],
-            ),
-            (r#""target": "[0, 1]""#, json!(7), &["[0, 1]"]),
-        ] {
-            let line = format!(r#"{{{more}, "grader": "exact", "arguments": [["2+2?", {{}}]], "resps": [["4"]]}}"#);
-            let item = parse(&line).unwrap();
-            assert_eq!(
-                (item.id, &item.target.unwrap().answers[..]),
-                (id, &answers.iter().map(|a| a.to_string()).collect::<Vec<_>>()[..])
-            );
-        }
-        let line = r#"{"prompt": "x", "response": "B", "target": 1, "grader": "choice""#;
-        assert_eq!(
-            parse(&format!("{line}, \"doc\": {{\"choices\": [\"u\", \"v\"]}}}}")).unwrap().target.unwrap().shown(),
-            "B"
-        );
-        assert!(parse(&format!("{line}}}")).unwrap_err().1.contains("target: expected an option's letter"));
     }
 
     #[test]

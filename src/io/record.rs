@@ -11,7 +11,6 @@ pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -210,7 +209,7 @@ pub enum OutputError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Records per id; an input may repeat an id.
-    left: HashMap<String, usize>,
+    left: std::collections::HashMap<String, usize>,
     pub records: usize,
     pub errors: usize,
 }
@@ -226,13 +225,9 @@ struct Earlier {
 
 impl Done {
     /// Examines an output of records of this reading; see [`Output::examine`].
-    pub fn examine(
-        path: &Path,
-        existing: Existing,
-        reading: impl Into<Reading>,
-    ) -> Result<(Output, Done), OutputError> {
+    pub fn examine(path: &Path, on: Existing, reading: impl Into<Reading>) -> Result<(Output, Done), OutputError> {
         let (mut done, mut other, reading) = (Done::default(), None, reading.into());
-        let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
+        let output = Output::examine(path, on, "{\"id\":", |line, earlier: Earlier| {
             *done.left.entry(earlier.id.to_string()).or_default() += 1;
             done.records += 1;
             done.errors += usize::from(earlier.status == Status::Error);

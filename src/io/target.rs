@@ -35,12 +35,7 @@ impl Target {
     ///
     /// # Errors
     /// What was expected.
-    pub fn read(
-        value: &Value,
-        grader: Grader,
-        question: String,
-        choices: Option<Choices>,
-    ) -> Result<Target, &'static str> {
+    pub fn read(value: &Value, grader: Grader, question: String, of: Option<Choices>) -> Result<Target, &'static str> {
         let one = |value: &Value| {
             let text = match value {
                 Value::String(text) => stated(text).trim().to_owned(),
@@ -51,11 +46,7 @@ impl Target {
                 return Err(TEXT);
             }
             let is_index = grader == Grader::Choice && text.bytes().all(|byte| byte.is_ascii_digit());
-            if is_index {
-                letter(&text, value.is_number(), &question, choices.as_ref()).ok_or(CHOICE)
-            } else {
-                Ok(text)
-            }
+            if is_index { letter(&text, value.is_number(), &question, of.as_ref()).ok_or(CHOICE) } else { Ok(text) }
         };
         let answers: Vec<String> = match value {
             Value::Array(values) => values.iter().map(one).collect::<Result<_, _>>()?,
@@ -79,16 +70,14 @@ pub fn stated(text: &str) -> &str {
 
 /// The letter of the option that a number names by its label, its text or its index; `None` if it names none, or two.
 fn letter(number: &str, is_index: bool, question: &str, choices: Option<&Choices>) -> Option<String> {
-    let (letters, texts, labels): (Vec<char>, Vec<&str>, &[String]) = match choices {
-        Some(Choices::Texts(texts)) => (('A'..='Z').collect(), texts.iter().map(String::as_str).collect(), &[]),
-        Some(Choices::Labelled { text, label }) => {
-            (('A'..='Z').collect(), text.iter().map(String::as_str).collect(), label)
-        }
-        None => {
-            let (letters, texts) = options(question).into_iter().unzip();
-            (letters, texts, &[])
-        }
+    let (texts, labels): (&[String], &[String]) = match choices {
+        Some(Choices::Texts(texts)) => (texts, &[]),
+        Some(Choices::Labelled { text, label }) => (text, label),
+        None => (&[], &[]),
     };
+    let listed = || options(question).into_iter();
+    let given = || ('A'..='Z').zip(texts.iter().map(String::as_str));
+    let (letters, texts): (Vec<char>, Vec<&str>) = if choices.is_none() { listed().unzip() } else { given().unzip() };
     let count = texts.len().min(letters.len());
     let index = number.parse().ok().filter(|index: &usize| labels.is_empty() && *index < count);
     let named = labels.iter().position(|label| label == number);

@@ -1,10 +1,9 @@
 //! The summary that opens a report: the run, the best method on each task, and UQAC compared with it and with the
 //! controls.
 
-use super::tables::format::Format::{Difference, Interval, Percent};
+use super::tables::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
-use crate::order::sort_by;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,8 +46,8 @@ fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> 
         Some(Value::Number(number)) => Some(number.to_string()),
         _ => None,
     };
-    let tasks: Vec<String> =
-        run.benchmarks().map(|task| format!("{} ({} items)", task.task, task.summary.items)).collect();
+    let size = |task: &TaskAnalysis| format!("{} ({} items)", task.task, task.summary.items);
+    let tasks: Vec<String> = run.benchmarks().map(size).collect();
     let (resamples, seed) = (analysis.options.resamples, analysis.options.seed);
     let facts = [
         ("Model", Some(run.model.clone())),
@@ -94,7 +93,7 @@ fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalys
     };
     let rows = analysis.rows_of(task);
     let mut standings: Vec<_> = rows.iter().filter_map(|(method, _)| standing(&method.key, &method.name)).collect();
-    sort_by(&mut standings, |a, b| b.auroc.value.total_cmp(&a.auroc.value));
+    crate::order::sort_by(&mut standings, |a, b| b.auroc.value.total_cmp(&a.auroc.value));
     standings
 }
 

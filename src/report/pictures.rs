@@ -8,7 +8,6 @@ use super::svg::{
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
 use crate::order::sort_by;
-use std::cmp::Ordering;
 
 /// A group of related pictures.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,8 +22,7 @@ pub struct Gallery {
 /// letters, digits, `.`, `-` and `_`, so that they can serve as file names.
 pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     let mut galleries = Vec::new();
-    let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> =
-        analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))).collect();
+    let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> = benchmarks(analysis).collect();
     let mut taken: Vec<String> = Vec::new();
     for (run, task) in &benchmarks {
         let wanted = slug(&format!("{}_{}", run.name, task.task));
@@ -38,6 +36,11 @@ pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     galleries
 }
 
+/// Every benchmark of every run.
+pub(super) fn benchmarks(analysis: &Analysis) -> impl Iterator<Item = (&RunAnalysis, &TaskAnalysis)> {
+    analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task)))
+}
+
 /// Replaces every character other than letters, digits, `.`, `-` and `_`, and truncates the text.
 fn slug(text: &str) -> String {
     const MAX_LENGTH: usize = 80;
@@ -46,8 +49,7 @@ fn slug(text: &str) -> String {
 
 /// The method used as the confidence: the one that others are compared with, else the first.
 fn main_method(analysis: &Analysis) -> Option<&Method> {
-    let against = analysis.methods.iter().find(|method| method.key == analysis.options.against);
-    against.or(analysis.methods.first())
+    analysis.methods.iter().find(|method| method.key == analysis.options.against).or(analysis.methods.first())
 }
 
 /// Every method on a benchmark, best first.
@@ -67,9 +69,8 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
         (auroc.is_some() || ece.is_some()).then(|| Row { method: method.name.clone(), role, auroc, ece })
     };
     let mut rows: Vec<Row> = analysis.rows_of(task).into_iter().filter_map(|(method, _)| row(method)).collect();
-    sort_by(&mut rows, |a, b| {
-        b.auroc.map(|e| e.value).partial_cmp(&a.auroc.map(|e| e.value)).unwrap_or(Ordering::Equal)
-    });
+    let auroc = |row: &Row| row.auroc.map(|auroc| auroc.value);
+    sort_by(&mut rows, |a, b| auroc(b).partial_cmp(&auroc(a)).unwrap_or(std::cmp::Ordering::Equal));
     let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
     (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }
@@ -84,13 +85,12 @@ fn across(analysis: &Analysis) -> Vec<Gallery> {
         auroc: task.method(&method.key).and_then(|m| m.answered.value(Metric::Auroc)).unwrap_or(f64::NAN),
         ece: task.method(&method.key).and_then(|m| m.answered.value(run.ece())).unwrap_or(f64::NAN),
     };
-    let points: Vec<Point> =
-        analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| point(run, task))).collect();
+    let points: Vec<Point> = benchmarks(analysis).map(|(run, task)| point(run, task)).collect();
     if points.len() < 2 {
         return Vec::new();
     }
-    let pictures =
-        vec![ece_accuracy("ece-accuracy", &method.name, &points), ece_auroc("ece-auroc", &method.name, &points)];
+    let name = method.name.as_str();
+    let pictures = vec![ece_accuracy("ece-accuracy", name, &points), ece_auroc("ece-auroc", name, &points)];
     vec![Gallery { heading: "Models and tasks".to_owned(), folded: false, pictures }]
 }
 
@@ -130,11 +130,8 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
         let lengths = [lengths("response (tokens)", |i| i.response_tokens), lengths("chain (tokens)", |i| i.chain)];
         first.push(by_correctness(&name("lengths"), "Lengths by correctness", &of, &lengths));
     }
-    let further_heading = format!("{of}: further methods");
-    [
-        Gallery { heading: of, folded: false, pictures: first },
-        Gallery { heading: further_heading, folded: true, pictures: further },
-    ]
+    let further = Gallery { heading: format!("{of}: further methods"), folded: true, pictures: further };
+    [Gallery { heading: of, folded: false, pictures: first }, further]
 }
 
 /// Values of items, split by whether their answers are correct.

@@ -1,12 +1,8 @@
 //! Errors in the format that OpenAI's clients expect.
 
-use crate::backend::BackendError;
-use crate::backend::cuda::CudaError;
-use crate::engine::EngineError;
-use crate::engine::encode::EncodeError;
-use crate::model::chat::ChatError;
-use crate::model::tokenizer::TokenizerError;
-use axum::Json;
+use crate::backend::{BackendError, cuda::CudaError};
+use crate::engine::{EngineError, encode::EncodeError};
+use crate::model::{chat::ChatError, tokenizer::TokenizerError};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -44,17 +40,8 @@ impl ApiError {
         if holds { Ok(()) } else { Err(ApiError::invalid(param, problem)) }
     }
 
-    pub fn context(tokens: usize, context: usize) -> ApiError {
-        let message = format!(
-            "the prompt has {tokens} tokens and leaves no room for a response in the model's context of {context} \
-             (max_position_embeddings)"
-        );
-        ApiError::new(400, Some("context_length_exceeded"), message)
-    }
-
-    pub fn stopping() -> ApiError {
-        let error = ApiError::new(503, Some("shutting_down"), "the server is shutting down");
-        ApiError { retry_after: Some(5), ..error }
+    pub fn retry_after(self, seconds: u64) -> ApiError {
+        ApiError { retry_after: Some(seconds), ..self }
     }
 
     /// The engine cannot answer anything any more.
@@ -86,7 +73,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(self.json())).into_response();
+        let mut response = (status, axum::Json(self.json())).into_response();
         let mut set = |name, value: HeaderValue| drop(response.headers_mut().insert(name, value));
         if let Some(seconds) = self.retry_after {
             set(header::RETRY_AFTER, seconds.into());
@@ -103,11 +90,15 @@ impl IntoResponse for ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         match &error {
-            EngineError::ContextLength { tokens, context } => ApiError::context(tokens.saturating_sub(1), *context),
+            EngineError::ContextLength { tokens, context } => {
+                let full =
+                    format!("the prompt has {} tokens and leaves no room for a response", tokens.saturating_sub(1));
+                let message = format!("{full} in the model's context of {context} (max_position_embeddings)");
+                ApiError::new(400, Some("context_length_exceeded"), message)
+            }
             _ if error.is_lost() => ApiError::lost(format!("the device is lost: {error}")),
             EngineError::Backend(backend) if backend.is_out_of_memory() => {
-                let error = ApiError::new(503, Some("out_of_memory"), error.to_string());
-                ApiError { retry_after: Some(5), ..error }
+                ApiError::new(503, Some("out_of_memory"), error.to_string()).retry_after(5)
             }
             EngineError::EmptyPrompt
             | EngineError::NoResponse { .. }

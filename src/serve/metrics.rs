@@ -1,6 +1,5 @@
 //! Metrics in Prometheus' text format.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +20,7 @@ pub struct Metrics {
 #[derive(Default)]
 struct Answered {
     /// By path and status.
-    requests: BTreeMap<(String, u16), u64>,
+    requests: std::collections::BTreeMap<(String, u16), u64>,
     /// Requests whose client disconnected.
     cancelled: u64,
     /// Successful requests to the engine by bucket; the last is unbounded.
@@ -66,19 +65,16 @@ impl Metrics {
         let tokens = [("prompt", &self.prompt_tokens), ("completion", &self.completion_tokens)];
         let tokens = tokens.map(|(kind, count)| (format!("{{kind=\"{kind}\"}}"), count.load(Relaxed) as f64));
         metric("uqac_tokens_total", "counter", "Tokens processed by the model", &tokens);
-        let requests = requests
-            .iter()
-            .map(|((path, status), count)| (format!("{{path=\"{path}\",status=\"{status}\"}}"), *count as f64));
+        let labels = |path: &str, status: &u16| format!("{{path=\"{path}\",status=\"{status}\"}}");
+        let requests = requests.iter().map(|((path, status), count)| (labels(path, status), *count as f64));
         metric("uqac_requests_total", "counter", "Requests by path and status", &requests.collect::<Vec<_>>());
         let mut count = 0;
         let bounds = BUCKETS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-        let mut histogram: Vec<_> = bounds
-            .zip(seconds)
-            .map(|(bound, bucket)| {
-                count += bucket;
-                (format!("_bucket{{le=\"{bound}\"}}"), count as f64)
-            })
-            .collect();
+        let bucket = |(bound, items): (String, &u64)| {
+            count += items;
+            (format!("_bucket{{le=\"{bound}\"}}"), count as f64)
+        };
+        let mut histogram: Vec<_> = bounds.zip(seconds).map(bucket).collect();
         histogram.extend([("_sum".to_owned(), *total_seconds), ("_count".to_owned(), count as f64)]);
         metric("uqac_request_seconds", "histogram", "Time to a request's last byte", &histogram);
         text

@@ -1,10 +1,8 @@
 //! Request bodies: parses OpenAI's JSON into a [`Task`]. `null` counts as absent; [`fields`] tells which other fields are
 //! errors.
 
-use super::error::ApiError;
-use super::fields;
-use crate::backend::MIN_TOP;
-use crate::backend::sampling::Sampling;
+use super::{error::ApiError, fields};
+use crate::backend::{MIN_TOP, sampling::Sampling};
 use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;
@@ -12,8 +10,7 @@ use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
 use crate::uq::scores;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::fmt::Display;
-use std::ops::RangeInclusive;
+use std::{fmt::Display, ops::RangeInclusive};
 
 const MAX_CHOICES: usize = 128;
 
@@ -197,20 +194,17 @@ impl Task {
         ApiError::unless(!generate.echo || !generate.stream, "echo", "not supported with stream")?;
         generate.options.max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
         let generates = generate.named.is_empty() || generate.options.max_tokens > 0;
-        ApiError::unless(
-            generates,
-            "logprob_token_ids",
-            "expected max_tokens of at least 1: it is about generated tokens",
-        )?;
+        let needed = "expected max_tokens of at least 1: it is about generated tokens";
+        ApiError::unless(generates, "logprob_token_ids", needed)?;
         generate.logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
         Ok(Task::Generate(Box::new(generate)))
     }
 
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
     pub fn score(mut body: Value) -> Result<Task, ApiError> {
-        ["input_ids", "n_instr", "answer_span"]
-            .iter()
-            .for_each(|name| body.get_mut(name).into_iter().for_each(integers));
+        for name in ["input_ids", "n_instr", "answer_span"] {
+            body.get_mut(name).into_iter().for_each(integers);
+        }
         let UqacOptions { explain, running, thinking_budget, .. } = uqac(&body["uqac"])?.unwrap_or_default();
         ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
         ApiError::unless(thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
@@ -247,16 +241,12 @@ fn read<'de, T: Deserialize<'de>>(parent: &str, value: &'de Value) -> Result<T, 
     })
 }
 
-fn within<T: PartialOrd + Display>(
-    param: &str,
-    value: Option<T>,
-    range: RangeInclusive<T>,
-) -> Result<Option<T>, ApiError> {
-    if let Some(found) = &value {
+fn within<T: PartialOrd + Display>(of: &str, sent: Option<T>, range: RangeInclusive<T>) -> Result<Option<T>, ApiError> {
+    if let Some(found) = &sent {
         let problem = format!("expected {} to {}, found {found}", range.start(), range.end());
-        ApiError::unless(range.contains(found), param, problem)?;
+        ApiError::unless(range.contains(found), of, problem)?;
     }
-    Ok(value)
+    Ok(sent)
 }
 
 /// Reads `uqac`, an object or a boolean.
@@ -267,18 +257,12 @@ fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
         value => read("uqac.", value)?,
     };
     let known: Vec<&str> = scores::all().map(|score| score.key).collect();
-    let scores = match fields.scores.map(Strings::list).unwrap_or_default() {
-        keys if keys == ["all"] => known,
-        keys => {
-            let known_key = |key: &String| {
-                known.iter().copied().find(|known| known == key).ok_or_else(|| {
-                    let problem = format!("unknown score {key:?}; expected all, {}", known.join(", "));
-                    ApiError::invalid("uqac.scores", problem)
-                })
-            };
-            keys.iter().map(known_key).collect::<Result<_, _>>()?
-        }
+    let key = |key: &String| {
+        let problem = || format!("unknown score {key:?}; expected all, {}", known.join(", "));
+        known.iter().copied().find(|known| known == key).ok_or_else(|| ApiError::invalid("uqac.scores", problem()))
     };
+    let keys = fields.scores.map(Strings::list).unwrap_or_default();
+    let scores = if keys == ["all"] { known.clone() } else { keys.iter().map(key).collect::<Result<_, _>>()? };
     let window = within("uqac.window", fields.window, 1..=MAX_WINDOW)?;
     let runs = fields.running.is_some() || fields.stop_below.is_some();
     ApiError::unless(runs || window.is_none(), "uqac.window", "only with stop_below or running")?;
@@ -331,15 +315,12 @@ fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
         ApiError::unless(!is_reserved(name), &format!("chat_template_kwargs.{name}"), "set by the conversation")?;
     }
     let n = within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1);
+    let temperature = within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32;
     let sampling = Sampling {
-        temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
+        temperature: if common.do_sample == Some(false) { 0.0 } else { temperature },
         top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
         top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
-    };
-    let sampling = match common.do_sample {
-        Some(false) => Sampling { temperature: 0.0, ..sampling },
-        _ => sampling,
     };
     let named = common.logprob_token_ids.unwrap_or_default();
     within("logprob_token_ids", Some(named.len()), 0..=MAX_NAMED)?;

@@ -4,11 +4,12 @@ use super::answer::{Event, Reply};
 use super::error::ApiError;
 use super::request::{Task, no_model};
 use super::{Job, Shared};
-use axum::body::HttpBody;
-use axum::extract::rejection::PathRejection;
+use crate::report::html::Document;
+use crate::report::term::{ABSTAINED, OUT_OF_RANGE, UNCALIBRATED};
+use crate::uq::scores;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
-use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request, uri::Authority};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{self, Sse};
 use axum::response::{IntoResponse, Response};
@@ -18,13 +19,9 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::convert::Infallible;
-use std::io::Write;
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::unbounded_channel;
+use std::{io::Write, net::IpAddr, sync::Arc};
 use tokio::time::timeout;
 
 /// Maximum size of a request body in bytes.
@@ -32,6 +29,8 @@ const MAX_BODY: usize = 8 << 20;
 
 /// Time for a client to send a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+type Server = State<Arc<Shared>>;
 
 pub fn router(shared: &Arc<Shared>) -> Router {
     let not_found = || async { ApiError::new(404, Some("unknown_url"), "no such path") };
@@ -52,7 +51,35 @@ pub fn router(shared: &Arc<Shared>) -> Router {
         .with_state(shared.clone())
 }
 
-async fn page(State(shared): State<Arc<Shared>>) -> Response {
+/// The page at `/`: one self-contained document. It draws responses with the report's scripts.
+pub struct Page {
+    text: Bytes,
+    /// Its content security policy.
+    policy: String,
+}
+
+impl Page {
+    /// Renders the page; `key`: whether the server requires an API key.
+    pub fn new(model: &str, key: bool) -> Page {
+        let method = |score: &&scores::Score| json!([score.key, score.name, score.meaning]);
+        let document = Document {
+            title: &format!("{model} · uqac"),
+            body: include_str!("page.html"),
+            style: include_str!("page.css"),
+            script: include_str!("page.js"),
+            connects: true,
+            head: json!({
+                "methods": scores::as_shown().iter().map(method).collect::<Vec<_>>(),
+                "runs": [{"model": model, "task": ""}], "ranking": scores::RANKING, "key": key,
+                "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
+            }),
+        };
+        let (text, policy) = document.render(minijinja::context! { key, model });
+        Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" }
+    }
+}
+
+async fn page(State(shared): Server) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, shared.page.policy.as_str()),
@@ -62,24 +89,23 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
     (headers, shared.page.text.clone()).into_response()
 }
 
-async fn health(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+async fn health(State(shared): Server) -> Result<Json<Value>, ApiError> {
     shared.ready().map(|_| Json(json!({"status": "ok"})))
 }
 
-async fn metrics(_: Authorized, State(shared): State<Arc<Shared>>) -> Response {
+async fn metrics(_: Authorized, State(shared): Server) -> Response {
     let text = shared.metrics.render(shared.queued());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-async fn models(_: Authorized, State(shared): State<Arc<Shared>>) -> Json<Value> {
+async fn models(_: Authorized, State(shared): Server) -> Json<Value> {
     Json(json!({"object": "list", "data": [description(&shared)]}))
 }
 
-async fn model(
-    _: Authorized,
-    State(shared): State<Arc<Shared>>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, ApiError> {
+/// A name that is in the path.
+type Named = Result<Path<String>, axum::extract::rejection::PathRejection>;
+
+async fn model(_: Authorized, State(shared): Server, name: Named) -> Result<Json<Value>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::invalid("model", error))?;
     match name == shared.settings.model {
         true => Ok(Json(description(&shared))),
@@ -94,15 +120,14 @@ fn description(shared: &Shared) -> Value {
 /// A route to the engine; `parse` parses the body.
 fn engine(parse: fn(Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
     post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, request: Request| async move {
-        let task = parse(json_body(request).await?)?;
-        submit(access, task).await
+        submit(access, parse(json_body(request).await?)?).await
     })
 }
 
 /// Queues a task and waits for its answer, or for a stream's first chunk.
 async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
     let shared = &access.shared;
-    let (events, mut receiver) = unbounded_channel();
+    let (events, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let chat = matches!(&task, Task::Generate(generate) if generate.chat);
     let reply = Reply {
         id: format!("{}-{:x}-{:x}", if chat { "chatcmpl" } else { "cmpl" }, shared.started, access.id),
@@ -126,7 +151,7 @@ async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
             Event::Done => "[DONE]".to_owned(),
             Event::Failed(error) => error.json().to_string(),
         };
-        Ok::<_, Infallible>(sse::Event::default().data(data))
+        Ok::<_, std::convert::Infallible>(sse::Event::default().data(data))
     }));
     Ok(([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], sse).into_response())
 }
@@ -175,12 +200,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 /// Attaches an [`Access`] to each request; rejects requests to a loopback address under another host's
 /// name.
-async fn track(
-    State(shared): State<Arc<Shared>>,
-    path: Option<MatchedPath>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+async fn track(State(shared): Server, path: Option<MatchedPath>, mut request: Request, next: Next) -> Response {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let refused = shared.loopback && !is_local(request.headers());
     let access = Arc::new(Access {

@@ -1,9 +1,8 @@
 //! The engine thread: requests join its batch and leave it with their confidences.
 
-use super::answer::{Choice, Event, Reply, TokenInfo, Usage, uqac};
+use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, token_info, uqac};
 use super::error::ApiError;
 use super::request::{Generate, Prompt, Task};
-use super::text::{Streamed, cut, token_info};
 use super::{Job, Shared};
 use crate::backend::{Step, TokenLogprob};
 use crate::engine::encode::{ResponseText, encode_prompt_with};
@@ -11,16 +10,12 @@ use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, G
 use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
-use crate::model::chat::Conversation;
-use crate::model::reply::Thinking;
-use crate::model::tokenizer::TokenizerError;
+use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerError};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.
@@ -34,9 +29,9 @@ pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receive
     }) else {
         return;
     };
-    shared.lost.get_or_init(|| (error.clone(), Instant::now()));
+    shared.lost.get_or_init(|| (error.clone(), std::time::Instant::now()));
     let active = worker.active.values().map(|active| &active.job);
-    worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| job.fail(&error));
+    worker.waiting.iter().map(|(job, _)| job).chain(active).for_each(|job| drop(job.fail(error.clone())));
     std::mem::forget(worker.batch); // nothing runs on it any more
     while let Some(job) = queue.blocking_recv() {
         job.reply.send(Event::Failed(error.clone()));
@@ -218,10 +213,7 @@ impl Worker<'_, '_> {
             pass.and_then(|pass| self.batch.take(pass));
             prefilled
         });
-        prefilled.or_else(|error| {
-            job.fail(&error);
-            error.unless_lost()
-        })
+        prefilled.or_else(|error| job.fail(error))
     }
 
     /// A pass of its own over the prompt, if it is echoed with logprobs and has any.
@@ -252,8 +244,7 @@ impl Worker<'_, '_> {
         }
         let engine = batch.engine();
         let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer()));
-        let eos = engine.spec().eos_token_ids.clone();
-        let mut active = Active { job: job.clone(), index, echoed, streamed, eos };
+        let mut active = Active { job: job.clone(), index, echoed, streamed, eos: engine.spec().eos_token_ids.clone() };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
         let mut on_token = |progress: Progress| active.token(&progress);
         let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
@@ -272,10 +263,7 @@ impl Worker<'_, '_> {
                 Ok(()) if finish == FinishReason::Interrupted => (),
                 outcome => match outcome.and_then(|()| self.finished(ticket, &active)) {
                     Ok(choice) => active.finish(choice, tokens),
-                    Err(error) => {
-                        active.job.fail(&error);
-                        ended = error.unless_lost();
-                    }
+                    Err(error) => ended = active.job.fail(error),
                 },
             }
         }
@@ -305,8 +293,8 @@ impl Worker<'_, '_> {
                 Some(named) => named_tokens(response[i], &steps[i], &generate.named, named),
                 None => most_probable(&steps[i], top),
             };
-            let (of_response, before) =
-                (infos(engine, &response[..kept], steps, &alternatives)?, prompt.text.chars().count());
+            let of_response = infos(engine, &response[..kept], steps, &alternatives)?;
+            let before = prompt.text.chars().count();
             logprobs.extend(of_response.into_iter().map(|info| TokenInfo { offset: before + info.offset, ..info }));
         }
         let whole = format!("{}{}", prompt.text, &text[..shown]);
@@ -331,8 +319,7 @@ impl Worker<'_, '_> {
     fn score(&mut self, item: Item, explain: bool) -> Result<String, ApiError> {
         let Worker { batch, common, .. } = self;
         let (engine, parameters) = (batch.engine(), common.parameters);
-        let chat = engine.chat_template().is_some();
-        let (tokens, prompt_len, answer) = sequence(engine, &item, chat, parameters)?;
+        let (tokens, prompt_len, answer) = sequence(engine, &item, engine.chat_template().is_some(), parameters)?;
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
         let ticket = batch.add(&tokens, prompt_len, parameters.trace_parts())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
@@ -357,10 +344,12 @@ impl Running {
         self.failed.get() || self.reply.events.is_closed()
     }
 
-    fn fail(&self, error: &ApiError) {
+    /// Tells the client; the error is passed on if the engine is lost.
+    fn fail(&self, error: ApiError) -> Result<(), ApiError> {
         if !self.failed.replace(true) {
             self.reply.send(Event::Failed(error.clone()));
         }
+        error.unless_lost()
     }
 
     /// Sends a finished choice, or the whole answer after the last one.

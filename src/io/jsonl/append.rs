@@ -4,7 +4,6 @@
 //! file can be truncated and continued like a plain one.
 
 use super::LINE_LIMIT;
-use flate2::bufread::GzDecoder;
 use flate2::{Compression, write::GzEncoder};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -39,6 +38,10 @@ pub enum AppendError {
 }
 
 impl AppendError {
+    fn at(file: &Path) -> impl Fn(io::Error) -> AppendError + Copy {
+        move |source| AppendError::Io { file: file.to_owned(), source }
+    }
+
     /// Whether the reader of a pipe has closed it.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, AppendError::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
@@ -75,7 +78,9 @@ impl Output {
                     on_line(number, serde_json::from_slice(line)?);
                     Ok(())
                 };
-                Earlier { path, start: start.as_bytes(), lines: 0, on_line: &mut on_line }.read(gzip)?
+                let mut earlier = Earlier { path, start: start.as_bytes(), lines: 0, on_line: &mut on_line };
+                let file = BufReader::with_capacity(1 << 16, File::open(path).map_err(AppendError::at(path))?);
+                if gzip { earlier.read_members(file)? } else { earlier.read_lines(file)? }
             }
         };
         Ok(Output { path: path.to_owned(), gzip, length_and_keep: length_and_keep.map(|length| (length, keep)) })
@@ -93,7 +98,7 @@ impl Output {
             let sink = Sink::Stream(Box::new(io::stdout()));
             return Ok(Appender { sink, path: "standard output".into(), gzip });
         }
-        let io = |source| AppendError::Io { file: path.clone(), source };
+        let io = AppendError::at(&path);
         let mut options = OpenOptions::new();
         options.write(true);
         let sink = match length_and_keep {
@@ -118,7 +123,7 @@ fn regular_length(path: &Path) -> Result<Option<u64>, AppendError> {
     match path.metadata() {
         Ok(metadata) => Ok(metadata.is_file().then_some(metadata.len())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(0)),
-        Err(source) => Err(AppendError::Io { file: path.to_owned(), source }),
+        Err(error) => Err(AppendError::at(path)(error)),
     }
 }
 
@@ -131,21 +136,13 @@ struct Earlier<'a> {
 }
 
 impl Earlier<'_> {
-    /// Reads the existing lines; returns the length to keep in bytes.
-    fn read(mut self, gzip: bool) -> Result<u64, AppendError> {
-        let file = File::open(self.path).map_err(|source| self.io(source))?;
-        let reader = BufReader::with_capacity(1 << 16, file);
-        if gzip { self.read_members(reader) } else { self.read_lines(reader) }
-    }
-
     /// Reads whole lines of plain text; returns their length in bytes.
     fn read_lines(&mut self, mut text: impl BufRead) -> Result<u64, AppendError> {
-        let mut whole = 0;
-        let mut line = Vec::new();
+        let (mut whole, mut line) = (0, Vec::new());
         loop {
             line.clear();
             let mut limited = (&mut text).take(LINE_LIMIT + 1);
-            let read = limited.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
+            let read = limited.read_until(b'\n', &mut line).map_err(AppendError::at(self.path))?;
             if read as u64 > LINE_LIMIT && !line.ends_with(b"\n") {
                 return Err(self.foreign(self.lines + 1, format!("longer than {LINE_LIMIT} bytes")));
             }
@@ -165,8 +162,8 @@ impl Earlier<'_> {
         const MAGIC: [u8; 2] = [0x1f, 0x8b];
         let mut text = Vec::new();
         loop {
-            let offset = file.stream_position().map_err(|source| self.io(source))?;
-            let start = file.fill_buf().map_err(|source| self.io(source))?;
+            let offset = file.stream_position().map_err(AppendError::at(self.path))?;
+            let start = file.fill_buf().map_err(AppendError::at(self.path))?;
             if start.is_empty() {
                 return Ok(offset);
             }
@@ -175,7 +172,7 @@ impl Earlier<'_> {
                 return Err(self.foreign(self.lines + 1, "it is not gzip, although the file's name ends in .gz"));
             }
             text.clear();
-            match GzDecoder::new(&mut file).take(LINE_LIMIT + 1).read_to_end(&mut text) {
+            match flate2::bufread::GzDecoder::new(&mut file).take(LINE_LIMIT + 1).read_to_end(&mut text) {
                 Ok(_) if text.len() as u64 > LINE_LIMIT => {
                     let why = format!("a gzip member holds more than {LINE_LIMIT} bytes");
                     return Err(self.foreign(self.lines + 1, why));
@@ -207,10 +204,6 @@ impl Earlier<'_> {
 
     fn foreign(&self, line: u64, why: impl ToString) -> AppendError {
         AppendError::Foreign { file: self.path.to_owned(), line, why: why.to_string() }
-    }
-
-    fn io(&self, source: io::Error) -> AppendError {
-        AppendError::Io { file: self.path.to_owned(), source }
     }
 }
 
@@ -258,14 +251,13 @@ pub struct Appender {
 impl Appender {
     /// Appends a line. A failed write leaves a regular file unchanged.
     pub fn append(&mut self, record: &impl Serialize) -> Result<(), AppendError> {
-        let written = line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes));
-        written.map_err(|source| AppendError::Io { file: self.path.clone(), source })
+        line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes)).map_err(AppendError::at(&self.path))
     }
 
     /// Syncs the file to disk.
     pub fn sync(&mut self) -> Result<(), AppendError> {
         let Sink::File(file, _) = &self.sink else { return Ok(()) };
-        file.sync_data().map_err(|source| AppendError::Io { file: self.path.clone(), source })
+        file.sync_data().map_err(AppendError::at(&self.path))
     }
 }
 

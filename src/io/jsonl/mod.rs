@@ -3,7 +3,6 @@
 pub mod append;
 
 use crate::files::{self, Capped};
-use flate2::bufread::MultiGzDecoder;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, Take};
@@ -129,7 +128,7 @@ pub fn unpacked(source: impl Read + 'static) -> io::Result<Box<dyn BufRead>> {
     source.by_ref().take(2).read_to_end(&mut start)?;
     let gzip = start == [0x1f, 0x8b];
     let source = Cursor::new(start).chain(source);
-    Ok(if gzip { Box::new(BufReader::new(MultiGzDecoder::new(source))) } else { Box::new(source) })
+    Ok(if gzip { Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))) } else { Box::new(source) })
 }
 
 #[cfg(test)]

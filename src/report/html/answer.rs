@@ -30,11 +30,7 @@ pub fn answer(report: &AskReport, page: bool) -> String {
         shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
     });
     let data = context! {
-        page,
-        thought,
-        label,
-        shown,
-        notes,
+        page, thought, label, shown, notes,
         answer => answer.as_ref().map(|_| report.answer_text().trim().to_owned()),
         value => calibrated.as_ref().filter(|_| !out_of_range).map(|found| found.value),
         segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),

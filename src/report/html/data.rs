@@ -6,7 +6,6 @@ use crate::io::record::Status;
 use crate::report::term::{pieces, visible};
 use crate::uq::Link;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 /// One model's items on one task, serialized one by one so that only the page's text of each is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,7 +13,7 @@ pub struct Items {
     pub(super) model: String,
     pub(super) task: String,
     /// JSON by task and doc_id.
-    items: BTreeMap<(String, usize), String>,
+    items: std::collections::BTreeMap<(String, usize), String>,
     bytes: usize,
     limit: usize,
     /// Items left out for size.
@@ -79,8 +78,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let mut item = json!({
         // only for a subtask of the run's task
         "task": (sample.task != task).then(|| visible(&sample.task)),
-        "id": sample.doc_id,
-        "outcome": outcome,
+        "id": sample.doc_id, "outcome": outcome,
         "thought": (uq.thought > 0).then_some(uq.thought),
         "truncated": uq.finish.is_cut_off().then_some(true),
         "question": visible(question(sample)),
@@ -88,8 +86,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         "answer": answer.as_deref().map(visible),
         "error": uq.error.as_deref().map(visible),
         "scores": methods.iter().map(|m| uq.scores.get(&m.key).copied().flatten().map(short)).collect::<Value>(),
-        "tokens": tokens,
-        "gaps": gaps,
+        "tokens": tokens, "gaps": gaps,
         "p": uq.tokens.logprobs.iter().map(|logprob| logprob.map(|logprob| short(logprob.exp()))).collect::<Value>(),
         "chain": uq.chain.iter().map(link).collect::<Value>(),
         "kept": uq.kept.iter().map(|row| token(*row)).collect::<Value>(),
@@ -97,9 +94,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         "span": uq.answer.as_ref().map(|answer| [answer.tokens.start, answer.tokens.end].map(in_response)),
         "ensemble": uq.ensemble.iter().map(member).collect::<Value>(),
     });
-    if let Some(fields) = item.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
+    item.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| !value.is_null()));
     script_safe(&item.to_string())
 }
 
@@ -107,8 +102,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
 fn question(sample: &Sample) -> &str {
     const NAMES: [&str; 4] = ["question", "problem", "input", "prompt"];
     let named = NAMES.iter().find_map(|name| sample.doc.get(name).and_then(Value::as_str));
-    let prompt = || sample.arguments.first().map(|(prompt, _)| prompt.as_str());
-    named.or_else(prompt).unwrap_or_default()
+    named.or_else(|| sample.arguments.first().map(|(prompt, _)| prompt.as_str())).unwrap_or_default()
 }
 
 /// Rounded to five significant digits; non-finite values become `null` in JSON.

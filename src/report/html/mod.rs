@@ -18,9 +18,7 @@ pub use answer::answer;
 pub use data::Items;
 pub use page::{Document, Page};
 
-use super::finding::findings;
-use super::pictures::galleries;
-use super::tables::build::tables;
+use super::{finding::findings, pictures::galleries, tables::build::tables};
 use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, for_each_line, sample_files};
 use crate::eval::sample::Sample;
 

@@ -2,14 +2,11 @@
 
 use super::data::{Items, script_safe};
 use crate::eval::analysis::Method;
-use crate::report::finding::Finding;
-use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::{Table, meaning};
-use crate::report::term::sanitize::visible;
+use crate::report::{finding::Finding, pictures::Gallery, term::sanitize::visible};
 use crate::uq::answer::pattern;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value, context, escape_formatter};
+use minijinja::{AutoEscape, Environment, Value, context, escape_formatter, value::Serde};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -39,12 +36,9 @@ impl Document<'_> {
         let style = format!("\n{}{}", include_str!("page.css"), self.style);
         let script = format!("\n\"use strict\";\n{RESPONSE_SCRIPTS}{}", self.script);
         let hash = |text: &str| format!("'sha256-{}'", base64::encode(Sha256::digest(text)));
-        let policy = format!(
-            "default-src 'none'; style-src {}; script-src {}; connect-src {}; img-src data:; base-uri 'none'; form-action 'none'",
-            hash(&style),
-            hash(&script),
-            if self.connects { "'self'" } else { "'none'" }
-        );
+        let (styles, scripts, own) = (hash(&style), hash(&script), if self.connects { "'self'" } else { "'none'" });
+        let sources = format!("style-src {styles}; script-src {scripts}; connect-src {own}; img-src data:");
+        let policy = format!("default-src 'none'; {sources}; base-uri 'none'; form-action 'none'");
         let [heat, legend] = [include_str!("heat.html"), include_str!("legend.html")].map(markup);
         let body = filled(self.body, context! { title => self.title, heat, legend, ..data });
         let frame = context! {

@@ -61,8 +61,7 @@ impl Axis {
     pub fn mirrored(self) -> Axis {
         let half: Vec<_> = self.ticks.iter().step_by(self.ticks.len().div_ceil(4)).cloned().collect();
         let below = half.iter().skip(1).rev().map(|(at, text)| (-at, text.clone()));
-        let ticks = below.chain(half.iter().cloned()).collect();
-        Axis { domain: (-self.domain.1, self.domain.1), ticks, ..self }
+        Axis { domain: (-self.domain.1, self.domain.1), ticks: below.chain(half.iter().cloned()).collect(), ..self }
     }
 
     /// Width of the widest tick label, in units.

@@ -1,9 +1,10 @@
-//! Area charts: the reliability diagram, distributions over correct and incorrect answers, and the cost of the methods.
+//! Area charts: the reliability diagram, distributions over correct and incorrect answers, the cost of the methods, and the
+//! forest plot of their intervals.
 
-use super::Picture;
-use super::axis::Axis;
 use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
+use super::{Picture, axis::Axis};
+use crate::eval::analysis::Estimate;
 use crate::report::term::number;
 
 /// The items whose score falls into one interval.
@@ -62,9 +63,7 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
         description += &format!(" {from:.2} to {to:.2}: {items} items, accuracy {}{spread}.", number(accuracy));
     }
     panel.draw(PERFECT, &[(0.0, 0.0), (1.0, 1.0)]);
-    if items == 0 {
-        panel.note("no items with this score");
-    }
+    panel.note_if(items == 0, "no items with this score");
     let share = |bin: &Bin| bin.items as f64 / items.max(1) as f64;
     let max = data.bins.iter().map(share).fold(0.0, f64::max);
     let mut panel = drawing.panel(90.0, Axis::unit("score"), Axis::percent("items", max));
@@ -125,9 +124,7 @@ pub fn by_correctness(name: &str, title: &str, of: &str, quantities: &[Quantity]
         for ((look, at), end) in MEDIANS.into_iter().zip(medians).zip([max, -max]) {
             panel.draw(look, &[(at, 0.0), (at, end)]);
         }
-        if max == 0.0 {
-            panel.note("no numbers");
-        }
+        panel.note_if(max == 0.0, "no numbers");
         let [of_correct, of_incorrect] = [(correct, medians[0]), (incorrect, medians[1])].map(|(numbers, median)| {
             let missing = numbers.iter().filter(|x| !x.is_finite()).count();
             number(median) + &if missing > 0 { format!(", {missing} without") } else { String::new() }
@@ -184,11 +181,66 @@ pub fn overhead(name: &str, of: &str, bars: &[(&str, f64)]) -> Picture {
         }
     }
     panel.draw(Look::Line("s1", 1.5, "4 3"), &[(1.0, 0.0), (1.0, rows)]);
-    if bars.is_empty() {
-        panel.note("no timings");
-    }
+    panel.note_if(bars.is_empty(), "no timings");
     let list: Vec<String> = bars.iter().map(|(method, relative)| format!("{method} {}", number(*relative))).collect();
     drawing.finish(format!("Seconds an item relative to plain generation: {}.", list.join(", ")))
+}
+
+/// A method's place in the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The method that the others are compared with.
+    Main,
+    /// The score based on response length alone.
+    Control,
+    Other,
+}
+
+/// One method.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub method: String,
+    pub role: Role,
+    pub auroc: Option<Estimate>,
+    /// Only for probabilities.
+    pub ece: Option<Estimate>,
+}
+
+/// The forest plot: AUROC and calibration error of every method. Rows from top to bottom in the given order: a band spanning the interval, and a line at the value.
+pub fn forest(name: &str, of: &str, rows: &[Row]) -> Picture {
+    const HEIGHT: f64 = 16.0;
+    let look = |role| match role {
+        Role::Main => Look::Hatched,
+        Role::Control => Look::Area("axis"),
+        Role::Other => Look::Area("s5"),
+    };
+    let mut drawing = Drawing::new(name, "AUROC and ECE by method", of);
+    let height = rows.len().max(3) as f64;
+    let middle = |i: usize| height - i as f64 - 0.5;
+    let ticks = rows.iter().enumerate().map(|(i, row)| (middle(i), text::cut(&row.method, SMALL, 156.0))).collect();
+    let names = Axis { label: String::new(), domain: (0.0, height), ticks };
+    let ends = |estimate: Estimate| estimate.interval.into_iter().flatten().chain([estimate.value]);
+    let auroc = rows.iter().filter_map(|row| row.auroc).flat_map(ends);
+    let highest = rows.iter().filter_map(|row| row.ece).flat_map(ends).fold(0.0, f64::max);
+    let axes = [Axis::around("AUROC ↑", auroc.chain([0.5])), Axis::to("ECE ↓", highest)];
+    drawing.rows(height * HEIGHT, names, axes, |measure, panel| {
+        for (i, row) in rows.iter().enumerate() {
+            let Some(Estimate { value, interval }) = [row.auroc, row.ece][measure] else { continue };
+            if let Some([low, high]) = interval {
+                panel.draw(look(row.role), &[(low, middle(i) - 0.3), (high, middle(i) + 0.3)]);
+            }
+            panel.draw(Look::Line("ink", 2.0, ""), &[(value, middle(i) - 0.35), (value, middle(i) + 0.35)]);
+        }
+        if measure == 0 {
+            panel.draw(Look::Line("axis", 1.5, "4 3"), &[(0.5, 0.0), (0.5, height)]);
+        }
+    });
+    let named = |role: Role| Some((look(role), rows.iter().find(|row| row.role == role)?.method.clone()));
+    let others = Some((look(Role::Other), "other methods".to_owned()));
+    drawing.legend(&[named(Role::Main), named(Role::Control), others].into_iter().flatten().collect::<Vec<_>>());
+    let value = |estimate: Option<Estimate>| number(estimate.map_or(f64::NAN, |estimate| estimate.value));
+    let sentence = |row: &Row| format!(" {}: AUROC {}, ECE {}.", row.method, value(row.auroc), value(row.ece));
+    drawing.finish(format!("By method, best AUROC first.{}", rows.iter().map(sentence).collect::<String>()))
 }
 
 #[cfg(test)]

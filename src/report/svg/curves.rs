@@ -1,11 +1,8 @@
 //! Pictures of lines and points: risk against coverage, calibration error against accuracy or ranking, attention and γ by
 //! distance.
 
-use super::Picture;
-use super::axis::Axis;
 use super::drawing::{Drawing, Look};
-use super::theme;
-use crate::order::sort_by;
+use super::{Picture, axis::Axis, theme};
 use crate::report::term::number;
 use crate::uq::gamma::GammaFit;
 
@@ -25,7 +22,7 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     // Colours are assigned in input order, not by rank, so that UQAC has the same colour in all pictures.
     let looks = (0..).map(theme::series).map(|(colour, dashes)| Look::Line(colour, 2.0, dashes));
     let mut order: Vec<(Look, &Curve)> = looks.zip(curves).collect();
-    sort_by(&mut order, |(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
+    crate::order::sort_by(&mut order, |(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);
     let (x, y) = (Axis::percent("coverage (answered)", 1.0), Axis::percent("risk (wrong among the answered)", max));
@@ -34,16 +31,15 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     for (look, curve) in order.iter().rev() {
         panel.draw(*look, &curve.points);
     }
-    if !curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite()) {
-        panel.note("no items with a score");
-    }
-    let named =
-        |curve: &Curve, brackets: [&str; 2]| curve.method.clone() + brackets[0] + &number(curve.aurc) + brackets[1];
-    drawing.legend(&order.iter().map(|(look, curve)| (*look, named(curve, [" (", ")"]))).collect::<Vec<_>>());
+    let drawn = curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite());
+    panel.note_if(!drawn, "no items with a score");
+    let entry = |(look, curve): &(Look, &Curve)| (*look, format!("{} ({})", curve.method, number(curve.aurc)));
+    drawing.legend(&order.iter().map(entry).collect::<Vec<_>>());
+    let named = |(_, curve): &(Look, &Curve)| format!("{} {}", curve.method, number(curve.aurc));
     drawing.finish(format!(
         "The share of wrong answers among those given, as the share of items answered grows from the most confident on. \
          Area under the curve by method, best first: {}.",
-        order.iter().map(|(_, curve)| named(curve, [" ", ""])).collect::<Vec<_>>().join(", ")
+        order.iter().map(named).collect::<Vec<_>>().join(", ")
     ))
 }
 
@@ -88,9 +84,7 @@ fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, 
         let colour = theme::colour(place(&models, &point.model));
         panel.draw(Look::Mark(place(&tasks, &point.task), colour), &[*pair]);
     }
-    if shown.is_empty() {
-        panel.note("nothing to compare");
-    }
+    panel.note_if(shown.is_empty(), "nothing to compare");
     let model = |(i, model): (usize, &&str)| (Look::Area(theme::colour(i)), model.to_string());
     let task = |(i, task): (usize, &&str)| (Look::Mark(i, "dim"), task.to_string());
     drawing.legend(&models.iter().enumerate().map(model).collect::<Vec<_>>());
@@ -137,13 +131,10 @@ pub fn gamma(name: &str, of: &str, fit: &GammaFit) -> Picture {
         (HERE, format!("γ here, rms difference {}", number(fit.difference))),
         (PUBLISHED, "γ as published".to_owned()),
     ]);
-    let list = |values: &[f64]| values.iter().map(|x| number(*x)).collect::<Vec<_>>().join(", ");
-    drawing.finish(format!(
-        "Mean share of a row's attention by distance: {}. γ, nearest first: {}; as published: {}.",
-        list(&fit.attention),
-        list(&fit.gamma),
-        list(&fit.published)
-    ))
+    let list = |values: &Vec<f64>| values.iter().map(|x| number(*x)).collect::<Vec<_>>().join(", ");
+    let [attention, gamma, published] = [&fit.attention, &fit.gamma, &fit.published].map(list);
+    let by_distance = format!("Mean share of a row's attention by distance: {attention}.");
+    drawing.finish(format!("{by_distance} γ, nearest first: {gamma}; as published: {published}."))
 }
 
 /// Pearson's r of pairs of finite values; `None` for fewer than three pairs, or if either variable is constant.

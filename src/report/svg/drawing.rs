@@ -1,8 +1,7 @@
 //! A picture under construction: title, panels with axes and legend, stacked vertically.
 
-use super::Picture;
-use super::axis::Axis;
 use super::text::{self, SMALL, escape};
+use super::{Picture, axis::Axis};
 
 pub const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;
@@ -76,10 +75,12 @@ impl Panel<'_> {
         self.drawing.write(x + 4.0, y + 4.0, "start", &format!("t-small f-{role}"), text);
     }
 
-    /// A note in the middle of an empty panel.
-    pub fn note(&mut self, note: &str) {
-        let (x, y) = (self.left + self.width / 2.0, self.top + self.height / 2.0);
-        self.drawing.write(x, y, "middle", "f-dim", note);
+    /// A note in the middle of the panel, if it is empty.
+    pub fn note_if(&mut self, is_empty: bool, note: &str) {
+        if is_empty {
+            let (x, y) = (self.left + self.width / 2.0, self.top + self.height / 2.0);
+            self.drawing.write(x, y, "middle", "f-dim", note);
+        }
     }
 
     /// Grid and ticks.

@@ -2,7 +2,7 @@
 //! themes by the viewer's setting, hatching, and a title and description for screen readers.
 //!
 //! ```text
-//! numbers ─ chart (bars, curves, forest) ─ drawing (title, panels, legend; by axis, text, theme) ─ Picture
+//! numbers ─ chart (bars, curves) ─ drawing (title, panels, legend; by axis, text, theme) ─ Picture
 //! ```
 //!
 //! A [`Picture`] is 420 units wide, so that its text is legible on a phone; it names every colour by a class of
@@ -12,13 +12,11 @@ mod axis;
 mod bars;
 mod curves;
 mod drawing;
-mod forest;
 mod text;
 pub mod theme;
 
-pub use bars::{Bin, Quantity, Reliability, by_correctness, overhead, reliability};
+pub use bars::{Bin, Quantity, Reliability, Role, Row, by_correctness, forest, overhead, reliability};
 pub use curves::{Curve, Point, ece_accuracy, ece_auroc, gamma, risk_coverage};
-pub use forest::{Role, Row, forest};
 pub(crate) use text::escape;
 
 /// A finished picture.

@@ -2,7 +2,6 @@
 //! sans-serif fonts.
 
 use crate::report::term::sanitize;
-use minijinja::HtmlEscape;
 
 /// Font size of ticks and legends.
 pub const SMALL: f64 = 11.0;
@@ -44,7 +43,7 @@ pub fn wrap(text: &str, size: f64, max: f64, lines: usize) -> Vec<String> {
 /// Escapes and sanitizes text for an element or an attribute.
 pub fn escape(text: &str) -> String {
     const NO_CHARACTERS: [char; 2] = ['\u{fffe}', '\u{ffff}']; // in XML
-    HtmlEscape(&sanitize::visible(text).replace(NO_CHARACTERS, "\u{fffd}")).to_string()
+    minijinja::HtmlEscape(&sanitize::visible(text).replace(NO_CHARACTERS, "\u{fffd}")).to_string()
 }
 
 #[cfg(test)]

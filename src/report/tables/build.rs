@@ -1,12 +1,9 @@
 //! The tables of a report: columns over facts.
 
 use super::Table;
+use super::columns::Format::{self, *};
 use super::columns::{Column, MethodColumn, method_table, table};
 use super::facts::{Facts, Number};
-use super::format::Format;
-use super::format::Format::{
-    Count, Decimals, Difference, Interval, Items, OneDecimal, Percent, PercentInterval, Spread,
-};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
@@ -45,28 +42,28 @@ const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_le
 
 /// Summary at the end of a run: accuracy, and the AUROC of the main scores, one row per benchmark.
 pub fn brief(analysis: &Analysis) -> Table {
-    type Of<'a> = &'a TaskAnalysis;
+    const NOTE: &str = "From the seventh column on: AUROC over the items with an answer; Length is a control.";
+    let in_reply = |of: &Facts| Some(of.summary("truncated").value? - of.summary("truncated_in_thought").value?);
     let mut columns = vec![
-        Column::new("Items", Count, |task: &Of| Some(task.summary.items as f64)),
-        Column::new("Accuracy [95 %]", PercentInterval, |task: &Of| {
-            Number::new(task.summary.accuracy, task.summary.accuracy_interval)
-        }),
-        Column::new("Of the completed [95 %]", PercentInterval, |task: &Of| {
-            Number::new(task.summary.accuracy_completed, task.summary.accuracy_completed_interval)
-        }),
-        Column::new("Cut in a thought", Count, |task: &Of| Some(task.summary.truncated_in_thought as f64)),
-        Column::new("in the reply", Count, |task: &Of| {
-            Some((task.summary.truncated - task.summary.truncated_in_thought) as f64)
-        }),
-        Column::new("No answer", Count, |task: &Of| Some(task.summary.no_answer as f64)),
+        summary_column("Items", Count, "items"),
+        summary_column("Accuracy [95 %]", PercentInterval, "accuracy"),
+        summary_column("Of the completed [95 %]", PercentInterval, "accuracy_completed"),
+        summary_column("Cut in a thought", Count, "truncated_in_thought"),
+        Column::new("in the reply", Count, in_reply),
+        summary_column("No answer", Count, "no_answer"),
     ];
-    columns.extend(analysis.methods.iter().filter(|method| MAIN.contains(&method.key.as_str())).map(|method| {
-        Column::new(method.name.clone(), Decimals, |task: &Of| task.method(&method.key)?.answered.value(Metric::Auroc))
-    }));
-    let rows = analysis.runs.iter().flat_map(RunAnalysis::benchmarks).map(|task| (task.task.clone(), task));
-    let notes =
-        vec!["From the seventh column on: AUROC over the items with an answer; Length is a control.".to_owned()];
-    table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
+    let main = analysis.methods.iter().filter(|method| MAIN.contains(&method.key.as_str()));
+    let auroc = |key| move |of: &Facts| of.find("answered", "", key, "auroc");
+    columns.extend(main.map(|method| Column::new(&method.name, Decimals, auroc(&method.key))));
+    let tasks = analysis.runs.iter().flat_map(RunAnalysis::benchmarks);
+    let rows = tasks.map(|task| (task.task.clone(), Facts::of_task(task))).collect();
+    let title = "Accuracy, and AUROC of the main scores".to_owned();
+    table(title, "Task", &columns, vec![(None, rows)], vec![NOTE.to_owned()])
+}
+
+/// A column with one metric of a task's summary.
+fn summary_column<'a, 'f>(head: &str, format: Format, metric: &'static str) -> Column<'a, Facts<'f>> {
+    Column::new(head, format, move |of: &Facts| of.summary(metric))
 }
 
 /// Reported scores requested by the run's options that no item of the task has.
@@ -93,9 +90,8 @@ impl<'a> Scope<'a> {
 
     /// Methods that have facts in a view.
     fn methods_of(&self, view: &str) -> impl Iterator<Item = &'a Method> {
-        let has =
-            move |method: &&Method| self.facts.0.iter().any(|fact| fact.method == method.key && fact.view == view);
-        self.rows.iter().map(|(method, _)| *method).filter(has)
+        let has = move |method: &str| self.facts.0.iter().any(|fact| fact.method == method && fact.view == view);
+        self.rows.iter().map(|(method, _)| *method).filter(move |method| has(&method.key))
     }
 
     /// A column with one metric of a view, by method.
@@ -281,26 +277,22 @@ const OWN: &str = "the run's own";
 fn summary(analysis: &Analysis) -> Table {
     const NOTE: &str = "Unanswered and failed items count as wrong. Labels differ: our grading against the authors'. Tokens, \
         chain and ensemble: means over answered items.";
-    type Of<'f> = Facts<'f>;
-    let column = |head, format, metric| Column::new(head, format, move |of: &Of| of.find("summary", "", "", metric));
-    let differ = |of: &Of| match of.find("summary", "", "", "accuracy_reference").value {
-        Some(_) => of.find("summary", "", "", "disagreements"),
-        None => Number::default(),
-    };
+    // only where both graded
+    let differ = |of: &Facts| of.summary("accuracy_reference").value.and(of.summary("disagreements").value);
     let columns = [
-        column("Items", Count, "items"),
-        column("Accuracy [95 %]", PercentInterval, "accuracy"),
-        column("Of the completed [95 %]", PercentInterval, "accuracy_completed"),
-        column("Majority", Percent, "majority_accuracy"),
-        column("No answer", Count, "no_answer"),
-        column("Truncated", Count, "truncated"),
-        column("In a thought", Count, "truncated_in_thought"),
-        column("Errors", Count, "errors"),
+        summary_column("Items", Count, "items"),
+        summary_column("Accuracy [95 %]", PercentInterval, "accuracy"),
+        summary_column("Of the completed [95 %]", PercentInterval, "accuracy_completed"),
+        summary_column("Majority", Percent, "majority_accuracy"),
+        summary_column("No answer", Count, "no_answer"),
+        summary_column("Truncated", Count, "truncated"),
+        summary_column("In a thought", Count, "truncated_in_thought"),
+        summary_column("Errors", Count, "errors"),
         Column::new("Labels differ", Count, differ),
-        column("Accuracy ref.", Percent, "accuracy_reference"),
-        column("Tokens", OneDecimal, "mean_response_tokens"),
-        column("Chain", OneDecimal, "mean_chain"),
-        column("Ensemble", OneDecimal, "mean_ensemble"),
+        summary_column("Accuracy ref.", Percent, "accuracy_reference"),
+        summary_column("Tokens", OneDecimal, "mean_response_tokens"),
+        summary_column("Chain", OneDecimal, "mean_chain"),
+        summary_column("Ensemble", OneDecimal, "mean_ensemble"),
     ];
     let mut notes = vec![NOTE.to_owned()];
     for run in &analysis.runs {
@@ -372,12 +364,10 @@ fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -
                 };
                 match found.as_slice() {
                     [one] => of_run(one),
-                    several => {
-                        MeanSd::of(&several.iter().map(|one| Some(of_run(one)?.mean)).collect::<Option<Vec<_>>>()?)
-                    }
+                    all => MeanSd::of(&all.iter().map(|one| Some(of_run(one)?.mean)).collect::<Option<Vec<_>>>()?),
                 }
             };
-            Column::new(format!("{name}: {}", metric.name()), Spread, number)
+            Column::new(&format!("{name}: {}", metric.name()), Spread, number)
         }));
     }
     method_table(title, analysis.rows(), &columns, vec![note])

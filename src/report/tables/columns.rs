@@ -1,9 +1,51 @@
-//! Tables as columns over row subjects: a format and a number for each, and the meanings of the column headers.
+//! Tables as columns over row subjects: a number for each and its format, and the meanings of the column headers.
 
-use super::facts::Number;
-use super::format::Format;
-use super::{Cell, Section, Table};
+use super::{Cell, Section, Table, facts::Number};
 use crate::eval::analysis::Method;
+
+/// Format of a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Format {
+    /// The items behind the number.
+    Items,
+    Count,
+    OneDecimal,
+    /// `0.712`
+    Decimals,
+    /// `0.712 [0.655, 0.770]`
+    Interval,
+    /// `+0.021 [-0.004, +0.050]`
+    Difference,
+    /// `0.712 ± 0.004`
+    Spread,
+    /// `72.8 %`
+    Percent,
+    /// `72.8 % [70.0, 75.5]`
+    PercentInterval,
+}
+
+impl Format {
+    pub fn show(self, number: impl Into<Number>) -> String {
+        use Format::*;
+        let number = number.into();
+        let value = if self == Items { number.items.map(|items| items as f64) } else { number.value };
+        let Some(value) = value else { return "—".to_owned() };
+        let show = |x: f64| match self {
+            Items | Count => format!("{x:.0}"),
+            OneDecimal => format!("{x:.1}"),
+            Percent | PercentInterval => format!("{:.1}", 100.0 * x),
+            Difference => format!("{x:+.3}"),
+            Decimals | Interval | Spread => format!("{x:.3}"),
+        };
+        let unit = if matches!(self, Percent | PercentInterval) { " %" } else { "" };
+        let precision = match (self, number.low.zip(number.high)) {
+            (Spread, _) => format!(" ± {}", show(number.sd.unwrap_or_default())),
+            (Interval | Difference | PercentInterval, Some((low, high))) => format!(" [{}, {}]", show(low), show(high)),
+            _ => String::new(),
+        };
+        show(value) + unit + &precision
+    }
+}
 
 /// A column of numbers about `T`.
 pub(super) struct Column<'a, T> {
@@ -15,12 +57,8 @@ pub(super) struct Column<'a, T> {
 pub(super) type MethodColumn<'a, 'm> = Column<'a, &'m Method>;
 
 impl<'a, T> Column<'a, T> {
-    pub(super) fn new<N: Into<Number>>(
-        head: impl Into<String>,
-        format: Format,
-        number: impl Fn(&T) -> N + 'a,
-    ) -> Column<'a, T> {
-        Column { head: head.into(), format, number: Box::new(move |of: &T| number(of).into()) }
+    pub(super) fn new<N: Into<Number>>(head: &str, format: Format, number: impl Fn(&T) -> N + 'a) -> Column<'a, T> {
+        Column { head: head.to_owned(), format, number: Box::new(move |of: &T| number(of).into()) }
     }
 }
 
@@ -43,8 +81,7 @@ pub(super) fn table<T>(
     let sections: Vec<Section> =
         sections.into_iter().map(|(label, rows)| Section { label, rows: rows.iter().map(row).collect() }).collect();
     let heads = columns.iter().map(|column| column.head.clone());
-    let columns = std::iter::once(first.to_owned()).chain(heads).collect();
-    Table { title, columns, sections, notes }
+    Table { title, columns: std::iter::once(first.to_owned()).chain(heads).collect(), sections, notes }
 }
 
 /// A table with one row per method, in groups, with the best of each column marked.
@@ -77,55 +114,13 @@ pub(super) fn method_table<'a>(
     table
 }
 
-/// (the header, without a task prefix and up to a comma or interval; an arrow in the direction of better values;
-/// its meaning). The first match counts.
-const HEADS: &[(&str, &str, &str)] = &[
-    ("Task", "", "what was asked"),
-    ("Method", "", "where the score comes from"),
-    ("Items", "", "how many questions"),
-    ("Accuracy ref.", "↑", "share of right answers, graded as the paper's authors do"),
-    ("Accuracy", "↑", "share of right answers, with its 95 % interval"),
-    ("Majority", "↑", "accuracy of the majority vote of several responses"),
-    ("No answer", "↓", "responses in which no answer was found"),
-    ("Truncated", "↓", "responses cut off at the limit of tokens"),
-    ("In a thought", "↓", "of these, those that ended before the reply began"),
-    ("Of the completed", "↑", "accuracy over the responses that were not cut off"),
-    ("Errors", "↓", "items that failed"),
-    ("Labels differ", "", "items that we and the paper's authors grade differently"),
-    ("Tokens", "", "mean length of a response"),
-    ("Similarity", "", "mean cosine with the hidden states of the answer's tokens"),
-    ("Chain", "", "mean number of tokens in the attention chain"),
-    ("Ensemble", "", "mean number of alternatives scored"),
-    ("n", "", "items with a score of this method"),
-    ("Difference", "", "to the method that the others are compared with, paired bootstrap"),
-    ("AUROC", "↑", "chance that a right answer has a higher score than a wrong one; 0.5 is a coin's"),
-    ("by length", "↑", "AUROC among responses of like length"),
-    (
-        "ECE",
-        "↓",
-        "expected calibration error: how far the score, read as a probability, is from the share of right answers",
-    ),
-    ("Brier", "↓", "mean squared error of the score, read as a probability"),
-    ("AUPRC", "↑", "area under precision and recall"),
-    ("AURC", "↓", "area under risk and coverage: wrong answers among those given, averaged over all thresholds"),
-    ("PRR", "↑", "prediction rejection ratio: 1 is the best possible order of the answers, 0 a random one"),
-    ("Threshold", "", "running confidence below which a response ends"),
-    ("Setting", "", "what differs from the run's own parameters"),
-    ("Overlap", "", "mean Jaccard index of the chains with the run's own"),
-    ("Same chain", "", "share of items whose chain is the run's own"),
-    ("Mean change", "", "mean distance of the score from the run's own"),
-    ("Largest", "", "largest distance of the score from the run's own"),
-    ("Stage", "", "a part of the work"),
-    ("Seconds", "↓", "in all"),
-    ("Per item", "↓", "seconds"),
-    ("Of generation", "↓", "over the seconds that the responses took"),
-];
-
 /// The arrow in the direction of better values, and the meaning, of a column header: `AUROC [95 %]`,
 /// `gsm8k: AUROC`.
 pub fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
-    let fits =
-        |name: &str| measure.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([',', ' ']));
-    HEADS.iter().find(|(name, ..)| fits(name)).map(|(_, arrow, meaning)| (*arrow, *meaning))
+    let ends = |rest: &str| rest.is_empty() || rest.starts_with([',', ' ']);
+    let fits = |name: &str| measure.strip_prefix(name).is_some_and(ends);
+    let mut heads = include_str!("heads.txt").lines().filter_map(|line| line.split_once('|'));
+    let (_, about) = heads.find(|(name, _)| fits(name.trim_end()))?;
+    about.split_once('|').map(|(arrow, meaning)| (arrow.trim(), meaning.trim()))
 }

@@ -76,9 +76,13 @@ impl<'a> Facts<'a> {
 
     /// The number with these keys; an empty one if there is none.
     pub fn find(&self, view: &str, setting: &str, method: &str, metric: &str) -> Number {
-        let is =
-            |fact: &&Fact| (fact.method, fact.view, fact.metric) == (method, view, metric) && fact.setting == setting;
+        let keys = (method, view, metric);
+        let is = |fact: &&Fact| (fact.method, fact.view, fact.metric) == keys && fact.setting == setting;
         self.0.iter().find(is).map_or_else(Number::default, |fact| fact.number)
+    }
+
+    pub(super) fn summary(&self, metric: &str) -> Number {
+        self.find("summary", "", "", metric)
     }
 
     /// All facts of a task.
@@ -125,31 +129,14 @@ impl<'a> Facts<'a> {
     }
 
     pub fn of_summary(summary: &Summary) -> Facts<'a> {
-        let mut facts = Facts::default();
-        let count = |n: usize| Some(n as f64);
+        /// Those that are plain numbers, by their names in JSON.
+        const NUMBERS: &str = "items graded correct answered no_answer errors truncated truncated_in_thought disagreements \
+            accuracy_reference majority_accuracy response_tokens mean_response_tokens mean_chain mean_kept mean_ensemble seconds";
+        let (mut facts, keys, values) = (Facts::default(), ("summary", "", ""), serde_json::json!(summary));
         let accuracy = Number::new(summary.accuracy, summary.accuracy_interval);
         let completed = Number::new(summary.accuracy_completed, summary.accuracy_completed_interval);
-        facts.add(("summary", "", ""), summary.items, [("accuracy", accuracy), ("accuracy_completed", completed)]);
-        let numbers = [
-            ("items", count(summary.items)),
-            ("graded", count(summary.graded)),
-            ("correct", count(summary.correct)),
-            ("answered", count(summary.answered)),
-            ("no_answer", count(summary.no_answer)),
-            ("errors", count(summary.errors)),
-            ("truncated", count(summary.truncated)),
-            ("truncated_in_thought", count(summary.truncated_in_thought)),
-            ("disagreements", count(summary.disagreements)),
-            ("accuracy_reference", summary.accuracy_reference),
-            ("majority_accuracy", summary.majority_accuracy),
-            ("response_tokens", count(summary.response_tokens)),
-            ("mean_response_tokens", summary.mean_response_tokens),
-            ("mean_chain", summary.mean_chain),
-            ("mean_kept", summary.mean_kept),
-            ("mean_ensemble", summary.mean_ensemble),
-            ("seconds", Some(summary.seconds)),
-        ];
-        facts.add(("summary", "", ""), summary.items, numbers);
+        facts.add(keys, summary.items, [("accuracy", accuracy), ("accuracy_completed", completed)]);
+        facts.add(keys, summary.items, NUMBERS.split(' ').map(|name| (name, values[name].as_f64())));
         facts
     }
 }

@@ -8,11 +8,9 @@
 pub mod build;
 mod columns;
 pub mod facts;
-pub mod format;
 pub mod markup;
-pub mod text;
 
-pub use columns::meaning;
+pub use columns::{Format, meaning};
 
 use serde::Serialize;
 

@@ -1,7 +1,6 @@
 //! Colours and output width. Styles are hand-written: a [`Style`] is copied into every character's cell and written as
 //! one escape sequence; console's supports neither.
 
-use console::Term;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -57,9 +56,8 @@ impl TermStyle {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
-        let terminal =
-            || Term::stdout().size_checked().map(|(_, columns)| columns.into()).filter(|&columns| columns > 0);
-        let width = columns.or_else(terminal).unwrap_or(MAX_WIDTH);
+        let terminal = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+        let width = columns.or_else(|| terminal().filter(|&columns| columns > 0)).unwrap_or(MAX_WIDTH);
         TermStyle {
             colour: match CHOICE.load(Relaxed) {
                 0 => std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,

@@ -24,24 +24,20 @@ pub fn wrap(text: &[Cell], style: TermStyle) -> String {
 }
 
 fn wrap_paragraph(text: &[Cell], columns: usize) -> Vec<Vec<Cell>> {
-    let mut lines = Vec::new();
-    let (mut start, mut used) = (0, 0);
-    let mut break_at = None;
-    let mut i = 0;
+    let (mut lines, mut break_at) = (Vec::new(), None);
+    let (mut start, mut used, mut i) = (0, 0, 0);
     while i < text.len() {
-        let w = width(text[i].c);
-        if used + w > columns && text[i].c != ' ' {
+        let Cell { c, .. } = text[i];
+        if used + width(c) > columns && c != ' ' {
             let end = break_at.take().unwrap_or(i);
             lines.push(trim_end(&text[start..end]));
             start = end;
             used = text[start..i].iter().map(|cell| width(cell.c)).sum();
             continue;
         }
-        used += w;
+        used += width(c);
         i += 1;
-        if text[i - 1].c == ' ' {
-            break_at = Some(i);
-        }
+        break_at = if c == ' ' { Some(i) } else { break_at };
     }
     lines.push(trim_end(&text[start..]));
     lines

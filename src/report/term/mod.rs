@@ -10,8 +10,7 @@ pub(super) use draw::{Mark, Piece, pieces};
 pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
-use crate::engine::TracedSequence;
-use crate::engine::encode::ResponseText;
+use crate::engine::{TracedSequence, encode::ResponseText};
 use crate::io::record::{Calibrated, Origin, Record};
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::scores::{RANKING, as_shown};
@@ -19,7 +18,6 @@ use crate::uq::{Link, Scores};
 use colour::ramp;
 use draw::marked_cells;
 use sanitize::cut;
-use std::ops::Range;
 
 /// A response and its assessment by the method.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +26,7 @@ pub struct AskReport {
     pub text: String,
     /// Byte range of `text` that each response token covers. A token without a range (an end token that is not shown)
     /// is not drawn.
-    pub ranges: Vec<Range<usize>>,
+    pub ranges: Vec<std::ops::Range<usize>>,
     /// The text of each response token.
     pub token_texts: Vec<String>,
     /// ln p of each response token.
@@ -80,9 +78,8 @@ impl AskReport {
         let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
             let abstained = if self.abstained() { format!("{ABSTAINED}\n") } else { String::new() };
             let text = visible(self.text.trim_end());
-            return format!(
-                "{text}\n\nNo final answer was found in the response, so there is no confidence.\n{abstained}"
-            );
+            let none = "No final answer was found in the response, so there is no confidence.";
+            return format!("{text}\n\n{none}\n{abstained}");
         };
         let mut parts = vec![self.headline(scores, style), self.drawing(style)];
         if all_scores {
@@ -95,9 +92,8 @@ impl AskReport {
     /// The confidence with its basis, or P with what it is not; a bar only for a confidence within the calibration's
     /// range.
     fn headline(&self, scores: &Scores, style: TermStyle) -> String {
-        let row = |label: &str, value: &str| {
-            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
-        };
+        let label = |text: &str| style.paint(Style::BOLD, &format!("{text:HEADLINE$}"));
+        let row = |name: &str, value: &str| format!("{}  {value}\n", label(name));
         let room = style.width.saturating_sub(HEADLINE + 2);
         let dim = |text: &str| format!("{:HEADLINE$}  {}\n", "", style.paint(Style::DIM, &cut(text, room)));
         let mut out = match &self.record.confidence {
@@ -143,10 +139,7 @@ impl AskReport {
     /// with the strongest of their marks.
     pub(super) fn pieces(&self) -> Vec<(Option<Mark>, Piece)> {
         let shares = |j: usize, k: usize| self.ranges.get(k).is_some_and(|range| range.start < self.ranges[j].end);
-        let mark = |j: usize| {
-            let sharing = (j..).take_while(|k| *k == j || shares(j, *k));
-            sharing.filter_map(|k| self.mark(k)).max()
-        };
+        let mark = |j: usize| (j..).take_while(|k| *k == j || shares(j, *k)).filter_map(|k| self.mark(k)).max();
         let pieces = pieces(&self.text, self.ranges.iter().map(|range| [range.start, range.end]));
         pieces.into_iter().map(|piece| (piece.token.and_then(mark), piece)).collect()
     }
@@ -173,8 +166,7 @@ impl AskReport {
 
     fn chain_table(&self, style: TermStyle) -> String {
         let chain = &self.record.chain;
-        let header = ["row", "token", "p", "similarity", "reached from", "kept"];
-        let mut table = TextTable::new("rlrrll", header);
+        let mut table = TextTable::new("rlrrll", ["row", "token", "p", "similarity", "reached from", "kept"]);
         let role = |link: &Link| match token_of(link.row).and_then(|token| self.mark(token)) {
             Some(Mark::Answer) => "answer",
             Some(Mark::Kept) => "✓",
@@ -243,15 +235,11 @@ fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| all || MAIN_SCORES.contains(&score.key)) {
         let Some(value) = scores.get(score.key) else { continue };
-        table.row([
-            (score.key.into(), Style::PLAIN),
-            (number(value), Style::PLAIN),
-            (cut(score.meaning, room), Style::DIM),
-        ]);
+        let (key, meaning) = (score.key.to_owned(), cut(score.meaning, room));
+        table.row([(key, Style::PLAIN), (number(value), Style::PLAIN), (meaning, Style::DIM)]);
     }
-    let more =
-        if all { String::new() } else { look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n" };
-    table.render(look) + &more
+    let more = look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n";
+    table.render(look) + if all { "" } else { &more }
 }
 
 #[cfg(test)]
