@@ -10,7 +10,7 @@ use super::simd::{Kernel, LANES, Simd};
 use super::states::LayerState;
 use super::threads::Disjoint;
 use super::{CpuBackend, norm};
-use crate::backend::{BackendError, Row, reference};
+use crate::backend::{BackendError, Result, Row, reference};
 use crate::model::config::DeltaNetSpec;
 use crate::model::weights::DeltaNetWeights;
 use std::collections::HashSet;
@@ -42,7 +42,7 @@ pub struct DeltaRows {
 
 impl CpuBackend {
     /// Returns to the states before each sequence's first row, and marks where states are kept.
-    pub(super) fn begin_delta_nets(&mut self, rows: &[Row], record: bool) -> Result<(), BackendError> {
+    pub(super) fn begin_delta_nets(&mut self, rows: &[Row], record: bool) -> Result<()> {
         let delta = &mut self.pass.delta;
         (delta.rounds, delta.firsts) = Default::default();
         let (mut seen, mut round) = (HashSet::new(), 0);

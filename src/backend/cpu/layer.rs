@@ -6,7 +6,7 @@ use super::matmul::{Job, matmul, matmul_many};
 use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
 use super::{CpuBackend, norm};
-use crate::backend::{BackendError, DType, Operations};
+use crate::backend::{DType, Operations, Result};
 use crate::model::ModelSpec;
 use crate::model::config::{Activation, LayerSpec};
 use crate::model::weights::{Expert, LayerWeights};
@@ -135,7 +135,7 @@ impl Operations for CpuBackend {
         &self.spec
     }
 
-    fn embed(&mut self) -> Result<(), BackendError> {
+    fn embed(&mut self) -> Result<()> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let scale = spec.embedding_scale.unwrap_or(1.0);
         let elements = self.weights.embedding.elements();
@@ -147,7 +147,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn project_qkv(&mut self, layer: usize) -> Result<()> {
         let weights = self.weights.clone();
         let l = &weights.layers[layer];
         self.pass.note_layer();
@@ -197,7 +197,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn attend(&mut self, layer: usize) -> Result<()> {
         let delta_net = self.spec.delta_net.filter(|_| self.spec.layers[layer].delta_net);
         if let Some(net) = &delta_net {
             self.attend_delta_net(layer, net);
@@ -228,7 +228,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn project_output(&mut self, layer: usize) -> Result<()> {
         let (weights, terms) = (self.weights.clone(), self.terms());
         let l = &weights.layers[layer];
         let (isa, n, pass) = (self.options.isa, self.pass.rows.len(), &mut self.pass);
@@ -241,7 +241,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn feed_forward(&mut self, layer: usize) -> Result<()> {
         let weights = self.weights.clone();
         let l = &weights.layers[layer];
         self.norm_input(l.feed_forward_norm.as_deref());
@@ -254,7 +254,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn final_norm(&mut self) -> Result<(), BackendError> {
+    fn final_norm(&mut self) -> Result<()> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
         let mut norm = |x: &mut [f32]| {

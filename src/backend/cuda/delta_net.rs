@@ -2,7 +2,7 @@
 
 use super::CudaBackend;
 use super::abi::{DeltaMix, DeltaNet, DeltaRule, Norm, RopeTarget};
-use super::error::CudaError;
+use super::error::Result;
 use super::gemm::{Job, Product};
 use super::kernel_set::{DELTA_COLUMNS, DELTA_HEADS, DeltaKernels};
 use super::memory::{Buffer, DevicePtr};
@@ -22,7 +22,7 @@ impl CudaBackend {
     }
 
     /// Computes gate, rates, and queries, keys and values after their convolutions, from norm(x). False: the layer has attention.
-    pub(super) fn project_delta_net(&self, layer: usize) -> Result<bool, CudaError> {
+    pub(super) fn project_delta_net(&self, layer: usize) -> Result<bool> {
         let Some((net, w, kernels)) = self.delta_net(layer) else { return Ok(false) };
         let (l, delta, n) = (&self.weights.layers[layer], &self.scratch.delta, self.pass.rows.len());
         let (x, norm) = (self.scratch.x.ptr(), self.input_norm(l.input_norm.as_ref()));
@@ -43,7 +43,7 @@ impl CudaBackend {
     }
 
     /// Runs the delta rule over the rows of every sequence, and the norm of each head's output. False: the layer has attention.
-    pub(super) fn attend_delta_net(&self, layer: usize) -> Result<bool, CudaError> {
+    pub(super) fn attend_delta_net(&self, layer: usize) -> Result<bool> {
         let Some((net, w, kernels)) = self.delta_net(layer) else { return Ok(false) };
         let (n, heads, dim, out) =
             (self.pass.rows.len(), net.num_value_heads, net.value_head_dim, self.scratch.attended());

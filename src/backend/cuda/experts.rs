@@ -2,7 +2,7 @@
 
 use super::CudaBackend;
 use super::abi::{ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID};
-use super::error::CudaError;
+use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
 use super::memory::{Buffer, DevicePtr};
@@ -14,7 +14,7 @@ use crate::model::weights::{DenseBeside, Expert};
 
 impl CudaBackend {
     /// x += Σ_e g_e expert_e(norm(x)), every row.
-    pub(super) fn mix_experts(&self, layer: usize, router: &Matrix) -> Result<(), CudaError> {
+    pub(super) fn mix_experts(&self, layer: usize, router: &Matrix) -> Result<()> {
         let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
         self.norm_rows(x, self.input_norm(self.weights.layers[layer].feed_forward_norm.as_ref()), h)?;
         self.choose_experts(router, h, None)?;
@@ -23,7 +23,7 @@ impl CudaBackend {
     }
 
     /// x += sigmoid(gate h) · expert(h), every row, for the shared expert that all rows pass through.
-    fn add_shared_expert(&self, layer: usize, h: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn add_shared_expert(&self, layer: usize, h: DevicePtr<f32>) -> Result<()> {
         let shared = &self.weights.layers[layer].shared_expert;
         let Some((Expert { gate, up, down }, gate_of_rows)) = shared else { return Ok(()) };
         let (scratch, n, inner) = (&self.scratch, self.pass.rows.len(), gate.out_features);
@@ -43,7 +43,7 @@ impl CudaBackend {
         router: &Matrix,
         beside: &DenseBeside<Matrix, Buffer<f32>>,
         factor: f32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         let (x, sum) = (scratch.x.ptr(), scratch.h.ptr());
         let gated = self.gated_network(layer, &beside.network)?;
@@ -62,23 +62,18 @@ impl CudaBackend {
         }
     }
 
-    fn norm_rows(&self, x: DevicePtr<f32>, norm: Norm, y: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn norm_rows(&self, x: DevicePtr<f32>, norm: Norm, y: DevicePtr<f32>) -> Result<()> {
         self.rms_norm(x, norm, y, self.pass.rows.len(), self.spec.hidden_size)
     }
 
-    fn experts(&self) -> Result<(&ExpertSpec, &ExpertKernels), CudaError> {
+    fn experts(&self) -> Result<(&ExpertSpec, &ExpertKernels)> {
         let missing = || CudaError::NoKernel { name: "choose_experts".to_owned() };
         self.spec.experts.as_ref().zip(self.kernels.experts.as_ref()).ok_or_else(missing)
     }
 
     /// Chooses each row's experts from its normed input h, and their shares, times `scales` if given. The router's product uses f32
     /// arithmetic in passes of any width.
-    fn choose_experts(
-        &self,
-        router: &Matrix,
-        h: DevicePtr<f32>,
-        scales: Option<&Buffer<f32>>,
-    ) -> Result<(), CudaError> {
+    fn choose_experts(&self, router: &Matrix, h: DevicePtr<f32>, scales: Option<&Buffer<f32>>) -> Result<()> {
         let ((spec, kernels), n) = (self.experts()?, self.pass.rows.len());
         let ExpertScratch { logits, ids, shares, .. } = &self.scratch.experts;
         let job = Job { w: router, bias: None, y: logits.ptr() };
@@ -96,7 +91,7 @@ impl CudaBackend {
     }
 
     /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`. Many choices are grouped by expert, with bit-identical results.
-    fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<(), CudaError> {
+    fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<()> {
         let ((spec, kernels), n, hidden) = (self.experts()?, self.pass.rows.len(), self.spec.hidden_size);
         let ExpertScratch { ids, shares, choices, counts, inner, products, .. } = &self.scratch.experts;
         let (ids, inner, products) = (ids.ptr(), inner.ptr(), products.ptr());

@@ -7,7 +7,7 @@ use super::abi::{
     Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RmsNorm, RmsNormF16, RopeTarget,
     RoundRows, RoundedRows, SplitRows,
 };
-use super::error::CudaError;
+use super::error::{CudaError, Result};
 use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
@@ -72,7 +72,7 @@ impl Product {
 
 impl GemmHopper {
     /// Parameters with the tensor maps of x `[n, k]` and of each job's matrix.
-    pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper, CudaError> {
+    pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper> {
         let mut w_maps = [TensorMap::NONE; 3];
         for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
             *map = TensorMap::new(job.w.cast(), job.outs as usize, k)?;
@@ -116,23 +116,23 @@ impl CudaBackend {
         y: DevicePtr<f32>,
         rows: usize,
         width: usize,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let parameters = RmsNorm { x, norm, width: width.into(), y, not_finite: DevicePtr::NULL };
         self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)
     }
 
-    pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels, CudaError> {
+    pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels> {
         let missing = || CudaError::NoKernel { name: format!("gemv_{}_r8", w.dtype.name()) };
         self.kernels.matmul.get(&w.dtype).ok_or_else(missing)
     }
 
     /// The kernels of a wide pass; `None` in a narrow pass and for f32 weights.
-    pub(super) fn wide(&self, w: &Matrix) -> Result<Option<&WideKernels>, CudaError> {
+    pub(super) fn wide(&self, w: &Matrix) -> Result<Option<&WideKernels>> {
         Ok(self.matmul_kernels(w)?.wide.as_ref().filter(|_| !self.pass.narrow()))
     }
 
     /// The product of one matrix and every row; `accumulate` adds to y.
-    pub(super) fn matmul(&self, x: Input, job: Job, accumulate: bool) -> Result<(), CudaError> {
+    pub(super) fn matmul(&self, x: Input, job: Job, accumulate: bool) -> Result<()> {
         let (rows, k, product) = (self.pass.rows.len(), job.w.in_features, Product::Linear { accumulate });
         let (wide, x) = match (x, self.wide(job.w)?) {
             (Input::Rounded(wide, x), _) => (wide, x),
@@ -149,14 +149,14 @@ impl CudaBackend {
     }
 
     /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
-    pub(super) fn rotates(&self, jobs: &[Job]) -> Result<bool, CudaError> {
+    pub(super) fn rotates(&self, jobs: &[Job]) -> Result<bool> {
         let [q, k, v] = jobs else { return Ok(false) };
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
         Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(self.pass.rows.len()).is_none())
     }
 
     /// Queries, keys and values, or some of them, of norm(x), every row. They go to `to`, or if that is the default, to each y.
-    pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<(), CudaError> {
+    pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<()> {
         let most = MatrixJobs::default().len();
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
             match self.normed_input(x, norm, jobs[0].w)? {
@@ -168,7 +168,7 @@ impl CudaBackend {
     }
 
     /// In a wide pass, the kernels for w, with norm(x) as their input; `None` in the cases of [`Self::wide`].
-    fn normed_input(&self, x: DevicePtr<f32>, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>, CudaError> {
+    fn normed_input(&self, x: DevicePtr<f32>, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>> {
         let Some(wide) = self.wide(w)? else { return Ok(None) };
         let to = self.scratch.rounded();
         let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to };
@@ -184,7 +184,7 @@ impl CudaBackend {
         jobs: [Job; 2],
         activation: Int,
         next: Option<&'a WideKernels>,
-    ) -> Result<Input<'a>, CudaError> {
+    ) -> Result<Input<'a>> {
         let (Job { w, y, .. }, mut table, product) = (jobs[0], Job::table(&jobs, 0), Product::Gated { activation });
         let Some((wide, normed)) = self.normed_input(x, norm, w)? else {
             self.gemv(x, norm, &jobs, self.pass.rows.len(), product)?;
@@ -207,7 +207,7 @@ impl CudaBackend {
         jobs: &[Job],
         rows: usize,
         product: Product,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
         if let Some(many) = kernels.many(rows) {
             let (terms, factors) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
@@ -246,14 +246,7 @@ impl CudaBackend {
     }
 
     /// A product of rounded rows of k values in one launch. Queries, keys and values are not rotated.
-    fn gemm(
-        &self,
-        wide: &WideKernels,
-        x: RoundedRows,
-        jobs: MatrixJobs,
-        k: usize,
-        product: Product,
-    ) -> Result<(), CudaError> {
+    fn gemm(&self, wide: &WideKernels, x: RoundedRows, jobs: MatrixJobs, k: usize, product: Product) -> Result<()> {
         let ((gated, mode), rows) = (product.mode(), self.pass.rows.len());
         if let Some(hopper) = &wide.hopper {
             let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.device.info.multiprocessors);

@@ -7,7 +7,7 @@ use super::abi::{
     RopeCache, RoundRows, SplitRows, type_number,
 };
 use super::context::DeviceInfo;
-use super::error::CudaError;
+use super::error::Result;
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
@@ -322,16 +322,16 @@ pub struct WideKernels {
 impl KernelSet {
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
-    pub fn load(files: &KernelFiles, variants: &Variants, set: Set) -> Result<KernelSet, CudaError> {
+    pub fn load(files: &KernelFiles, variants: &Variants, set: Set) -> Result<KernelSet> {
         let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
         let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, set, *dim, *cache)?)));
-        let (attention, k) = (attention.collect::<Result<_, CudaError>>()?, cache.0.name());
+        let (attention, k) = (attention.collect::<Result<_>>()?, cache.0.name());
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, set, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
             pack_q8: types.contains(&MatrixType::Q8).then(|| load_packing(files)).transpose()?,
             embed: files.get("embed", &format!("embed_{}", embedding.name()))?,
-            matmul: matmul.collect::<Result<_, CudaError>>()?,
+            matmul: matmul.collect::<Result<_>>()?,
             rms_norm: files.get("norm", "rms_norm")?,
             add_rms_norm: files.get("norm", "add_rms_norm")?,
             rope_cache: files.get("rope", "rope_cache")?,
@@ -354,12 +354,7 @@ impl KernelSet {
 }
 
 impl AttentionKernels {
-    fn load(
-        files: &KernelFiles,
-        set: Set,
-        head_dim: usize,
-        (k, v): (DType, DType),
-    ) -> Result<AttentionKernels, CudaError> {
+    fn load(files: &KernelFiles, set: Set, head_dim: usize, (k, v): (DType, DType)) -> Result<AttentionKernels> {
         if set == Set::Plain {
             let ints = [type_number(k), type_number(v), head_dim as i32].map(Int);
             let (decode, prefill) =
@@ -382,19 +377,19 @@ fn widest(head_dims: &[usize]) -> usize {
 }
 
 /// A kernel for [`HOPPER`]; `None` on other devices, without enough shared memory, or if it is not built.
-fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
+fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>> {
     let fits = files.device.info.capability == HOPPER && files.fits(file, name)?;
     fits.then(|| files.get(file, name)).transpose()
 }
 
-fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3], CudaError> {
+fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3]> {
     let [f32, f16, bf16] =
         [DType::F32, DType::F16, DType::Bf16].map(|t| files.get("weights", &format!("pack_q8_{}", t.name())));
     Ok([f32?, f16?, bf16?])
 }
 
 /// Reserves shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
-fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
+fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
     let narrow = head * shape.layers * shape.heads;
@@ -404,7 +399,7 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
 }
 
 impl MatmulKernels {
-    fn load(files: &KernelFiles, set: Set, dtype: MatrixType) -> Result<MatmulKernels, CudaError> {
+    fn load(files: &KernelFiles, set: Set, dtype: MatrixType) -> Result<MatmulKernels> {
         if set == Set::Plain {
             return Ok(MatmulKernels {
                 narrow: vec![NarrowKernels::plain(files, dtype)?],
@@ -461,7 +456,7 @@ impl MatmulKernels {
 }
 
 impl NarrowKernels {
-    fn plain(files: &KernelFiles, dtype: MatrixType) -> Result<NarrowKernels, CudaError> {
+    fn plain(files: &KernelFiles, dtype: MatrixType) -> Result<NarrowKernels> {
         let ints = [Int(dtype.number())];
         Ok(NarrowKernels {
             variant: PLAIN,
@@ -472,7 +467,7 @@ impl NarrowKernels {
     }
 
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
-    fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
+    fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>> {
         let (file, threads) = if variant.ring.is_some() { ("gemv_ring", 288) } else { ("gemv", 256) };
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
@@ -489,7 +484,7 @@ impl NarrowKernels {
 
 impl ManyKernels {
     /// `None` if they do not fit the device's shared memory.
-    fn load(files: &KernelFiles) -> Result<Option<ManyKernels>, CudaError> {
+    fn load(files: &KernelFiles) -> Result<Option<ManyKernels>> {
         if !files.fits("gemv_wide", "gemv_wide_m128")? {
             return Ok(None);
         }
@@ -506,7 +501,7 @@ impl ManyKernels {
 
 impl ExpertKernels {
     /// For experts with this weight type.
-    pub fn load(files: &KernelFiles, w: MatrixType) -> Result<ExpertKernels, CudaError> {
+    pub fn load(files: &KernelFiles, w: MatrixType) -> Result<ExpertKernels> {
         Ok(ExpertKernels {
             choose: files.get("experts", "choose_experts")?,
             group: files.get("experts", "group_choices")?,
@@ -518,13 +513,13 @@ impl ExpertKernels {
 }
 
 impl DeltaKernels {
-    fn load(files: &KernelFiles) -> Result<DeltaKernels, CudaError> {
+    fn load(files: &KernelFiles) -> Result<DeltaKernels> {
         Ok(DeltaKernels { mix: files.get("delta_net", "delta_mix")?, rule: files.get("delta_net", "delta_rule")? })
     }
 }
 
 /// A kernel for each of [`GEMM_ROWS`].
-fn of_sizes<P>(load: impl Fn(usize) -> Result<Kernel<P>, CudaError>) -> Result<[Kernel<P>; 2], CudaError> {
+fn of_sizes<P>(load: impl Fn(usize) -> Result<Kernel<P>>) -> Result<[Kernel<P>; 2]> {
     Ok([load(GEMM_ROWS[0])?, load(GEMM_ROWS[1])?])
 }
 

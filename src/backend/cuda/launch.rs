@@ -2,7 +2,7 @@
 //! exported by the kernel's source (`SHARED_BYTES` in `kernels/common.cuh`).
 
 use super::context::{Device, driver_has};
-use super::error::{Context, CudaError, describe};
+use super::error::{Context, CudaError, Result, describe};
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
@@ -77,7 +77,7 @@ impl Module {
         block: u32,
         sizes: Vec<usize>,
         bound: &[Int],
-    ) -> Result<Option<Loaded>, CudaError> {
+    ) -> Result<Option<Loaded>> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(self.module, c_string(name)) };
@@ -91,7 +91,7 @@ impl Module {
     }
 
     /// The value exported by `SHARED_BYTES(name, ..)`.
-    fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
+    fn shared_bytes(&self, name: &str) -> Result<usize> {
         let variable = format!("{name}_shared_bytes");
         let missing =
             || CudaError::Driver { call: format!("looking for {variable}"), cause: "it is missing".to_owned() };
@@ -99,7 +99,7 @@ impl Module {
     }
 
     /// A value exported by the module.
-    pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
+    pub fn exported(&self, variable: &str) -> Result<Option<u32>> {
         let Some(address) = self.variable::<u32>(variable)? else { return Ok(None) };
         let mut value = [0];
         // SAFETY: the variable has the size of the value.
@@ -108,14 +108,14 @@ impl Module {
     }
 
     /// Sets a variable (`SETTABLE`), if the module has it, for later launches.
-    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<(), CudaError> {
+    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<()> {
         let Some(address) = self.variable::<T>(variable)? else { return Ok(()) };
         // SAFETY: the variable has the size of the value.
         unsafe { result::memcpy_htod_sync(address, &[value]) }.during(&format!("setting {variable}"))
     }
 
     /// The address of a variable of type T.
-    fn variable<T>(&self, name: &str) -> Result<Option<sys::CUdeviceptr>, CudaError> {
+    fn variable<T>(&self, name: &str) -> Result<Option<sys::CUdeviceptr>> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
         let found = unsafe { result::module::get_global(self.module, c_string(name)) };
@@ -172,12 +172,12 @@ impl<P> Kernel<P> {
     }
 
     /// The value exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
-    pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
+    pub fn shared_part(&self, part: &str) -> Result<usize> {
         self.loaded.module.shared_bytes(&format!("{}_{part}", self.loaded.name))
     }
 
     /// See [`Loaded::reserve_shared`].
-    pub fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+    pub fn reserve_shared(&mut self, more: usize) -> Result<()> {
         self.loaded.reserve_shared(more)
     }
 }
@@ -190,7 +190,7 @@ impl Loaded {
     }
 
     /// Adds `more` bytes of dynamic shared memory to every launch.
-    fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+    fn reserve_shared(&mut self, more: usize) -> Result<()> {
         self.shared += more;
         if self.shared > WITHOUT_OPT_IN {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -202,7 +202,7 @@ impl Loaded {
     }
 
     /// Compares the declared parameters with the kernel's, if the driver reports them (12.4 and newer).
-    fn check(&self, declared: Vec<usize>) -> Result<(), CudaError> {
+    fn check(&self, declared: Vec<usize>) -> Result<()> {
         if !driver_has(c"cuFuncGetParamInfo") {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl Loaded {
 
 impl Device {
     /// Launches a kernel. If observed, the launch is waited for.
-    pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
+    pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<()> {
         let mut pointers = Vec::new();
         parameters.add_to(&mut pointers);
         let Some(watch) = &self.watch else { return self.start(&kernel.loaded, grid, pointers) };
@@ -234,7 +234,7 @@ impl Device {
     }
 
     /// `pointers`: to the parameters, which are those that the kernel was loaded with.
-    fn start(&self, kernel: &Loaded, grid: [usize; 3], mut pointers: Vec<*mut c_void>) -> Result<(), CudaError> {
+    fn start(&self, kernel: &Loaded, grid: [usize; 3], mut pointers: Vec<*mut c_void>) -> Result<()> {
         self.bind()?;
         kernel.bound.iter().for_each(|int| int.add_to(&mut pointers));
         let ([x, y, z], stream) = (grid.map(|n| n as u32), self.stream.cu_stream());
@@ -274,7 +274,7 @@ impl Device {
     }
 }
 
-fn if_found<T>(result: Result<T, DriverError>, name: &str) -> Result<Option<T>, CudaError> {
+fn if_found<T>(result: Result<T, DriverError>, name: &str) -> Result<Option<T>> {
     match result {
         Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => Ok(None),
         result => result.during(&format!("looking for {name}")).map(Some),

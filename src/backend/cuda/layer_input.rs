@@ -2,7 +2,7 @@
 
 use super::CudaBackend;
 use super::abi::{AddRmsNorm, Norm};
-use super::error::CudaError;
+use super::error::Result;
 use super::gemm::{Input, Job};
 use super::pass::Gates;
 use crate::model::weights::LayerInput;
@@ -10,7 +10,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CudaBackend {
     /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
-    pub(super) fn make_layer_inputs(&self) -> Result<(), CudaError> {
+    pub(super) fn make_layer_inputs(&self) -> Result<()> {
         let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Ok(()) };
         let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), input.hidden_size);
         let (inputs, projected) = (scratch.inputs.ptr(), scratch.gate());
@@ -22,7 +22,7 @@ impl CudaBackend {
     }
 
     /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, with the layer's input e and factor s.
-    pub(super) fn add_layer_input(&self, layer: usize) -> Result<(), CudaError> {
+    pub(super) fn add_layer_input(&self, layer: usize) -> Result<()> {
         let w = &self.weights.layers[layer];
         let Some(LayerInput { gate, projection, norm }) = &w.input else { return Ok(()) };
         let (scratch, d) = (&self.scratch, gate.out_features);

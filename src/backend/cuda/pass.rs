@@ -9,7 +9,7 @@ use super::abi::{
 };
 use super::cache::Sequences;
 use super::context::Device;
-use super::error::CudaError;
+use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};
 use super::launch::Int;
@@ -71,7 +71,7 @@ pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<Pre
 }
 
 /// The parts of the trace shared by all traced rows; `wide` if one of them is.
-pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceParts>, CudaError> {
+pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceParts>> {
     let mut shared: Option<TraceParts> = None;
     for row in rows {
         let Some(options) = sequences.options(row.sequence) else { continue };
@@ -215,14 +215,14 @@ impl CudaBackend {
         self.spec.attn_logit_softcapping.unwrap_or(0.0)
     }
 
-    fn attention_kernels(&self, layer: usize) -> Result<&AttentionKernels, CudaError> {
+    fn attention_kernels(&self, layer: usize) -> Result<&AttentionKernels> {
         let head_dim = self.spec.layers[layer].head_dim;
         let missing = || CudaError::NoKernel { name: format!("attn_decode with a head_dim of {head_dim}") };
         self.kernels.attention.get(&head_dim).ok_or_else(missing)
     }
 
     /// x = E\[token\] · scale, every row.
-    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: DevicePtr<f32>) -> Result<(), CudaError> {
+    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: DevicePtr<f32>) -> Result<()> {
         let parameters = Embed {
             embedding: embedding.ptr(),
             scales: embedding.scales(),
@@ -237,7 +237,7 @@ impl CudaBackend {
     }
 
     /// act(gate x) ⊙ up x of norm(x), the input of the network's `down`.
-    pub(super) fn gated_network(&self, layer: usize, network: &'_ Expert<Matrix>) -> Result<Input<'_>, CudaError> {
+    pub(super) fn gated_network(&self, layer: usize, network: &'_ Expert<Matrix>) -> Result<Input<'_>> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         let gate = Job { w: &network.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
         let up = Job { w: &network.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
@@ -277,7 +277,7 @@ impl CudaBackend {
     }
 
     /// Norm per head, rotation and query scale; k and v to the cache.
-    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<(), CudaError> {
+    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<()> {
         let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
         let of_heads =
             |norm: &'_ Option<Buffer<f32>>| ptr_or_null(norm.as_ref().filter(|_| s.family.qk_norm == QkNorm::Head));
@@ -296,7 +296,7 @@ impl CudaBackend {
     }
 
     /// Attention's output, the input of `o`: rounded in a wide pass if the kernel and the product support it.
-    pub(super) fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
+    pub(super) fn attended(&self, layer: usize) -> Result<Input<'_>> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
         let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING) && w.output_gate.is_none();
         Ok(match self.wide(&w.o)? {
@@ -306,7 +306,7 @@ impl CudaBackend {
     }
 
     /// attended ← attended ⊙ sigmoid(gate), or in a delta net attended ⊙ silu(gate), if there is a gate.
-    fn gate_heads(&self, layer: usize) -> Result<(), CudaError> {
+    fn gate_heads(&self, layer: usize) -> Result<()> {
         let (w, attended) = (&self.weights.layers[layer], self.scratch.attended());
         if w.output_gate.is_none() {
             return Ok(());
@@ -325,7 +325,7 @@ impl CudaBackend {
         x_stride: usize,
         width: usize,
         y: DevicePtr<f32>,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let parameters = GateRows {
             gate: gates.first,
             gate_stride: gates.stride.into(),
@@ -339,7 +339,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.gate, [width.div_ceil(256), self.pass.rows.len(), 1], &parameters)
     }
 
-    fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
+    fn attend_prefill(&self, layer: usize) -> Result<()> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let lines = Lines::new(s.num_attention_heads, &s.layers[layer]);
         let parts = self.pass.parts.iter().find(|(of, _)| *of == lines).map_or(0..0, |(_, parts)| parts.clone());
@@ -362,7 +362,7 @@ impl CudaBackend {
     }
 
     /// Attention of a narrow pass: each row separately.
-    fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
+    fn attend_decode(&self, layer: usize) -> Result<()> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let kernels = self.attention_kernels(layer)?;
         let kernel = match (&kernels.decode_plain, self.pass.trace) {
@@ -385,7 +385,7 @@ impl CudaBackend {
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.
-    fn note_layer(&self, point: usize, x: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn note_layer(&self, point: usize, x: DevicePtr<f32>) -> Result<()> {
         if !self.pass.trace.is_some_and(|trace| trace.layer_means) {
             return Ok(());
         }
@@ -403,7 +403,7 @@ impl CudaBackend {
     }
 
     /// Records the attention targets of the layer's heads in the traced rows.
-    fn note_places(&self, layer: usize) -> Result<(), CudaError> {
+    fn note_places(&self, layer: usize) -> Result<()> {
         let (scratch, heads) = (&self.scratch, self.spec.num_attention_heads);
         let parameters = AttnPlaces {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
@@ -420,7 +420,7 @@ impl CudaBackend {
 
     /// Ends the selections of the traced rows, on the stream of `device`: all layers with attention after a narrow pass, the last
     /// after a wide one, and the hidden states.
-    pub(super) fn finish_selection(&self, device: &Device) -> Result<(), CudaError> {
+    pub(super) fn finish_selection(&self, device: &Device) -> Result<()> {
         let layers = self.spec.attention_layers().count();
         let first = if self.pass.narrow() { 0 } else { layers - 1 };
         self.select_heads(device, first..layers, self.scratch.h.ptr())
@@ -428,7 +428,7 @@ impl CudaBackend {
 
     /// Adds these of the layers with attention to the selections of the traced rows. Hidden states, if not
     /// null, are recorded too.
-    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: DevicePtr<f32>) -> Result<()> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -460,7 +460,7 @@ impl CudaBackend {
         bias: Option<&Buffer<f32>>,
         norm: Option<&Buffer<f32>>,
         factor: f32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
         let Some(norm) = norm else { return self.matmul(input, Job { w, bias, y: x }, true) };
         self.matmul(input, Job { w, bias, y: h }, false)?;
@@ -474,7 +474,7 @@ impl CudaBackend {
         h: DevicePtr<f32>,
         norm: &Buffer<f32>,
         factor: f32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let parameters = AddRmsNorm { x, h, norm: self.norm(norm), width: self.spec.hidden_size.into(), factor };
         self.device.launch(&self.kernels.add_rms_norm, [self.pass.rows.len(), 1, 1], &parameters)
     }

@@ -3,7 +3,7 @@
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
-use super::error::CudaError;
+use super::error::Result;
 use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
 use super::memory::{Buffer, DevicePtr};
 use super::states::key_stride;
@@ -40,7 +40,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch> {
         let q_width = spec.num_attention_heads * spec.widest(|layer| layer.head_dim);
         let kv_width = spec.widest(|layer| layer.num_key_value_heads * layer.head_dim);
         let shared = spec.experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0);
@@ -120,7 +120,7 @@ pub struct ExpertScratch {
 }
 
 impl ExpertScratch {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch> {
         let size = |size: fn(&ExpertSpec) -> usize| MAX_ROWS * spec.experts.as_ref().map_or(0, size);
         let experts = spec.experts.as_ref().map_or(0, |experts| experts.num_experts);
         Ok(ExpertScratch {
@@ -150,7 +150,7 @@ pub struct DeltaScratch {
 }
 
 impl DeltaScratch {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<DeltaScratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<DeltaScratch> {
         let size = |size: fn(&DeltaNetSpec) -> usize| MAX_ROWS * spec.delta_net.as_ref().map_or(0, size);
         let (floats, heads) = (|width| device.scratch("delta nets", width), size(|net| net.num_value_heads));
         Ok(DeltaScratch {
@@ -198,7 +198,7 @@ pub struct HeadScratch {
 }
 
 impl HeadScratch {
-    pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch> {
         let (heads, layers) = (spec.num_attention_heads, spec.attention_layers().count());
         let (q_width, traced_rows) = (heads * spec.widest(|layer| layer.head_dim), MAX_ROWS.max(layers * rows));
         let arrivals = device.scratch("splits that are done", rows * heads)?;
@@ -228,12 +228,12 @@ pub struct Queries {
 }
 
 impl Queries {
-    pub fn new(device: &Device) -> Result<Queries, CudaError> {
+    pub fn new(device: &Device) -> Result<Queries> {
         Ok(Queries { rows: device.allocate(QUERIES, QUERY_ROWS)?, out: device.allocate(QUERIES, 0)? })
     }
 
     /// Ensures capacity for `out` results; their contents are lost.
-    pub fn reserve(&mut self, device: &Device, out: usize) -> Result<(), CudaError> {
+    pub fn reserve(&mut self, device: &Device, out: usize) -> Result<()> {
         if self.out.bytes() < 4 * out {
             self.out = device.allocate(QUERIES, out.next_power_of_two())?;
         }

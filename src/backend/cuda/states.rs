@@ -2,7 +2,7 @@
 //! [`STATE_INTERVAL`] tokens and where a fork is expected, and forks share them.
 
 use super::context::Device;
-use super::error::CudaError;
+use super::error::Result;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::STATE_INTERVAL;
 use crate::model::ModelSpec;
@@ -42,7 +42,7 @@ pub struct States {
 
 impl States {
     /// States of a sequence of at most `max` positions, before its first token.
-    pub fn new(device: &Device, spec: &ModelSpec, max: usize) -> Result<States, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, max: usize) -> Result<States> {
         let numbers = numbers(spec);
         Ok(States {
             device: device.clone(),
@@ -67,7 +67,7 @@ impl States {
     }
 
     /// Rewinds to the states after `positions` tokens, which must be held, and drops later ones.
-    pub fn resume(&mut self, positions: usize) -> Result<(), CudaError> {
+    pub fn resume(&mut self, positions: usize) -> Result<()> {
         if self.len != Some(positions) {
             match self.kept.get(&positions) {
                 Some(kept) => self.device.copy((&self.current, 0), (kept, 0), self.numbers)?,
@@ -81,7 +81,7 @@ impl States {
     }
 
     /// Continues from another sequence's states after `positions` tokens, which must be held.
-    pub fn copy(&mut self, from: &States, positions: usize) -> Result<(), CudaError> {
+    pub fn copy(&mut self, from: &States, positions: usize) -> Result<()> {
         self.kept = from.kept.range(..=positions).map(|(tokens, kept)| (*tokens, kept.clone())).collect();
         if from.len == Some(positions) {
             self.device.copy((&self.current, 0), (&from.current, 0), self.numbers)?;
@@ -91,7 +91,7 @@ impl States {
     }
 
     /// Where the pass in flight copies the states after `tokens` tokens.
-    pub fn keep(&mut self, tokens: usize) -> Result<DevicePtr<f32>, CudaError> {
+    pub fn keep(&mut self, tokens: usize) -> Result<DevicePtr<f32>> {
         if !self.coming.contains_key(&tokens) {
             let copy = self.device.allocate("a copy of the states of delta nets", self.numbers)?;
             self.coming.insert(tokens, Rc::new(copy));
@@ -100,7 +100,7 @@ impl States {
     }
 
     /// Makes room for the copies that decode steps write from `first` to `tokens` tokens.
-    pub fn prepare(&mut self, first: usize, tokens: usize) -> Result<(), CudaError> {
+    pub fn prepare(&mut self, first: usize, tokens: usize) -> Result<()> {
         for number in first.div_ceil(STATE_INTERVAL)..=tokens / STATE_INTERVAL {
             if !self.coming.contains_key(&(number * STATE_INTERVAL)) {
                 let place = self.keep(number * STATE_INTERVAL)?;

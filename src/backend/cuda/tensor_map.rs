@@ -1,7 +1,7 @@
 //! Descriptors for copies of whole tiles (TMA): the `TensorMap` of `kernels/hopper.cuh`.
 
 use super::context::driver_has;
-use super::error::{Context, CudaError};
+use super::error::{Context, Result};
 use super::memory::DevicePtr;
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUtensorMap};
@@ -29,7 +29,7 @@ impl TensorMap {
     }
 
     /// Describes an f16 matrix `[rows, width]`, itself and its rows aligned to 16 bytes; a tile's elements beyond it are zeros.
-    pub fn new(matrix: DevicePtr<u16>, rows: usize, width: usize) -> Result<TensorMap, CudaError> {
+    pub fn new(matrix: DevicePtr<u16>, rows: usize, width: usize) -> Result<TensorMap> {
         let mut map = TensorMap::NONE;
         let sizes = [width as u64, rows as u64];
         let (stride, one) = ([2 * width as u64], [1, 1]);

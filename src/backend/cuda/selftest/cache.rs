@@ -1,7 +1,7 @@
 //! Keys and values in the device's cache, as f32.
 
 use super::super::CudaBackend;
-use super::super::error::CudaError;
+use super::super::error::Result;
 use super::super::memory::Buffer;
 use crate::backend::Row;
 use crate::model::weights::DType;
@@ -37,7 +37,7 @@ fn planes<'a>(backend: &'a CudaBackend, layer: usize, row: &Row) -> (Vec<Plane<'
 }
 
 /// Reads the keys and values that the device holds.
-pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers, CudaError> {
+pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers> {
     let (device, (planes, d)) = (&backend.device, planes(backend, layer, &rows[0]));
     let mut held = [(); 2].map(|()| vec![Vec::new(); rows.len()]);
     for Plane { part, buffer, start, stored, terms, .. } in planes {
@@ -51,7 +51,7 @@ pub fn read(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers
 }
 
 /// Writes keys and values, keys rounded to one term.
-pub fn write(backend: &CudaBackend, layer: usize, rows: &[Row], numbers: &Numbers) -> Result<(), CudaError> {
+pub fn write(backend: &CudaBackend, layer: usize, rows: &[Row], numbers: &Numbers) -> Result<()> {
     let ((planes, d), mut bytes) = (planes(backend, layer, &rows[0]), Vec::new());
     for Plane { part, head, buffer, start, stored, terms } in planes {
         let terms = |row: &Vec<f32>| [&row[head * d..][..d], &vec![0.0; (terms - 1) * d]].concat();

@@ -1,6 +1,6 @@
 //! Compares a device's values with the reference's, and finds the kernel to blame where they differ.
 
-use super::super::error::CudaError;
+use super::super::error::Result;
 use super::ledger::Ledger;
 use crate::model::weights::DType;
 
@@ -51,14 +51,7 @@ impl Ledger {
     /// # Errors
     /// A value is out of bounds; names the kernel (or kernels, if they cannot be told apart) to blame: those that have not been right
     /// before, unless all have.
-    pub fn compare(
-        &self,
-        kernels: &[&str],
-        what: &str,
-        found: Rows,
-        want: Rows,
-        bound: Bound,
-    ) -> Result<(), CudaError> {
+    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> Result<()> {
         let (judged, of_step) = (self.judged(kernels), kernels.is_empty());
         let mut found = found.into_iter().flatten();
         for (index, row) in want.into_iter().enumerate() {

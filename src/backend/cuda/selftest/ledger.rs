@@ -1,6 +1,6 @@
 //! A self-test in progress: the kernels launched so far, and those whose results were right.
 
-use super::super::error::CudaError;
+use super::super::error::{CudaError, Result};
 use super::record::Record;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The kernel is known to fail.
-    pub fn begins(&self, kernel: &str) -> Result<(), CudaError> {
+    pub fn begins(&self, kernel: &str) -> Result<()> {
         for set in [&self.pass, &self.step] {
             set.borrow_mut().insert(kernel.to_owned());
         }

@@ -4,7 +4,7 @@
 use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart, MatrixType};
 use super::super::context::Device;
-use super::super::error::CudaError;
+use super::super::error::Result;
 use super::super::gemm::Input;
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
 use super::super::lm_head::CHUNK;
@@ -189,21 +189,21 @@ impl<'a> Pair<'a> {
         (buffer, first): (&Buffer<f32>, usize),
         want: Vec<f32>,
         bound: Bound,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (device, width) = (&self.device.device, want.len() / self.case.rows);
         let found: Vec<f32> = device.read(buffer, first, want.len())?;
         self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound)?;
         device.write(buffer, first, &want)
     }
 
-    fn compare_residual(&self, what: &str, bound: Bound) -> Result<(), CudaError> {
+    fn compare_residual(&self, what: &str, bound: Bound) -> Result<()> {
         self.compare_and_set(what, (&self.device.scratch.x, 0), self.of_rows(|row| &row.x), bound)?;
         self.ledger.end_step();
         Ok(())
     }
 
     /// Compares gates, keys, values and queries; for a delta net, its values after their convolution.
-    fn compare_projected(&mut self, layer: usize) -> Result<(), CudaError> {
+    fn compare_projected(&mut self, layer: usize) -> Result<()> {
         let gates = self.of_rows(|row| &row.gate);
         if !gates.is_empty() {
             let place = (&self.device.scratch.output_gate, 0);
@@ -333,7 +333,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Compares the sums over each chunk of the device's own logits.
-    fn compare_parts(&self, count: usize) -> Result<(), CudaError> {
+    fn compare_parts(&self, count: usize) -> Result<()> {
         let (device, head, spec) = (&self.device.device, &self.device.head, &self.device.spec);
         let logits: Vec<f32> = device.read(&head.logits, 0, count * spec.vocab_size)?;
         let part = |chunk: &[f32]| {
@@ -347,7 +347,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Fills the positions before the first row with random keys and values.
-    fn fill_context(&mut self) -> Result<(), CudaError> {
+    fn fill_context(&mut self) -> Result<()> {
         let first = self.rows[0];
         self.device.reserve_positions(first.sequence, first.position + self.case.rows)?;
         let context: Vec<Row> = (0..self.case.context()).map(|position| Row { position, ..first }).collect();
