@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
 use super::running::RunningConfidence;
-use super::{Engine, EngineError, ThinkingBudget, TraceParts};
+use super::{Engine, Result, ThinkingBudget, TraceParts};
 use crate::backend::sampling::Sampling;
 use crate::backend::{Step, TokenLogprob};
 use std::ops::ControlFlow;
@@ -118,7 +118,7 @@ impl Engine {
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
         mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<Generation>, EngineError> {
+    ) -> Result<Vec<Generation>> {
         let mut batch = self.batch(options);
         for (stream, prompt) in (0..).zip(prompts) {
             batch.start(prompt, stream, &mut on_token)?;

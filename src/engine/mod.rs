@@ -61,6 +61,8 @@ pub struct EngineOptions {
     pub gamma: Gamma,
 }
 
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
 /// Errors of a pass over a sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -219,12 +221,7 @@ impl Engine {
     ///
     /// # Errors
     /// A response without tokens, a sequence longer than the model's context, or one the backend cannot run.
-    pub fn trace(
-        &mut self,
-        tokens: &[u32],
-        prompt_len: usize,
-        parts: TraceParts,
-    ) -> Result<TracedSequence<'_>, EngineError> {
+    pub fn trace(&mut self, tokens: &[u32], prompt_len: usize, parts: TraceParts) -> Result<TracedSequence<'_>> {
         let (sequence, generation) = self.trace_sequence(tokens, prompt_len, parts)?;
         TracedSequence::new(self, sequence, generation)
     }
@@ -235,7 +232,7 @@ impl Engine {
         tokens: &[u32],
         prompt_len: usize,
         parts: TraceParts,
-    ) -> Result<(SequenceId, Generation), EngineError> {
+    ) -> Result<(SequenceId, Generation)> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
@@ -256,7 +253,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::ContextLength`], [`EngineError::Unreadable`].
-    pub fn check(&self, tokens: &[u32], more: usize) -> Result<(), EngineError> {
+    pub fn check(&self, tokens: &[u32], more: usize) -> Result<()> {
         let (context, limit) = (self.spec().max_position_embeddings, self.spec().readable_tokens());
         if tokens.len() + more > context {
             return Err(EngineError::ContextLength { tokens: tokens.len() + more, context });
@@ -308,7 +305,7 @@ fn trace_response(
     sequence: SequenceId,
     tokens: &[u32],
     prompt_len: usize,
-) -> Result<Vec<Step>, EngineError> {
+) -> Result<Vec<Step>> {
     backend.reserve(sequence, tokens.len())?;
     backend.expect_fork(sequence, prompt_len - 1);
     let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);

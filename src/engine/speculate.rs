@@ -6,7 +6,7 @@ use super::batch::{Batch, Running};
 use super::generate::OnToken;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
-use super::{Engine, EngineError};
+use super::{Engine, Result};
 use crate::backend::{BackendError, DecodeRow, Step};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -53,7 +53,7 @@ type Leave<'a> = &'a mut dyn FnMut(bool) -> bool;
 impl Batch<'_> {
     /// Decode steps of all unfinished sequences, until all have ended or `leave`, which is called with whether one has
     /// ended, returns true.
-    pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<(), EngineError> {
+    pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<()> {
         let mut left = false;
         while !left && self.running.iter().any(|r| !r.finished) {
             left = match self.close_thoughts(on_token)? {
@@ -75,7 +75,7 @@ impl Batch<'_> {
     /// whether to leave.
     ///
     /// If a pass fails, each sequence takes a step alone: its error is its own.
-    fn plain_steps(&mut self, on_token: OnToken, leave: Leave, together: usize) -> Result<bool, EngineError> {
+    fn plain_steps(&mut self, on_token: OnToken, leave: Leave, together: usize) -> Result<bool> {
         let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, .. } = &mut **engine;
@@ -111,7 +111,7 @@ impl Batch<'_> {
     }
 
     /// A pass with the guesses that pay off; returns whether to leave, `None` if nothing is guessed.
-    fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>, EngineError> {
+    fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>> {
         let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, options, .. } = &mut **engine;

@@ -21,6 +21,8 @@ use detokenize::Plan;
 pub use detokenize::TextStream;
 pub(crate) use detokenize::byte_of_char;
 
+pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;
+
 /// Why a tokenizer could not be read or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
@@ -89,7 +91,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A file that is missing, unreadable or inconsistent, and the remedy.
-    pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
+    pub fn from_folder(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         if !path.exists() {
             let slow = folder.join("tokenizer.model").is_file();
@@ -116,7 +118,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::Encode`] if the tokenizer's model rejects the text.
-    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         let mut ids = encode_raw(&self.inner, text, add_special_tokens)?;
         match self.bos_rule {
             Some((bos, true)) if add_special_tokens => ids.insert(0, bos),
@@ -132,7 +134,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
         for &id in ids {
             self.token_text(id)?;
         }
@@ -147,7 +149,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn decode_token(&self, id: u32) -> Result<String, TokenizerError> {
+    pub fn decode_token(&self, id: u32) -> Result<String> {
         self.decode(&[id])
     }
 
@@ -156,7 +158,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn token_bytes(&self, id: u32, start: bool) -> Result<Vec<u8>, TokenizerError> {
+    pub fn token_bytes(&self, id: u32, start: bool) -> Result<Vec<u8>> {
         self.plan.bytes(&self.token_text(id)?, start)
     }
 
@@ -167,7 +169,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn decode_with_offsets(&self, ids: &[u32]) -> Result<(String, Vec<Range<usize>>), TokenizerError> {
+    pub fn decode_with_offsets(&self, ids: &[u32]) -> Result<(String, Vec<Range<usize>>)> {
         let tokens = ids.iter().map(|&id| self.token_text(id)).collect::<Result<Vec<_>, _>>()?;
         self.plan.text_with_ranges(&tokens)
     }
@@ -204,29 +206,25 @@ impl Tokenizer {
     }
 
     /// The token as the vocabulary writes it (not as text); empty for an unused id below the largest one.
-    fn token_text(&self, id: u32) -> Result<String, TokenizerError> {
+    fn token_text(&self, id: u32) -> Result<String> {
         let unused = || ((id as usize) < self.id_bound).then(String::new);
         let unknown = TokenizerError::UnknownId { id, vocab_size: self.vocab_size };
         self.inner.id_to_token(id).or_else(unused).ok_or(unknown)
     }
 }
 
-fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
+fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
     let encoding = caught(|| inner.encode_fast(text, add_special_tokens)).map_err(TokenizerError::Encode)?;
     Ok(encoding.get_ids().to_vec())
 }
 
 /// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to about 40 million.
-fn read_json(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+fn read_json(path: &Path) -> Result<Vec<u8>> {
     files::read(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
 }
 
 /// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in id order, like transformers.
-fn add_missing_tokens(
-    inner: &mut tokenizers::Tokenizer,
-    config: &TokenizerConfig,
-    path: &Path,
-) -> Result<(), TokenizerError> {
+fn add_missing_tokens(inner: &mut tokenizers::Tokenizer, config: &TokenizerConfig, path: &Path) -> Result<()> {
     let listed = config.added_tokens_decoder.iter().flatten();
     let missing: Vec<_> = listed.filter(|(_, token)| inner.token_to_id(&token.0.content).is_none()).collect();
     if missing.is_empty() {
@@ -245,11 +243,7 @@ fn add_missing_tokens(
 }
 
 /// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text; see [`Tokenizer::bos_rule`].
-fn bos_rule(
-    inner: &tokenizers::Tokenizer,
-    config: &TokenizerConfig,
-    bos: Option<u32>,
-) -> Result<Option<(u32, bool)>, TokenizerError> {
+fn bos_rule(inner: &tokenizers::Tokenizer, config: &TokenizerConfig, bos: Option<u32>) -> Result<Option<(u32, bool)>> {
     let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else { return Ok(None) };
     let added = encode_raw(inner, "a", true)?.first() == Some(&bos);
     Ok((added != wanted).then_some((bos, wanted)))

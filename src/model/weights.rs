@@ -7,7 +7,7 @@ mod layer_input;
 mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
-use super::{ModelError, ModelSpec, read_json};
+use super::{ModelError, ModelSpec, Result, read_json};
 use crate::files;
 pub use delta_net::DeltaNetWeights;
 use delta_net::Mixer;
@@ -217,7 +217,7 @@ impl Weight {
     }
 
     /// Checks for NaN and infinity.
-    fn check_finite(&self) -> Result<(), ModelError> {
+    fn check_finite(&self) -> Result<()> {
         let elements = self.elements();
         let index = (0..elements.len()).find(|index| !elements.get(*index).is_finite());
         let path = self.file.as_ref().map_or_else(PathBuf::new, |file| file.path.clone());
@@ -302,12 +302,12 @@ pub struct Weights {
 
 impl Weights {
     /// Maps the folder's weights and checks every shape against `spec`.
-    pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
+    pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self> {
         Weights::read(&TensorIndex::open(folder)?, spec)
     }
 
     /// Names and shapes of all tensors of a checkpoint, as files contain them (experts in two tensors per layer).
-    pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
+    pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>> {
         let noted = RefCell::default();
         let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source: Source::Shapes(&noted) };
         Weights::read(&index, spec)?;
@@ -318,7 +318,7 @@ impl Weights {
         Ok(tensors)
     }
 
-    fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self, ModelError> {
+    fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self> {
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let embedding = index.matrix(&index.text("embed_tokens.weight"), vocab, hidden)?;
         let mut warnings = Vec::new();
@@ -391,7 +391,7 @@ impl Weights {
     }
 }
 
-fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {
+fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights> {
     let LayerSpec { head_dim, num_key_value_heads, intermediate_size: inner, kv_layer, .. } = spec.layers[layer];
     let hidden = spec.hidden_size;
     let (q_rows, kv_rows) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);
@@ -407,7 +407,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     };
     let qkv = |at, name: &str, rows| part("self_attn.qkv_proj", (at, q_rows + 2 * kv_rows), name, rows);
     let gate_up = |at, name: &str| part("mlp.gate_up_proj", (at, 2 * inner), name, inner);
-    let dense = || -> Result<Expert, ModelError> {
+    let dense = || -> Result<Expert> {
         let (gate, up) = (gate_up(0, "mlp.gate_proj")?, gate_up(inner, "mlp.up_proj")?);
         Ok(Expert { gate, up, down: matrix("mlp.down_proj", hidden, inner)? })
     };
@@ -430,7 +430,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     };
     let has_k = kv_layer == layer;
     let has_v = has_k && !spec.layers[layer].keys_are_values;
-    let attention = || -> Result<Mixer, ModelError> {
+    let attention = || -> Result<Mixer> {
         let k = has_k.then(|| qkv(q_rows, K, kv_rows)).transpose()?;
         let v = has_v.then(|| qkv(q_rows + kv_rows, V, kv_rows)).transpose()?;
         let o = matrix("self_attn.o_proj", hidden, q_rows)?;
@@ -509,14 +509,14 @@ fn half_of_heads(rows: usize, head_dim: usize, which: usize) -> Vec<usize> {
 }
 
 /// A feed-forward network whose tensor names start with `name`.
-fn network(index: &TensorIndex, name: &str, inner: usize, hidden: usize) -> Result<Expert, ModelError> {
+fn network(index: &TensorIndex, name: &str, inner: usize, hidden: usize) -> Result<Expert> {
     let matrix = |part: &str, rows, width| index.matrix(&format!("{name}.{part}_proj.weight"), rows, width);
     let (gate, up) = (matrix("gate", inner, hidden)?, matrix("up", inner, hidden)?);
     Ok(Expert { gate, up, down: matrix("down", hidden, inner)? })
 }
 
 /// A layer's experts: separate matrices, or all in two three-dimensional tensors.
-fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>, ModelError> {
+fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>> {
     let inner = spec.moe_intermediate_size;
     let stacked = format!("{name}.gate_up_proj");
     if !index.has(&stacked).unwrap_or(true) {
@@ -591,7 +591,7 @@ struct Entry {
 }
 
 impl TensorIndex<'_> {
-    fn open(folder: &Path) -> Result<Self, ModelError> {
+    fn open(folder: &Path) -> Result<Self> {
         let (single, sharded) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
         // an index next to a single file is left over from another version of the folder
         let (path, files) = if single.is_file() {
@@ -632,7 +632,7 @@ impl TensorIndex<'_> {
     }
 
     /// A tensor as a matrix with rows as long as its last dimension.
-    fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight, ModelError> {
+    fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight> {
         let tensors = match &self.source {
             Source::Files(tensors) => tensors,
             Source::Random(random) => return Ok(random.weight(name, expected)),
@@ -664,12 +664,12 @@ impl TensorIndex<'_> {
         Ok(Weight { dtype, file: Some(file.clone()), copy, start, ..Weight::of_shape(name, expected) })
     }
 
-    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
+    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight> {
         self.tensor(name, &[rows, in_features])
     }
 
     /// A norm weight or bias, or a convolution's weights, checked to be finite.
-    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let weight = self.tensor(name, shape)?;
         if weight.is_shape() {
             return Ok(vec![0.0; weight.rows * weight.in_features]);
@@ -680,7 +680,7 @@ impl TensorIndex<'_> {
 }
 
 /// File names of `model.safetensors.index.json`'s `weight_map`, each once.
-fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
+fn shard_names(path: &Path) -> Result<BTreeSet<String>> {
     #[derive(serde::Deserialize)]
     struct Index {
         weight_map: HashMap<String, String>,
@@ -700,7 +700,7 @@ fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
 /// Max bytes. Some hundred describe a tensor, and what is parsed from them is held in memory.
 const MAX_HEADER: u64 = 16 << 20;
 
-fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<(), ModelError> {
+fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<()> {
     let file = files::open(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
     // SAFETY: the map is only read. As for every program that maps its input, the file must not be truncated or rewritten while in
     // use; model files are written once, under a temporary name. If one is truncated all the same (SIGBUS), the commands report it.

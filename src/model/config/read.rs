@@ -5,7 +5,7 @@ mod rope;
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
 use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
-use crate::model::{ModelError, ModelSpec, read_json};
+use crate::model::{ModelError, ModelSpec, Result, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ impl ModelSpec {
     ///
     /// # Errors
     /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
-    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+    pub fn from_folder(folder: &Path) -> Result<Self> {
         let path = folder.join(CONFIG);
         let mut spec = ModelSpec::of_config(&path, &read_json(&path)?)?;
         let generation = folder.join("generation_config.json");
@@ -41,12 +41,12 @@ impl ModelSpec {
     ///
     /// # Errors
     /// As [`ModelSpec::from_folder`].
-    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
+    pub fn from_config(config: &Value) -> Result<Self> {
         ModelSpec::of_config(Path::new(CONFIG), config)
     }
 
     /// The settings of `config.json` alone; errors refer to it as `path`.
-    fn of_config(path: &Path, config: &Value) -> Result<Self, ModelError> {
+    fn of_config(path: &Path, config: &Value) -> Result<Self> {
         let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
         let (architecture, family) = family(&typed::<Named>(path, config)?).map_err(error)?;
         let config = typed::<Config>(path, &settings(config, family))?;
@@ -102,7 +102,7 @@ fn settings(tree: &Value, family: &Family) -> Value {
 }
 
 /// Values of a file's tree; an error names the file and the key.
-fn typed<T: DeserializeOwned>(path: &Path, tree: &Value) -> Result<T, ModelError> {
+fn typed<T: DeserializeOwned>(path: &Path, tree: &Value) -> Result<T> {
     serde_path_to_error::deserialize(tree).map_err(|error| {
         let (key, message) = (error.path().to_string(), error.inner().to_string());
         ModelError::Config { path: path.to_owned(), key, message }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
-use super::{TokenizerError, read_json};
+use super::{Result, TokenizerError, read_json};
 
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is missing.
 #[derive(Debug, Deserialize)]
@@ -53,7 +53,7 @@ impl TryFrom<Value> for Token {
 impl TokenizerConfig {
     /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. For tokens in
     /// both, the older file takes precedence, as in transformers, unless the newer one lists all added tokens.
-    pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
+    pub fn from_folder(folder: &Path) -> Result<Self> {
         let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
         let tree = read_object(&path)?;
         let special = special_tokens(&path, &tree)?;
@@ -67,7 +67,7 @@ impl TokenizerConfig {
 }
 
 /// The object in a file, empty if there is no file.
-fn read_object(path: &Path) -> Result<Map<String, Value>, TokenizerError> {
+fn read_object(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path) {
         Err(TokenizerError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Map::new()),
         bytes => serde_json::from_slice(&bytes?)
@@ -76,7 +76,7 @@ fn read_object(path: &Path) -> Result<Map<String, Value>, TokenizerError> {
 }
 
 /// The texts of all `..._token` entries.
-fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<String, String>, TokenizerError> {
+fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<String, String>> {
     // `add_bos_token` ends the same way but is a switch
     let is_token =
         |(name, value): &(&String, &Value)| name.ends_with("_token") && !value.is_boolean() && !value.is_null();

@@ -1,7 +1,7 @@
 //! The weights of a gated delta net.
 
 use super::{LayerWeights, TensorIndex, Weight};
-use crate::model::ModelError;
+use crate::model::Result;
 use crate::model::config::DeltaNetSpec;
 
 /// Weights of a gated delta net besides queries, keys, values, gate and output.
@@ -23,7 +23,7 @@ pub struct DeltaNetWeights<M = Weight, V = Vec<f32>> {
 pub(super) type Mixer = (Weight, Option<Weight>, Option<Weight>, Weight, Option<Weight>, Option<DeltaNetWeights>);
 
 /// From the layer whose tensor names start with `name`.
-pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: usize) -> Result<Mixer, ModelError> {
+pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: usize) -> Result<Mixer> {
     let matrix = |part: &str, rows, width| index.matrix(&format!("{name}.{part}.weight"), rows, width);
     let vector = |part: &str, len| index.vector(&format!("{name}.{part}"), &[len]);
     let ([q, k, v], heads, kernel) = (net.widths(), net.num_value_heads, net.conv_kernel_dim);

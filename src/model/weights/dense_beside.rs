@@ -1,7 +1,7 @@
 //! The weights of a dense feed-forward network next to a layer's experts, as in Gemma 4's mixtures.
 
 use super::{Expert, TensorIndex, Weight};
-use crate::model::ModelError;
+use crate::model::Result;
 
 /// A layer's feed-forward block is then norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))), where h is the normed x that
 /// other layers' networks receive, and the router receives its own norm of x.
@@ -26,7 +26,7 @@ impl DenseBeside {
         name: &str,
         network: Expert,
         (hidden, num_experts, offset): (usize, usize, f32),
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self> {
         let vector = |part: &str, width: usize| index.vector(&format!("{name}{part}"), &[width]);
         let scale = vector("router.scale", hidden)?;
         Ok(DenseBeside {

@@ -2,7 +2,7 @@
 
 use super::{TensorIndex, Weight};
 use crate::model::config::LayerInputSpec;
-use crate::model::{ModelError, ModelSpec};
+use crate::model::{ModelSpec, Result};
 
 /// Weights of the layers' inputs (per-layer embeddings). Rows of layer l begin at l · `hidden_size_per_layer_input`, here d.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct LayerInput<M = Weight, V = Vec<f32>> {
 }
 
 impl LayerInputs {
-    pub(super) fn read(index: &TensorIndex, spec: &ModelSpec, input: LayerInputSpec) -> Result<Self, ModelError> {
+    pub(super) fn read(index: &TensorIndex, spec: &ModelSpec, input: LayerInputSpec) -> Result<Self> {
         let LayerInputSpec { hidden_size, vocab_size } = input;
         let (width, name) = (spec.layers.len() * hidden_size, |name: &str| index.text(name));
         Ok(LayerInputs {
@@ -40,12 +40,7 @@ impl LayerInputs {
 
 impl LayerInput {
     /// From the layer whose tensor names start with `name`.
-    pub(super) fn read(
-        index: &TensorIndex,
-        name: &str,
-        hidden: usize,
-        input: LayerInputSpec,
-    ) -> Result<Self, ModelError> {
+    pub(super) fn read(index: &TensorIndex, name: &str, hidden: usize, input: LayerInputSpec) -> Result<Self> {
         let matrix = |part: &str, rows, width| index.matrix(&format!("{name}{part}.weight"), rows, width);
         Ok(LayerInput {
             gate: matrix("per_layer_input_gate", input.hidden_size, hidden)?,
