@@ -3,10 +3,8 @@
 pub mod attention;
 pub mod cache;
 mod delta_net;
-mod experts;
 mod input_rounding;
 mod layer;
-mod layer_input;
 pub mod matmul;
 pub mod norm;
 mod packed;
