@@ -13,10 +13,8 @@ pub mod forward;
 pub mod q8;
 pub mod reference;
 pub mod sampling;
-mod value_type;
 
-pub use device::{DeviceChoice, WeightFormat};
-pub use value_type::ValueType;
+pub use device::{DeviceChoice, ValueType, WeightFormat};
 
 use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;

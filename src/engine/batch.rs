@@ -5,8 +5,7 @@ use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progre
 use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
 use super::running::Measure;
-use super::stop::StopText;
-use super::thinking::Watch;
+use super::thinking::{StopText, Watch};
 use super::trace::shared;
 use super::{Engine, EngineError, Result, TraceParts, TracedSequence};
 use crate::backend::forward;

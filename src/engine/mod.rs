@@ -10,7 +10,6 @@ mod rescore;
 mod response;
 pub mod running;
 mod speculate;
-mod stop;
 mod thinking;
 mod trace;
 

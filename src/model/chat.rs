@@ -1,6 +1,5 @@
 //! Chat templates: from messages to the text a model was trained on, as transformers' `apply_chat_template` renders it.
 
-mod clock;
 mod jinja;
 mod json;
 mod python;

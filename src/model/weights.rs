@@ -1,21 +1,17 @@
 //! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay in place, in their file's
 //! precision; only the norm weights and biases (one vector each) are widened to f32.
 
-mod delta_net;
-mod dense_beside;
-mod layer_input;
+mod parts;
 mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec, Result, read_json};
 use crate::files;
-pub use delta_net::DeltaNetWeights;
-use delta_net::Mixer;
-pub use dense_beside::DenseBeside;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
+use parts::Mixer;
+pub use parts::{DeltaNetWeights, DenseBeside, LayerInput, LayerInputs};
 use random::RandomTensors;
 pub use random::{Noise, range};
 use safetensors::{Dtype, SafeTensors};
@@ -445,7 +441,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let delta_net = spec.delta_net.filter(|_| spec.layers[layer].delta_net);
     let (q, k, v, o, output_gate, delta_net) = match delta_net {
         None => attention()?,
-        Some(net) => delta_net::read(index, &name("linear_attn"), &net, hidden)?,
+        Some(net) => parts::delta_net(index, &name("linear_attn"), &net, hidden)?,
     };
     let (attends, gated) = (delta_net.is_none(), output_gate.is_some());
     let mut q_bias = bias(spec.qkv_bias && attends, Q, q_rows * if gated { 2 } else { 1 })?;

@@ -3,7 +3,6 @@
 //! consecutive rows of a sequence, so that each cached byte is read once for all of them. Scores exist for one chunk at a
 //! time.
 
-mod panel;
 mod scores;
 mod trace_row;
 

@@ -2,7 +2,7 @@
 //! a write to a shared chunk copies it first.
 
 use crate::backend::cpu::simd::LANES;
-use crate::backend::value_type::q8_scale;
+use crate::backend::device::q8_scale;
 use crate::backend::{DType, ValueType};
 use half::{bf16, f16};
 use std::sync::Arc;

@@ -7,15 +7,14 @@ mod input_rounding;
 mod layer;
 pub mod matmul;
 pub mod norm;
-mod packed;
 mod pass;
 mod predict;
 pub mod simd;
-mod states;
 pub mod threads;
 pub mod trace;
 
 use super::entropy::Gamma;
+use super::q8::{Q8Block, quantize};
 use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Predicted, Prediction, Result, STATE_INTERVAL,
     SequenceId, TraceOptions, ValueType, WeightFormat,
@@ -25,12 +24,12 @@ use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
+use delta_net::States;
 pub use input_rounding::InputRounding;
-use matmul::matmul;
-use packed::Packed;
+use matmul::{Matrix, Numbers, matmul};
 use pass::PassState;
 use simd::Isa;
-use states::States;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use threads::{Disjoint, ThreadPool};
@@ -345,5 +344,42 @@ impl Backend for CpuBackend {
         let Sequence { cache, states, trace, .. } = &self.sequences[sequence.0];
         let states = states.as_ref().map_or(0, |states| states.count() * self.bytes_of_states());
         (cache.bytes() + states, trace.as_ref().map_or(0, Trace::bytes))
+    }
+}
+
+/// Matrices held in another format, by name; the rest are read from their files, as rows of the embedding always are.
+#[derive(Default)]
+pub struct Packed {
+    q8: HashMap<String, Vec<Q8Block>>,
+}
+
+impl Packed {
+    pub fn new(weights: &Weights, format: WeightFormat, pool: &ThreadPool) -> Packed {
+        if format == WeightFormat::File {
+            return Packed::default();
+        }
+        let products: Vec<&Weight> = weights.products().collect();
+        let packed = pool.map(products.len(), |i| quantize(products[i].elements(), products[i].in_features));
+        let named = products.iter().zip(packed).filter_map(|(weight, q8)| Some((weight.name.clone(), q8?)));
+        Packed { q8: named.collect() }
+    }
+
+    /// The matrix of a product.
+    pub fn matrix<'a>(&'a self, weight: &'a Weight) -> Matrix<'a> {
+        let numbers = match self.q8.get(&weight.name) {
+            Some(blocks) => Numbers::Q8(blocks),
+            None => Numbers::File(weight.elements()),
+        };
+        Matrix { numbers, rows: weight.rows, k: weight.in_features }
+    }
+
+    /// Bytes of a matrix.
+    pub fn bytes_of(&self, weight: &Weight) -> usize {
+        self.q8.get(&weight.name).map_or(weight.byte_len(), |blocks| size_of_val(&blocks[..]))
+    }
+
+    /// Bytes held in addition to the files.
+    pub fn bytes(&self) -> usize {
+        self.q8.values().map(|blocks| size_of_val(&blocks[..])).sum()
     }
 }

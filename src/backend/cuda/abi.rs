@@ -1,9 +1,9 @@
 //! The interface between host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
 //! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
+use super::launch::TensorMap;
 use super::launch::{Argument, Int, Parameters};
 use super::memory::DevicePtr;
-use super::tensor_map::TensorMap;
 use crate::backend::DType;
 use crate::backend::entropy::Gamma;
 use crate::backend::q8;

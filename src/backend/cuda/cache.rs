@@ -4,11 +4,11 @@
 
 use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
 use super::context::Device;
+use super::delta_net::{self, States};
 use super::error::{CudaError, Result};
 use super::kernel_set::OVERRUN;
 use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
-use super::states::{self, States};
 use crate::backend::STATE_INTERVAL;
 use crate::backend::{BackendError, DType, ExpectedMemory, HeadAttention, Row, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
@@ -442,7 +442,7 @@ impl Sequences {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
             // the current ones, a copy where the response begins, and one for every interval
-            states: 4 * states::numbers(&shape.spec) * (2 + positions / STATE_INTERVAL),
+            states: 4 * delta_net::numbers(&shape.spec) * (2 + positions / STATE_INTERVAL),
             trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),
             working: 0,

@@ -1,7 +1,9 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
 use super::CudaBackend;
-use super::abi::{ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID};
+use super::abi::{
+    AddRmsNorm, ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID,
+};
 use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
@@ -10,7 +12,8 @@ use super::pass::Gates;
 use super::scratch::ExpertScratch;
 use super::weights::Matrix;
 use crate::model::config::ExpertSpec;
-use crate::model::weights::{DenseBeside, Expert};
+use crate::model::weights::{DenseBeside, Expert, LayerInput};
+use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CudaBackend {
     /// x += Σ_e g_e expert_e(norm(x)), every row.
@@ -114,5 +117,33 @@ impl CudaBackend {
         let (shares, top_k, accumulate) = (shares.ptr(), top_k.into(), accumulate.into());
         let parameters = ExpertSum { products, shares, outs: k, top_k, accumulate, y };
         self.device.launch(&kernels.sum, [hidden.div_ceil(256), n, 1], &parameters)
+    }
+}
+
+// Per-layer embeddings: each layer's input for a token, and how a layer adds it to the residual stream.
+
+impl CudaBackend {
+    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
+    pub(super) fn make_layer_inputs(&self) -> Result<()> {
+        let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Ok(()) };
+        let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), input.hidden_size);
+        let (inputs, projected) = (scratch.inputs.ptr(), scratch.gate());
+        self.look_up(&w.embedding, (d as f32).sqrt() * FRAC_1_SQRT_2, inputs)?;
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: &w.projection, bias: None, y: projected }, false)?;
+        let norm = Norm { weight: w.norm.ptr(), offset: 0.0, eps: self.spec.rms_norm_eps };
+        let parameters = AddRmsNorm { x: inputs, h: projected, norm, width: d.into(), factor: 1.0 };
+        self.device.launch(&self.kernels.add_rms_norm, [n * self.spec.layers.len(), 1, 1], &parameters)
+    }
+
+    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, with the layer's input e and factor s.
+    pub(super) fn add_layer_input(&self, layer: usize) -> Result<()> {
+        let w = &self.weights.layers[layer];
+        let Some(LayerInput { gate, projection, norm }) = &w.input else { return Ok(()) };
+        let (scratch, d) = (&self.scratch, gate.out_features);
+        let y = scratch.gate();
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, false)?;
+        let gates = Gates { first: y, stride: d, step: 1, activation: self.activation() };
+        self.gate_rows(gates, scratch.inputs.ptr().add(layer * d), self.spec.layers.len() * d, d, y)?;
+        self.add_residual(Input::F32(y), projection, None, Some(norm), w.scalar)
     }
 }

@@ -10,8 +10,8 @@ use super::abi::{
 use super::error::{CudaError, Result};
 use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
 use super::launch::Int;
+use super::launch::TensorMap;
 use super::memory::{Buffer, DevicePtr};
-use super::tensor_map::TensorMap;
 use super::weights::Matrix;
 
 /// One matrix of a product: `y = w x (+ bias)`.

@@ -8,9 +8,9 @@ use super::abi::{
 };
 use super::context::DeviceInfo;
 use super::error::Result;
+use super::launch::TensorMap;
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
-use super::tensor_map::TensorMap;
 use crate::model::ModelSpec;
 use crate::model::config::LayerSpec;
 use crate::model::weights::DType;

@@ -14,7 +14,6 @@ mod experts;
 mod gemm;
 mod kernel_set;
 mod launch;
-mod layer_input;
 mod layers;
 mod lm_head;
 mod loader;
@@ -22,8 +21,6 @@ mod memory;
 mod pass;
 mod scratch;
 mod selftest;
-mod states;
-mod tensor_map;
 mod weights;
 
 use super::entropy::Gamma;

@@ -3,10 +3,10 @@
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
+use super::delta_net::key_stride;
 use super::error::Result;
 use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
 use super::memory::{Buffer, DevicePtr};
-use super::states::key_stride;
 use crate::model::ModelSpec;
 use crate::model::config::{DeltaNetSpec, ExpertSpec};
 

@@ -92,7 +92,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             methods,
             common,
             controls: controls::controls(data),
-            sweep: sweep::settings(data),
+            sweep: controls::settings(data),
             early: early::curves(data),
             overhead: summary::stages(&items),
             items,

@@ -19,7 +19,6 @@ pub mod early;
 pub mod load;
 pub mod methods;
 mod summary;
-mod sweep;
 
 pub use compute::analyse;
 pub use load::{AnalysisError, Item, for_each_line, sample_files};

@@ -7,8 +7,6 @@
 //! every launch, so that a fault or hang belongs to the kernel launched last.
 
 mod cache;
-mod child;
-mod compare;
 mod ledger;
 mod model;
 mod pair;
@@ -21,16 +19,15 @@ use super::kernel_set::{HOPPER, KernelSet, Set, Variants};
 use super::loader::KernelFiles;
 use crate::backend::BackendError;
 use crate::model::weights::DType;
-use child::Request;
 use ledger::Ledger;
 use model::CASES;
 use pair::Pair;
-use record::{Known, Record};
+use record::{Known, Record, Request};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-pub use child::run_if_child;
+pub use record::run_if_child;
 
 /// The verdict on what one kind of model uses of a set of kernels.
 #[derive(Clone, Debug, Serialize)]
