@@ -33,7 +33,7 @@ impl Profile {
 }
 
 named! {
-    /// Source of the chain. All but `Attention` are [controls](super::control).
+    /// Source of the chain. All but `Attention` are [controls](super::chain::control).
     #[derive(Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum ChainRule {

@@ -3,7 +3,6 @@
 //! To add a method, write a file with a [`Method`] and add a row to [`METHODS`]; `--methods`, the manifest, the samples and the
 //! reports pick it up from there.
 
-pub mod csl;
 pub mod p_true;
 pub mod pmi;
 pub mod self_consistency;
@@ -23,7 +22,7 @@ use serde_json::Value;
 
 /// Every method with its own passes, in execution order.
 pub static METHODS: &[Method] =
-    &[self_consistency::SELF_CONSISTENCY, verbalized::VERBALIZED, p_true::P_TRUE, pmi::PMI, csl::CSL];
+    &[self_consistency::SELF_CONSISTENCY, verbalized::VERBALIZED, p_true::P_TRUE, pmi::PMI, p_true::CSL];
 
 /// The methods with these keys.
 pub fn own_passes(keys: &[String]) -> impl Iterator<Item = &'static Method> + use<'_> {
