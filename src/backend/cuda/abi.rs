@@ -16,7 +16,7 @@ use std::ffi::c_void;
 /// Declares structs in device memory, some of them also passed to kernels by value: public fields in C's layout, without
 /// padding.
 macro_rules! structs {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* })*) => {$(
+    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -28,16 +28,11 @@ macro_rules! structs {
 
 structs! {
     /// 128 8-bit weights (`q8.cuh`): blocks of sixteen, each value plus 128, and the blocks' scales in bf16.
-    Q8Line {
-        quants: [[u8; q8::BLOCK]; 8],
-        scales: [u16; 8],
-    }
+    Q8Line { quants: [[u8; q8::BLOCK]; 8], scales: [u16; 8] }
 
     /// One row of a pass.
     RowState {
-        slot: i32,
-        position: i32,
-        token: i32,
+        slot: i32, position: i32, token: i32,
         /// The sequence's number for the sampler.
         stream: i32,
     }
@@ -45,8 +40,7 @@ structs! {
     /// Work of a block of `attn_prefill`: 64 lines (32 with a head_dim above 256) of a run of consecutive rows.
     PrefillPart {
         /// The run's first row in the pass, and its number of rows.
-        first: i32,
-        rows: i32,
+        first: i32, rows: i32,
         /// The first line, out of the run's rows times the query heads of a group.
         line: i32,
         padding: i32,
@@ -74,23 +68,19 @@ structs! {
     /// Addresses of a sequence's cache and trace.
     SequenceView {
         /// `[layers][kv_heads][capacity][head_dim]`, both, the largest layers first
-        k: DevicePtr<Stored>,
-        v: DevicePtr<Stored>,
+        k: DevicePtr<Stored>, v: DevicePtr<Stored>,
         /// Positions, a multiple of 64.
         capacity: u32,
-        first_traced_row: i32,
-        trace: TraceView,
+        first_traced_row: i32, trace: TraceView,
         /// States of its delta nets, and destinations of their copies, by number of tokens.
-        states: DevicePtr<f32>,
-        snapshots: DevicePtr<DevicePtr<f32>>,
+        states: DevicePtr<f32>, snapshots: DevicePtr<DevicePtr<f32>>,
     }
 
     /// A layer's attention.
     LayerShape {
         /// Number of same-sized layers before it in the cache.
         layer: i32,
-        kv_heads: i32,
-        head_dim: i32,
+        kv_heads: i32, head_dim: i32,
         /// 0: none
         window: i32,
     }
@@ -100,8 +90,7 @@ structs! {
         seed: u64,
         /// 0: greedy
         temperature: f32,
-        top_p: f32,
-        top_k: i32,
+        top_p: f32, top_k: i32,
         /// Position of the first sampled token: the counter of the random numbers.
         counter_offset: i32,
         /// Only ids below this are sampled.
@@ -124,40 +113,24 @@ structs! {
         scales: DevicePtr<f32>,
         /// Null: none.
         bias: DevicePtr<f32>,
-        y: DevicePtr<f32>,
-        outs: i32,
-        padding: i32,
+        y: DevicePtr<f32>, outs: i32, padding: i32,
         /// Output of a gate in a wide product, in place of y.
         rounded: RoundedRows,
     }
 
     /// The matrices of an expert, and their rows' power-of-two scales (null: 1).
     ExpertView {
-        gate: DevicePtr<Stored>,
-        gate_scales: DevicePtr<f32>,
-        up: DevicePtr<Stored>,
-        up_scales: DevicePtr<f32>,
-        down: DevicePtr<Stored>,
-        down_scales: DevicePtr<f32>,
+        gate: DevicePtr<Stored>, gate_scales: DevicePtr<f32>, up: DevicePtr<Stored>, up_scales: DevicePtr<f32>,
+        down: DevicePtr<Stored>, down_scales: DevicePtr<f32>,
     }
 
     /// The choices of each expert, numbered row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
-    ChoiceGroups {
-        choices: DevicePtr<i32>,
-        counts: DevicePtr<i32>,
-        rows: i32,
-        padding: i32,
-    }
+    ChoiceGroups { choices: DevicePtr<i32>, counts: DevicePtr<i32>, rows: i32, padding: i32 }
 
     /// Outputs of `head_finish`.
     HeadLog {
-        tokens: DevicePtr<i32>,
-        logprobs: DevicePtr<f32>,
-        entropies: DevicePtr<f32>,
-        counts: DevicePtr<i32>,
-        top_ids: DevicePtr<i32>,
-        top_logprobs: DevicePtr<f32>,
-        wide: DevicePtr<WideResult>,
+        tokens: DevicePtr<i32>, logprobs: DevicePtr<f32>, entropies: DevicePtr<f32>, counts: DevicePtr<i32>,
+        top_ids: DevicePtr<i32>, top_logprobs: DevicePtr<f32>, wide: DevicePtr<WideResult>,
         /// Entries per slot; 0: one entry per row.
         ring: i32,
         padding: i32,
@@ -166,44 +139,28 @@ structs! {
     /// Rotation and destination of a layer's queries, keys and values (`rope.cuh`).
     RopeTarget {
         /// `[positions, head_dim / 2]`; null: nothing is rotated or cached.
-        cos: DevicePtr<f32>,
-        sin: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        layer: i32,
-        kv_heads: i32,
-        head_dim: i32,
-        query_scale: f32,
-        k_type: i32,
-        v_type: i32,
+        cos: DevicePtr<f32>, sin: DevicePtr<f32>,
+        rows: DevicePtr<RowState>, sequences: DevicePtr<SequenceView>, layer: i32, kv_heads: i32, head_dim: i32,
+        query_scale: f32, k_type: i32, v_type: i32,
     }
 
     /// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Arrays of three: queries, keys and values.
     DeltaNet {
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
+        rows: DevicePtr<RowState>, sequences: DevicePtr<SequenceView>,
         /// `[rows, components]`
         raw: [DevicePtr<f32>; 3],
         /// `[taps, components]`
         conv: [DevicePtr<f32>; 3],
         /// `[rows, value_heads]`, both
-        a: DevicePtr<f32>,
-        b: DevicePtr<f32>,
+        a: DevicePtr<f32>, b: DevicePtr<f32>,
         /// `[value_heads]`, both
-        a_log: DevicePtr<f32>,
-        dt_bias: DevicePtr<f32>,
+        a_log: DevicePtr<f32>, dt_bias: DevicePtr<f32>,
         /// `[rows, heads, key_stride]`, for values `[rows, value_heads, value_dim]`
         mixed: [DevicePtr<f32>; 3],
         /// `[rows, value_heads, 2]`
         rates: DevicePtr<f32>,
         /// Its number among the delta nets.
-        layer: i32,
-        key_heads: i32,
-        value_heads: i32,
-        key_dim: i32,
-        value_dim: i32,
-        taps: i32,
-        activation: i32,
+        layer: i32, key_heads: i32, value_heads: i32, key_dim: i32, value_dim: i32, taps: i32, activation: i32,
         padding: i32,
     }
 }
