@@ -2,8 +2,7 @@
 
 use crate::model::weights::DType;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 /// `auto`, `cpu`, `cuda`, `cuda:N` or `reference`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,10 +16,9 @@ pub mod sampling;
 
 pub use device::{DeviceChoice, ValueType, WeightFormat};
 
-use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
-use crate::model::weights::Weight;
 use crate::model::{ModelError, ModelSpec, Weights};
+use crate::{model::config::LayerSpec, model::weights::Weight};
 use bytemuck::{Pod, Zeroable};
 pub use distribution::Distribution;
 use entropy::EntropyRule;

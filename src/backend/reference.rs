@@ -8,11 +8,10 @@
 
 pub(crate) mod delta_net;
 
-use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Predicted, Prediction,
-    Result, Row, SequenceId, ValueType,
+    Result, Row, SequenceId, ValueType, distribution::Distribution,
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};

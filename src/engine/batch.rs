@@ -2,16 +2,12 @@
 //! Every token is the same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
-use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
-use super::running::Measure;
 use super::thinking::{StopText, Watch};
-use super::trace::shared;
-use super::{Engine, EngineError, Result, TraceParts, TracedSequence};
+use super::{Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace::shared};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 /// Default batch size of an evaluation or a list of questions.
 pub const BATCH_SIZE: usize = 16;

@@ -1,7 +1,6 @@
 //! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
-use super::running::RunningConfidence;
-use super::{Engine, Result, ThinkingBudget, TraceParts};
+use super::{Engine, Result, ThinkingBudget, TraceParts, running::RunningConfidence};
 use crate::backend::sampling::Sampling;
 use crate::backend::{Step, TokenLogprob};
 use std::ops::ControlFlow;

@@ -21,22 +21,20 @@ pub use response::{Response, Variant};
 pub use thinking::ThinkingBudget;
 pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
 
-use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
-use crate::backend::entropy::Gamma;
-use crate::backend::forward;
-use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
     ValueType, WeightFormat,
 };
 use crate::model::chat::{Arguments, ChatTemplate};
-use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
+use crate::{
+    backend::cpu::simd::Isa, backend::entropy::Gamma, backend::forward, backend::reference::ReferenceBackend,
+    model::tokenizer::Tokenizer,
+};
 use pace::Pace;
-use std::path::Path;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// Options of an engine.
 #[derive(Clone, Copy, Debug, Default)]

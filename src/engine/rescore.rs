@@ -3,9 +3,8 @@
 
 use super::Result;
 use super::response::{Response, Variant};
-use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
-use crate::order::sort_by;
+use crate::{backend::forward, order::sort_by};
 use std::ops::Range;
 
 /// Max variants in one pass: each holds its own copy of the cache chunk that it writes to, in every layer.

@@ -3,13 +3,11 @@
 //! stream and position: tokens, log-probabilities and trace are those of one token per pass. Only timing differs.
 
 use super::batch::{Batch, Running};
-use super::generate::OnToken;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
-use super::{Engine, Result};
+use super::{Engine, Result, generate::OnToken};
 use crate::backend::{BackendError, DecodeRow, Step};
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 impl Running {
     /// Adds the next token and looks up those after it.

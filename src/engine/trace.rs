@@ -4,10 +4,8 @@ use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progre
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
 use super::{Engine, EngineError, Result, trace_response};
-use crate::backend::entropy::EntropyRule;
-use crate::backend::forward;
-use crate::backend::reference::dot;
 use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
+use crate::{backend::entropy::EntropyRule, backend::forward, backend::reference::dot};
 use std::ops::{ControlFlow, Range};
 
 /// K, as published.

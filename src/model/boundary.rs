@@ -1,10 +1,9 @@
 //! Isolation of the libraries that read model files: their panics become errors, and nested data is traversed on a stack
 //! of known size.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo};
-use std::sync::Once;
+use std::{any::Any, sync::Once};
 
 /// Stack of [`on_known_stack`] in bytes: enough to drop a list nested as deeply as a chat template's fuel allows. Only
 /// pages in use take memory.

@@ -4,10 +4,8 @@ mod jinja;
 mod json;
 mod python;
 
-use std::collections::BTreeMap;
-use std::fmt::Formatter;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, fmt::Formatter, io::ErrorKind};
 
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};

@@ -16,12 +16,10 @@ use random::RandomTensors;
 pub use random::{Noise, range};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
+use std::{cell::RefCell, ops::Range, str::FromStr};
 
 /// Elements as stored in a file.
 #[derive(Clone, Copy, Debug)]

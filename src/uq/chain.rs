@@ -3,10 +3,10 @@
 //! A token and the row that predicts it form one node here, identified by the token's position p (its row is T = p - 1): a
 //! target becomes a source by looking at what *its* row attended to.
 
-use super::predictions::counted_span;
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
-use super::stopwords::is_stop_word_under;
-use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
+use super::{
+    ChainRule, Link, Parameters, Response, Traced, predictions::counted_span, similarity, stopwords::is_stop_word_under,
+};
 use crate::backend::sampling::{stream_of, uniform};
 use crate::order::sort_by;
 use std::ops::Range;

@@ -2,19 +2,13 @@
 //! sequence are processed in order, whatever the width of their pass, and the columns of a state are independent: so heads are
 //! computed in parallel, sixteen columns at a time, which stay in the L1 cache from row to row.
 
-use super::cache::value_stride;
-use super::input_rounding::round_inputs;
-use super::layer::each_row;
 use super::matmul::{Job, matmul_many};
 use super::simd::{Kernel, LANES, Simd};
-use super::threads::Disjoint;
-use super::{CpuBackend, norm};
+use super::{CpuBackend, cache::value_stride, input_rounding::round_inputs, layer::each_row, norm, threads::Disjoint};
 use crate::backend::{BackendError, Result, Row, STATE_INTERVAL, reference};
-use crate::model::config::DeltaNetSpec;
-use crate::model::weights::DeltaNetWeights;
+use crate::{model::config::DeltaNetSpec, model::weights::DeltaNetWeights};
 use std::collections::{BTreeMap, HashSet};
-use std::ops::Range;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// Consecutive rows of one sequence, at most up to one after which the states are kept.
 struct Segment {

@@ -3,14 +3,12 @@
 use super::attention::{self, AttentionRow};
 use super::input_rounding::{InputRounding, round_inputs, round_operands};
 use super::matmul::{Job, matmul, matmul_many};
-use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
-use super::{CpuBackend, norm};
-use crate::backend::reference::choose_experts;
+use super::{CpuBackend, norm, simd::Isa};
 use crate::backend::{DType, Operations, Result};
-use crate::model::ModelSpec;
 use crate::model::config::{Activation, ExpertSpec, LayerSpec};
 use crate::model::weights::{Expert, LayerInput, LayerWeights, Weight};
+use crate::{backend::reference::choose_experts, model::ModelSpec};
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CpuBackend {

@@ -24,9 +24,7 @@ use super::simd::Amx;
 use super::simd::{Isa, LANES, Simd, Stored};
 use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
-use std::cell::Cell;
-use std::ops::Range;
-use std::thread::LocalKey;
+use std::{cell::Cell, ops::Range, thread::LocalKey};
 
 use crate::backend::q8::{BLOCK, Q8Block};
 pub use crate::model::weights::Elements;

@@ -13,11 +13,10 @@ pub mod simd;
 pub mod threads;
 pub mod trace;
 
-use super::entropy::Gamma;
 use super::q8::{Q8Block, quantize};
 use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Predicted, Prediction, Result, STATE_INTERVAL,
-    SequenceId, TraceOptions, ValueType, WeightFormat,
+    SequenceId, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
 use crate::model::config::{LayerSpec, Rotation};
 use crate::model::weights::Weight;
@@ -29,9 +28,7 @@ pub use input_rounding::InputRounding;
 use matmul::{Matrix, Numbers, matmul};
 use pass::PassState;
 use simd::Isa;
-use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::Arc;
+use std::{collections::HashMap, ops::Range, sync::Arc};
 use threads::{Disjoint, ThreadPool};
 use trace::{Selection, Trace};
 

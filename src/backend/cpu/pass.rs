@@ -1,8 +1,6 @@
 //! The state of the running pass.
 
-use super::attention::HeadState;
-use super::delta_net::DeltaRows;
-use super::trace::Selection;
+use super::{attention::HeadState, delta_net::DeltaRows, trace::Selection};
 use crate::backend::{BackendError, Pass, Result, Row};
 use crate::model::ModelSpec;
 

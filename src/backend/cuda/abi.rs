@@ -1,13 +1,9 @@
 //! The interface between host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
 //! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
-use super::launch::TensorMap;
 use super::launch::{Argument, Int, Parameters};
-use super::memory::DevicePtr;
-use crate::backend::DType;
-use crate::backend::entropy::Gamma;
-use crate::backend::q8;
-use crate::model::weights::Weight;
+use super::{launch::TensorMap, memory::DevicePtr};
+use crate::{backend::DType, backend::entropy::Gamma, backend::q8, model::weights::Weight};
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use serde::{Deserialize, Serialize};

@@ -3,16 +3,12 @@
 //! `SequenceView`s, so that a captured decode step stays valid.
 
 use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
-use super::context::Device;
 use super::delta_net::{self, States};
 use super::error::{CudaError, Result};
-use super::kernel_set::OVERRUN;
-use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
-use crate::backend::STATE_INTERVAL;
+use super::{context::Device, kernel_set::OVERRUN, layers::LayerSums};
 use crate::backend::{BackendError, DType, ExpectedMemory, HeadAttention, Row, SequenceId, TraceOptions};
-use crate::model::ModelSpec;
-use crate::model::config::LayerSpec;
+use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::LayerSpec};
 use std::collections::HashSet;
 
 /// Capacities are multiples of this, as the kernels require.

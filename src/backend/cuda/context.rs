@@ -2,15 +2,12 @@
 //! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs` and `loader.rs`.
 
 use super::error::{Context, CudaError, Result, describe};
-use crate::backend::BackendError;
-use crate::units;
+use crate::{backend::BackendError, units};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
-use std::cell::Cell;
 use std::ffi::{CStr, c_char};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";

@@ -2,20 +2,15 @@
 //! token and sampler live on the device. Results arrive a few steps late: while the device runs [`DECODE_STEPS`] steps, the host
 //! reads the previous ones. Steps after a stop token are dropped; their rows in cache and trace lie beyond the sequence's end.
 
-use super::CudaBackend;
 use super::abi::{HeadFinish, RowState, Sampler};
-use super::context::Device;
 use super::error::{Context, CudaError, Result};
-use super::kernel_set::DECODE_STEPS;
 use super::lm_head::{LmHead, Log, needs_mass, row_state, sampler};
-use super::memory::Pinned;
 use super::pass::{PassState, shared_trace};
-use super::scratch::HeadScratch;
+use super::{CudaBackend, context::Device, kernel_set::DECODE_STEPS, memory::Pinned, scratch::HeadScratch};
 use crate::backend::forward;
 use crate::backend::{Backend, BackendError, DecodeRow, Row, Step, TraceParts};
 use cudarc::driver::{CudaEvent, CudaGraph};
-use std::collections::HashMap;
-use std::ops::ControlFlow;
+use std::{collections::HashMap, ops::ControlFlow};
 
 /// Result entries per slot: more than are in flight.
 const RING: usize = 4 * DECODE_STEPS;

@@ -1,19 +1,12 @@
 //! Gated delta nets: `delta_net.cu`.
 
-use super::CudaBackend;
 use super::abi::{DeltaMix, DeltaNet, DeltaRule, Norm, RopeTarget};
-use super::context::Device;
-use super::error::Result;
 use super::gemm::{Job, Product};
 use super::kernel_set::{DELTA_COLUMNS, DELTA_HEADS, DeltaKernels};
 use super::memory::{Buffer, DevicePtr};
-use super::weights::Matrix;
-use crate::backend::STATE_INTERVAL;
-use crate::model::ModelSpec;
-use crate::model::config::DeltaNetSpec;
-use crate::model::weights::DeltaNetWeights;
-use std::collections::BTreeMap;
-use std::rc::Rc;
+use super::{CudaBackend, context::Device, error::Result, weights::Matrix};
+use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::DeltaNetSpec, model::weights::DeltaNetWeights};
+use std::{collections::BTreeMap, rc::Rc};
 
 /// A layer's sizes, weights and kernels.
 type Net<'a> = (DeltaNetSpec, &'a DeltaNetWeights<Matrix, Buffer<f32>>, &'a DeltaKernels);

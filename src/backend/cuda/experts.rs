@@ -1,6 +1,5 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
-use super::CudaBackend;
 use super::abi::{
     AddRmsNorm, ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID,
 };
@@ -8,9 +7,7 @@ use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
 use super::memory::{Buffer, DevicePtr};
-use super::pass::Gates;
-use super::scratch::ExpertScratch;
-use super::weights::Matrix;
+use super::{CudaBackend, pass::Gates, scratch::ExpertScratch, weights::Matrix};
 use crate::model::config::ExpertSpec;
 use crate::model::weights::{DenseBeside, Expert, LayerInput};
 use std::f32::consts::FRAC_1_SQRT_2;

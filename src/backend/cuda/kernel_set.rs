@@ -6,14 +6,9 @@ use super::abi::{
     GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, MatrixType, NarrowWeights, PackQ8, RmsNorm, RmsNormF16,
     RopeCache, RoundRows, SplitRows, type_number,
 };
-use super::context::DeviceInfo;
-use super::error::Result;
-use super::launch::TensorMap;
 use super::launch::{Int, Kernel, Parameters};
-use super::loader::KernelFiles;
-use crate::model::ModelSpec;
-use crate::model::config::LayerSpec;
-use crate::model::weights::DType;
+use super::{context::DeviceInfo, error::Result, launch::TensorMap, loader::KernelFiles};
+use crate::{model::ModelSpec, model::config::LayerSpec, model::weights::DType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 

@@ -8,8 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUtensorMap};
 use cudarc::driver::{DriverError, result};
 use std::ffi::{CString, c_int, c_void};
-use std::marker::PhantomData;
-use std::rc::Rc;
+use std::{marker::PhantomData, rc::Rc};
 
 /// Shared memory per block without opt-in, in bytes.
 const WITHOUT_OPT_IN: usize = 48 << 10;

@@ -1,10 +1,6 @@
 //! Sums of a sequence's hidden states, one per layer input and one after the final norm (`kernels/layer_sums.cu`).
 
-use super::abi::LayersView;
-use super::context::Device;
-use super::error::Result;
-use super::kernel_set::OVERRUN;
-use super::memory::Buffer;
+use super::{abi::LayersView, context::Device, error::Result, kernel_set::OVERRUN, memory::Buffer};
 use crate::model::ModelSpec;
 
 /// Columns per block of `layer_sums`.

@@ -1,14 +1,13 @@
 //! From hidden states to predictions: the logits stay on the device; the token, its
 //! log-probability, the entropy and the top alternatives are copied back.
 
-use super::CudaBackend;
 use super::abi::{
     HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, Norm, RowState, Sampler, WidePart, WideResult,
 };
-use super::context::Device;
 use super::error::{CudaError, Result};
 use super::gemm::{Job, Product};
 use super::memory::{Buffer, DevicePtr};
+use super::{CudaBackend, context::Device};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Predicted, Prediction, Row, Step, TokenLogprob};
 use crate::model::ModelSpec;

@@ -7,12 +7,10 @@ use super::launch::{Int, Kernel, Module, Parameters, c_string};
 use crate::cache;
 use bytemuck::Pod;
 use cudarc::nvrtc::{result as calls, result::NvrtcError, sys as nvrtc};
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 mod table {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));

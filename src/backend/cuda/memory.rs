@@ -7,16 +7,12 @@
 
 use super::context::{Device, allocation_properties};
 use super::error::{Context, CudaError, Result, describe};
-use crate::model::weights::DType;
-use crate::units;
+use crate::{model::weights::DType, units};
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use half::{bf16, f16};
-use std::cell::Cell;
-use std::marker::PhantomData;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::{cell::Cell, marker::PhantomData, rc::Rc, sync::Arc};
 
 /// The address of elements in device memory.
 #[repr(transparent)]

@@ -23,14 +23,12 @@ mod scratch;
 mod selftest;
 mod weights;
 
-use super::entropy::Gamma;
 use super::{
     Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Predicted, Prediction,
-    Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat,
+    Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
-use crate::model::config::Rotation;
-use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
+use crate::{model::config::Rotation, model::weights::Weight};
 use abi::{AttnRows, AttnSum, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
 use context::Device;

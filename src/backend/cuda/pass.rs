@@ -2,25 +2,18 @@
 //! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may belong to several
 //! sequences. A captured decode step consists of the same operations, recorded by their stream.
 
-use super::CudaBackend;
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GateRows, LayerHeads, LayerSum, Norm,
     PrefillPart, RmsNorm, RopeCache, RopeTarget, RoundedRows, SHARING, SIGMOID, SILU, type_number,
 };
-use super::cache::Sequences;
-use super::context::Device;
 use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};
-use super::launch::Int;
-use super::layers;
 use super::memory::{Buffer, DevicePtr};
-use super::weights::Matrix;
-use crate::backend::entropy::EntropyRule;
+use super::{CudaBackend, cache::Sequences, context::Device, launch::Int, layers, weights::Matrix};
 use crate::backend::{BackendError, Operations, Row, TraceParts};
-use crate::model::ModelSpec;
 use crate::model::config::{Activation, QkNorm};
-use crate::model::weights::Expert;
+use crate::{backend::entropy::EntropyRule, model::ModelSpec, model::weights::Expert};
 use std::ops::Range;
 
 /// The pass in flight, or the last one.

@@ -2,11 +2,9 @@
 //! a traced response.
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
-use super::context::Device;
-use super::delta_net::key_stride;
-use super::error::Result;
 use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
 use super::memory::{Buffer, DevicePtr};
+use super::{context::Device, delta_net::key_stride, error::Result};
 use crate::model::ModelSpec;
 use crate::model::config::{DeltaNetSpec, ExpertSpec};
 

@@ -17,8 +17,7 @@ use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
 use std::collections::{BTreeSet, HashSet};
-use std::f32::consts::FRAC_1_SQRT_2;
-use std::rc::Rc;
+use std::{f32::consts::FRAC_1_SQRT_2, rc::Rc};
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;

@@ -4,12 +4,8 @@ use super::compare::{Row, View, by_metric, estimates, minus};
 use super::load::{SweepItem, confidence};
 use super::*;
 use crate::eval::metrics::{Confidence, Ranking};
-use crate::eval::run::sweep::Setting;
-use crate::names::Named;
-use crate::order::sort_by;
-use crate::uq::ChainRule;
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use crate::{eval::run::sweep::Setting, names::Named, order::sort_by, uq::ChainRule};
+use std::{cmp::Ordering, collections::BTreeSet};
 
 /// A control of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]

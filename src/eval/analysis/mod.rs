@@ -33,8 +33,7 @@ use crate::units::count;
 use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// Format version of [`results_json`].
 pub const FORMAT: u32 = 1;

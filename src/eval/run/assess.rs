@@ -1,21 +1,15 @@
 //! Turns a response that has just ended into its sample: answer, grade, confidences.
 
-use super::controls::controls;
-use super::manifest::EvalOptions;
 use super::methods::{Method, MethodError, Reading, Subject};
-use crate::engine::encode::ResponseText;
+use super::{controls::controls, manifest::EvalOptions};
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{FinishReason, Generation, TracedSequence};
-use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, Uq, score_map};
 use crate::eval::tasks::{Grader, Question, Task};
 use crate::io::record::{CutOff, Status};
-use crate::names::Named;
-use crate::uq::Outcome;
-use crate::uq::pipeline;
+use crate::{engine::encode::ResponseText, eval::grading, names::Named, uq::Outcome, uq::pipeline};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 /// A method, its responses for an item (samples, then turns), and the seconds they took.
 pub type Drawn = (&'static Method, Vec<Generation>, f64);

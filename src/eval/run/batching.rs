@@ -2,18 +2,13 @@
 //! follow-up turns. Items in progress take precedence over new ones.
 
 use super::assess::{Drawn, assess, failed};
-use super::folder::FolderError;
-use super::manifest::EvalOptions;
 use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
-use super::{Event, OnEvent, RunError, prompt};
-use crate::backend::sampling::Sampling;
+use super::{Event, OnEvent, RunError, folder::FolderError, manifest::EvalOptions, prompt};
 use crate::engine::{Batch, Engine, EngineError, GenerateOptions, Generation, Ticket};
-use crate::eval::sample::Sample;
 use crate::eval::tasks::{Question, Task};
-use crate::io::jsonl::append::Appender;
+use crate::{backend::sampling::Sampling, eval::sample::Sample, io::jsonl::append::Appender};
 use std::collections::{HashMap, VecDeque};
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 /// An item whose responses are being generated.
 struct Item<'t> {

@@ -1,12 +1,9 @@
 //! Controls for every response: P_attn and P_sim of chains not derived from attention ([`chain::control`]). They
 //! cost no forward pass; P's ensemble, which does, is left to `--sweep chain=random,..`.
 
-use super::manifest::EvalOptions;
-use super::methods::MethodError;
-use crate::engine::TracedSequence;
-use crate::eval::sample::SweepPoint;
-use crate::names::Named;
+use super::{manifest::EvalOptions, methods::MethodError};
 use crate::uq::{ChainRule, Outcome, Parameters, chain, pipeline};
+use crate::{engine::TracedSequence, eval::sample::SweepPoint, names::Named};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

@@ -10,8 +10,7 @@ use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::collections::HashMap;
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 const CONFIG: &str = "config.json";
 

@@ -1,8 +1,6 @@
 //! `tokenizer_config.json`: transformers' settings of a tokenizer beyond `tokenizer.json`.
 
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::path::Path;
+use std::{collections::BTreeMap, io::ErrorKind, path::Path};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

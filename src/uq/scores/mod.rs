@@ -28,8 +28,7 @@ mod rivals;
 mod uqac;
 
 use super::predictions::{chosen, response_span};
-use super::rules::Rules;
-use super::{Link, Member, Response};
+use super::{Link, Member, Response, rules::Rules};
 use crate::backend::{Distribution, Step};
 use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};

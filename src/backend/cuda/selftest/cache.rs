@@ -1,10 +1,7 @@
 //! Keys and values in the device's cache, as f32.
 
-use super::super::CudaBackend;
-use super::super::error::Result;
-use super::super::memory::Buffer;
-use crate::backend::Row;
-use crate::model::weights::DType;
+use super::super::{CudaBackend, error::Result, memory::Buffer};
+use crate::{backend::Row, model::weights::DType};
 
 /// Keys and values of consecutive rows, `[rows][heads · head_dim]` each.
 pub type Numbers = [Vec<Vec<f32>>; 2];

@@ -12,20 +12,16 @@ mod model;
 mod pair;
 mod record;
 
-use super::abi::MatrixType;
-use super::context::Device;
 use super::error::{CudaError, PLEASE_REPORT, Result};
 use super::kernel_set::{HOPPER, KernelSet, Set, Variants};
-use super::loader::KernelFiles;
-use crate::backend::BackendError;
-use crate::model::weights::DType;
+use super::{abi::MatrixType, context::Device, loader::KernelFiles};
+use crate::{backend::BackendError, model::weights::DType};
 use ledger::Ledger;
 use model::CASES;
 use pair::Pair;
 use record::{Known, Record, Request};
 use serde::Serialize;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::{cell::RefCell, rc::Rc};
 
 pub use record::run_if_child;
 

@@ -3,13 +3,11 @@
 use super::super::abi::MatrixType;
 use super::super::error::{CudaError, Result};
 use super::super::kernel_set::{Set, Variants};
-use crate::backend::q8;
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
-use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
+use crate::{backend::q8, model::weights::DType};
 use serde_json::json;
-use std::fmt;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {

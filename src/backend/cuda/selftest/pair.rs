@@ -1,18 +1,12 @@
 //! A small model on the device and in the reference, in lockstep: every operation starts from the reference's values on both
 //! sides, and its results are compared.
 
-use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart, MatrixType};
-use super::super::context::Device;
-use super::super::error::Result;
-use super::super::gemm::Input;
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
-use super::super::lm_head::CHUNK;
-use super::super::memory::Buffer;
-use super::ledger::Ledger;
+use super::super::{CudaBackend, context::Device, error::Result, gemm::Input, lm_head::CHUNK, memory::Buffer};
 use super::ledger::{Bound, Rows, lists, rows};
 use super::model::{Case, Family};
-use super::{SelfTest, cache};
+use super::{SelfTest, cache, ledger::Ledger};
 use crate::backend::entropy::{EntropyRule, Gamma};
 use crate::backend::reference::{PassRow, ReferenceBackend};
 use crate::backend::sampling::{Choice, Sampling};

@@ -1,18 +1,14 @@
 //! On-disk results: one file per device, driver and set of kernels, and next to it, during a test, one that names the running
 //! kernel. Child processes report through these files, which also show the kernel in which a process died.
 
-use super::super::context::Device;
-use super::super::kernel_set::Variants;
-use super::super::loader::KernelFiles;
+use super::super::{context::Device, kernel_set::Variants, loader::KernelFiles};
 use super::SelfTest;
 use crate::cache;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use std::{collections::BTreeMap, fs::File, path::PathBuf};
 
 /// Prefix of the second file's content.
 const RUNNING: &str = "running ";

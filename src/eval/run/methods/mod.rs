@@ -12,12 +12,9 @@ use super::manifest::EvalOptions;
 use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
-use crate::model::chat::Conversation;
-use crate::model::reply::Reply;
-use crate::model::tokenizer::TokenizerError;
-use crate::uq::answer::Finder;
 use crate::uq::pipeline::{self, Answer};
 use crate::uq::scores::{Group, SINGLE_PASS, Score};
+use crate::{model::chat::Conversation, model::reply::Reply, model::tokenizer::TokenizerError, uq::answer::Finder};
 use serde_json::Value;
 
 /// Every method with its own passes, in execution order.

@@ -4,8 +4,7 @@
 
 use super::{Draw, Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
-use crate::model::tokenizer::TokenizerError;
-use crate::uq::predictions::chosen;
+use crate::{model::tokenizer::TokenizerError, uq::predictions::chosen};
 use serde_json::json;
 
 /// The question asked after the answer: the paper's two options, in their own turn.
