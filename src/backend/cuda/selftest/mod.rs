@@ -6,7 +6,6 @@
 //! A step starts from the reference's values, so that a faulty kernel shows only in its own steps. The device is synchronized after
 //! every launch, so that a fault or hang belongs to the kernel launched last.
 
-mod cache;
 mod ledger;
 mod model;
 mod pair;
