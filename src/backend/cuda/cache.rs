@@ -5,7 +5,7 @@
 use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
 use super::delta_net::{self, States};
 use super::error::{CudaError, Result};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
 use super::{context::Device, kernel_set::OVERRUN, layers::LayerSums};
 use crate::backend::{BackendError, DType, ExpectedMemory, HeadAttention, Row, SequenceId, TraceOptions};
 use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::LayerSpec};
@@ -335,7 +335,7 @@ impl Sequences {
     }
 
     /// Rewinds to the states before the rows of a pass; returns where the states after each row are copied to.
-    pub fn begin_states(&mut self, rows: &[Row], record: bool) -> Result<Vec<DevicePtr<f32>>> {
+    pub fn begin_states(&mut self, rows: &[Row], record: bool) -> Result<Vec<Floats>> {
         let mut keeps = Vec::new();
         for (i, Row { sequence, position, .. }) in rows.iter().enumerate() {
             let Some(Sequence { states: Some(states), expected, .. }) = self.get_mut(*sequence) else { continue };

@@ -3,7 +3,7 @@
 use super::abi::{DeltaMix, DeltaNet, DeltaRule, Norm, RopeTarget};
 use super::gemm::{Job, Product};
 use super::kernel_set::{DELTA_COLUMNS, DELTA_HEADS, DeltaKernels};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, context::Device, error::Result, weights::Matrix};
 use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::DeltaNetSpec, model::weights::DeltaNetWeights};
 use std::{collections::BTreeMap, rc::Rc};
@@ -108,7 +108,7 @@ pub struct States {
     /// Copies that the pass in flight or upcoming decode steps will write.
     coming: BTreeMap<usize, Rc<Buffer<f32>>>,
     /// Decode steps find `coming` here, by tokens / [`STATE_INTERVAL`].
-    snapshots: Buffer<DevicePtr<f32>>,
+    snapshots: Buffer<Floats>,
 }
 
 impl States {
@@ -127,7 +127,7 @@ impl States {
     }
 
     /// Addresses for kernels: the states, and the destinations of copies.
-    pub fn view(&self) -> (DevicePtr<f32>, DevicePtr<DevicePtr<f32>>) {
+    pub fn view(&self) -> (Floats, DevicePtr<Floats>) {
         (self.current.ptr(), self.snapshots.ptr())
     }
 
@@ -162,7 +162,7 @@ impl States {
     }
 
     /// Where the pass in flight copies the states after `tokens` tokens.
-    pub fn keep(&mut self, tokens: usize) -> Result<DevicePtr<f32>> {
+    pub fn keep(&mut self, tokens: usize) -> Result<Floats> {
         if !self.coming.contains_key(&tokens) {
             let copy = self.device.allocate("a copy of the states of delta nets", self.numbers)?;
             self.coming.insert(tokens, Rc::new(copy));

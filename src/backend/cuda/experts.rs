@@ -6,7 +6,7 @@ use super::abi::{
 use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, pass::Gates, scratch::ExpertScratch, weights::Matrix};
 use crate::model::config::ExpertSpec;
 use crate::model::weights::{DenseBeside, Expert, LayerInput};
@@ -23,7 +23,7 @@ impl CudaBackend {
     }
 
     /// x += sigmoid(gate h) · expert(h), every row, for the shared expert that all rows pass through.
-    fn add_shared_expert(&self, layer: usize, h: DevicePtr<f32>) -> Result<()> {
+    fn add_shared_expert(&self, layer: usize, h: Floats) -> Result<()> {
         let shared = &self.weights.layers[layer].shared_expert;
         let Some((Expert { gate, up, down }, gate_of_rows)) = shared else { return Ok(()) };
         let (scratch, n, inner) = (&self.scratch, self.pass.rows.len(), gate.out_features);
@@ -62,7 +62,7 @@ impl CudaBackend {
         }
     }
 
-    fn norm_rows(&self, x: DevicePtr<f32>, norm: Norm, y: DevicePtr<f32>) -> Result<()> {
+    fn norm_rows(&self, x: Floats, norm: Norm, y: Floats) -> Result<()> {
         self.rms_norm(x, norm, y, self.pass.rows.len(), self.spec.hidden_size)
     }
 
@@ -73,7 +73,7 @@ impl CudaBackend {
 
     /// Chooses each row's experts from its normed input h, and their shares, times `scales` if given. The router's product uses f32
     /// arithmetic in passes of any width.
-    fn choose_experts(&self, router: &Matrix, h: DevicePtr<f32>, scales: Option<&Buffer<f32>>) -> Result<()> {
+    fn choose_experts(&self, router: &Matrix, h: Floats, scales: Option<&Buffer<f32>>) -> Result<()> {
         let ((spec, kernels), n) = (self.experts()?, self.pass.rows.len());
         let ExpertScratch { logits, ids, shares, .. } = &self.scratch.experts;
         let job = Job { w: router, bias: None, y: logits.ptr() };
@@ -91,7 +91,7 @@ impl CudaBackend {
     }
 
     /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`. Many choices are grouped by expert, with bit-identical results.
-    fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<()> {
+    fn mix(&self, layer: usize, h: Floats, y: Floats, accumulate: bool) -> Result<()> {
         let ((spec, kernels), n, hidden) = (self.experts()?, self.pass.rows.len(), self.spec.hidden_size);
         let ExpertScratch { ids, shares, choices, counts, inner, products, .. } = &self.scratch.experts;
         let (ids, inner, products) = (ids.ptr(), inner.ptr(), products.ptr());

@@ -8,7 +8,7 @@ use super::abi::{
 };
 use super::error::{CudaError, Result};
 use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, launch::Int, launch::TensorMap, weights::Matrix};
 
 /// One matrix of a product: `y = w x (+ bias)`.
@@ -17,7 +17,7 @@ pub struct Job<'a> {
     pub w: &'a Matrix,
     pub bias: Option<&'a Buffer<f32>>,
     /// `[rows, out_features]`
-    pub y: DevicePtr<f32>,
+    pub y: Floats,
 }
 
 impl Job<'_> {
@@ -38,7 +38,7 @@ type WideInput<'a> = (&'a WideKernels, RoundedRows);
 /// A product's input `[rows, in_features]`.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
-    F32(DevicePtr<f32>),
+    F32(Floats),
     /// Rounded, for these kernels.
     Rounded(&'a WideKernels, RoundedRows),
 }
@@ -90,7 +90,7 @@ fn all_outs(jobs: &MatrixJobs) -> usize {
 }
 
 /// The buffer's address; null if there is none.
-pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> DevicePtr<f32> {
+pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> Floats {
     buffer.map_or(DevicePtr::NULL, Buffer::ptr)
 }
 
@@ -106,14 +106,7 @@ impl CudaBackend {
     }
 
     /// y = norm(x), for `rows` rows of `width` values.
-    pub(super) fn rms_norm(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        y: DevicePtr<f32>,
-        rows: usize,
-        width: usize,
-    ) -> Result<()> {
+    pub(super) fn rms_norm(&self, x: Floats, norm: Norm, y: Floats, rows: usize, width: usize) -> Result<()> {
         let parameters = RmsNorm { x, norm, width: width.into(), y, not_finite: DevicePtr::NULL };
         self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)
     }
@@ -153,7 +146,7 @@ impl CudaBackend {
     }
 
     /// Queries, keys and values, or some of them, of norm(x), every row. They go to `to`, or if that is the default, to each y.
-    pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<()> {
+    pub(super) fn qkv(&self, x: Floats, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<()> {
         let most = MatrixJobs::default().len();
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
             match self.normed_input(x, norm, jobs[0].w)? {
@@ -165,7 +158,7 @@ impl CudaBackend {
     }
 
     /// In a wide pass, the kernels for w, with norm(x) as their input; `None` in the cases of [`Self::wide`].
-    fn normed_input(&self, x: DevicePtr<f32>, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>> {
+    fn normed_input(&self, x: Floats, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>> {
         let Some(wide) = self.wide(w)? else { return Ok(None) };
         let to = self.scratch.rounded();
         let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to };
@@ -176,7 +169,7 @@ impl CudaBackend {
     /// act(gate x) ⊙ up x of norm(x), every row: into y of `gate`, or as rounded rows if the next product's kernels are given.
     pub(super) fn gated<'a>(
         &'a self,
-        x: DevicePtr<f32>,
+        x: Floats,
         norm: Norm,
         jobs: [Job; 2],
         activation: Int,
@@ -197,14 +190,7 @@ impl CudaBackend {
 
     /// Products of x `[rows, in_features]` in f32 arithmetic, after `norm` unless that is the default, in as few launches as the
     /// kernels allow.
-    pub(super) fn gemv(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        jobs: &[Job],
-        rows: usize,
-        product: Product,
-    ) -> Result<()> {
+    pub(super) fn gemv(&self, x: Floats, norm: Norm, jobs: &[Job], rows: usize, product: Product) -> Result<()> {
         let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
         if let Some(many) = kernels.many(rows) {
             let (terms, factors) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());

@@ -6,7 +6,7 @@ use super::abi::{
 };
 use super::error::{CudaError, Result};
 use super::gemm::{Job, Product};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, context::Device};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Predicted, Prediction, Row, Step, TokenLogprob};
@@ -152,7 +152,7 @@ pub fn needs_mass(sampler: &Sampler) -> bool {
 
 impl CudaBackend {
     /// logits `[rows, vocab_size]` of a narrow pass's hidden states.
-    pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<()> {
+    pub(super) fn logits(&self, hidden: Floats, rows: usize) -> Result<()> {
         let job = Job { w: self.weights.head(), bias: None, y: self.head.logits.ptr() };
         self.gemv(hidden, Norm::default(), &[job], rows, Product::Logits)
     }
@@ -239,7 +239,7 @@ impl CudaBackend {
     }
 
     /// The requests' hidden states, contiguous.
-    fn gather(&self, requests: &[Prediction]) -> Result<DevicePtr<f32>> {
+    fn gather(&self, requests: &[Prediction]) -> Result<Floats> {
         let width = self.spec.hidden_size;
         let first = requests.first().map_or(0, |r| r.row);
         if requests.iter().enumerate().all(|(i, r)| r.row == first + i) {

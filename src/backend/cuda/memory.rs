@@ -22,6 +22,9 @@ pub struct DevicePtr<T> {
     element: PhantomData<fn() -> T>,
 }
 
+/// The address of f32 values.
+pub type Floats = DevicePtr<f32>;
+
 /// Device memory with elements of type T.
 pub struct Buffer<T> {
     context: Arc<CudaContext>,

@@ -9,7 +9,7 @@ use super::abi::{
 use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, cache::Sequences, context::Device, launch::Int, layers, weights::Matrix};
 use crate::backend::{BackendError, Operations, Row, TraceParts};
 use crate::model::config::{Activation, QkNorm};
@@ -42,7 +42,7 @@ impl PassState {
 
 /// Gates of a pass's rows, in device memory.
 pub struct Gates {
-    pub first: DevicePtr<f32>,
+    pub first: Floats,
     /// Elements from row to row.
     pub stride: usize,
     /// Elements from one gate of a row to the next.
@@ -190,7 +190,7 @@ impl CudaBackend {
     }
 
     /// A layer's queries.
-    pub(super) fn layer_queries(&self, layer: usize) -> DevicePtr<f32> {
+    pub(super) fn layer_queries(&self, layer: usize) -> Floats {
         self.scratch.heads.q.ptr().add(self.heads_before(layer) * self.widest_head())
     }
 
@@ -215,7 +215,7 @@ impl CudaBackend {
     }
 
     /// x = E\[token\] · scale, every row.
-    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: DevicePtr<f32>) -> Result<()> {
+    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: Floats) -> Result<()> {
         let parameters = Embed {
             embedding: embedding.ptr(),
             scales: embedding.scales(),
@@ -270,7 +270,7 @@ impl CudaBackend {
     }
 
     /// Norm per head, rotation and query scale; k and v to the cache.
-    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<()> {
+    fn rotate_and_cache(&self, layer: usize, q: Floats, to: RopeTarget) -> Result<()> {
         let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
         let of_heads =
             |norm: &'_ Option<Buffer<f32>>| ptr_or_null(norm.as_ref().filter(|_| s.family.qk_norm == QkNorm::Head));
@@ -311,14 +311,7 @@ impl CudaBackend {
     }
 
     /// y = act(gate) ⊙ x, every row of `width`; a row of x is `x_stride` elements after the one before.
-    pub(super) fn gate_rows(
-        &self,
-        gates: Gates,
-        x: DevicePtr<f32>,
-        x_stride: usize,
-        width: usize,
-        y: DevicePtr<f32>,
-    ) -> Result<()> {
+    pub(super) fn gate_rows(&self, gates: Gates, x: Floats, x_stride: usize, width: usize, y: Floats) -> Result<()> {
         let parameters = GateRows {
             gate: gates.first,
             gate_stride: gates.stride.into(),
@@ -378,7 +371,7 @@ impl CudaBackend {
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.
-    fn note_layer(&self, point: usize, x: DevicePtr<f32>) -> Result<()> {
+    fn note_layer(&self, point: usize, x: Floats) -> Result<()> {
         if !self.pass.trace.is_some_and(|trace| trace.layer_means) {
             return Ok(());
         }
@@ -421,7 +414,7 @@ impl CudaBackend {
 
     /// Adds these of the layers with attention to the selections of the traced rows. Hidden states, if not
     /// null, are recorded too.
-    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: DevicePtr<f32>) -> Result<()> {
+    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: Floats) -> Result<()> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -461,13 +454,7 @@ impl CudaBackend {
     }
 
     /// x ← factor · (x + norm(h)), every row.
-    pub(super) fn add_normed(
-        &self,
-        x: DevicePtr<f32>,
-        h: DevicePtr<f32>,
-        norm: &Buffer<f32>,
-        factor: f32,
-    ) -> Result<()> {
+    pub(super) fn add_normed(&self, x: Floats, h: Floats, norm: &Buffer<f32>, factor: f32) -> Result<()> {
         let parameters = AddRmsNorm { x, h, norm: self.norm(norm), width: self.spec.hidden_size.into(), factor };
         self.device.launch(&self.kernels.add_rms_norm, [self.pass.rows.len(), 1, 1], &parameters)
     }

@@ -3,7 +3,7 @@
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, Floats};
 use super::{context::Device, delta_net::key_stride, error::Result};
 use crate::model::ModelSpec;
 use crate::model::config::{DeltaNetSpec, ExpertSpec};
@@ -72,12 +72,12 @@ impl Scratch {
     }
 
     /// `[N, intermediate_size]`: overlays the three below, which feed-forward no longer needs; has room for 2 `[N, hidden_size]`.
-    pub fn gate(&self) -> DevicePtr<f32> {
+    pub fn gate(&self) -> Floats {
         self.inner.ptr()
     }
 
     /// `[N, heads, head_dim]`
-    pub fn attended(&self) -> DevicePtr<f32> {
+    pub fn attended(&self) -> Floats {
         self.inner.ptr()
     }
 
@@ -92,11 +92,11 @@ impl Scratch {
     }
 
     /// `[N, kv_heads, head_dim]`
-    pub fn k(&self) -> DevicePtr<f32> {
+    pub fn k(&self) -> Floats {
         self.attended().add(MAX_ROWS * self.q_width)
     }
 
-    pub fn v(&self) -> DevicePtr<f32> {
+    pub fn v(&self) -> Floats {
         self.k().add(MAX_ROWS * self.kv_width)
     }
 }
@@ -144,7 +144,7 @@ pub struct DeltaScratch {
     /// `[N, num_value_heads, 2]`
     pub rates: Buffer<f32>,
     /// Destinations for copies of the states after a row: `[N]`
-    pub keeps: Buffer<DevicePtr<f32>>,
+    pub keeps: Buffer<Floats>,
 }
 
 impl DeltaScratch {
@@ -162,13 +162,13 @@ impl DeltaScratch {
     }
 
     /// Queries, keys and values before their convolutions.
-    pub fn raw(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
+    pub fn raw(&self, net: &DeltaNetSpec) -> [Floats; 3] {
         let key = MAX_ROWS * net.widths()[0];
         [0, key, 2 * key].map(|before| self.raw.ptr().add(before))
     }
 
     /// The same after their convolutions.
-    pub fn mixed(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
+    pub fn mixed(&self, net: &DeltaNetSpec) -> [Floats; 3] {
         let key = MAX_ROWS * net.num_key_heads * key_stride(net);
         [0, key, 2 * key].map(|before| self.mixed.ptr().add(before))
     }

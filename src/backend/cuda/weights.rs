@@ -7,7 +7,7 @@ use super::abi::{ExpertView, MatrixType, NarrowWeights, PackQ8, Q8Line, Stored, 
 use super::context::Device;
 use super::error::{Context, CudaError, Result};
 use super::kernel_set::{KernelSet, MAX_CHOSEN, MAX_KEY_DIM};
-use super::memory::{Buffer, DevicePtr, Pinned};
+use super::memory::{Buffer, DevicePtr, Floats, Pinned};
 use crate::backend::{WeightFormat, q8};
 use crate::model::config::LayerSpec;
 use crate::model::weights::{
@@ -68,7 +68,7 @@ impl Matrix {
     }
 
     /// Null: all scales are 1.
-    pub fn scales(&self) -> DevicePtr<f32> {
+    pub fn scales(&self) -> Floats {
         self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
 
