@@ -2,9 +2,9 @@
 
 use super::Result;
 use crate::backend::{
-    Backend, BackendError, DecodeRow, Next, Operations, Pass, Predicted, Prediction, Row, SequenceId, Step,
+    Backend, BackendError, DecodeRow, Next, OnStep, Operations, Pass, Predicted, Prediction, Row, SequenceId, Step,
 };
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 /// Runs a pass through all layers. Afterwards [`Backend::predict`] and [`Backend::hidden`] read its rows.
 pub fn forward<B: Backend + ?Sized>(backend: &mut B, pass: &Pass) -> Result<()> {
@@ -102,7 +102,7 @@ pub fn decode<B: Backend + ?Sized>(
     backend: &mut B,
     rows: &[DecodeRow],
     vocabulary: usize,
-    on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
+    on_step: &mut OnStep,
 ) -> Result<()> {
     let mut active: Vec<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
     let mut failed = Vec::new();

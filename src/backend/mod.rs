@@ -58,6 +58,9 @@ impl DecodeRow {
     }
 }
 
+/// Receives the steps of [`Backend::decode`].
+pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
+
 /// Contents of each row's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceParts {
@@ -389,12 +392,7 @@ pub trait Backend: Operations {
     /// becomes the next row; `vocabulary` as in [`Choice::vocabulary`]. `on_step` receives (index in `rows`, the step's output, the
     /// token), in order of steps, then of rows, and returns whether the sequence continues. Returns when none does, or after a step
     /// in which some fail ([`BackendError::Rows`]). A sequence's tokens do not depend on what else runs.
-    fn decode(
-        &mut self,
-        rows: &[DecodeRow],
-        vocabulary: usize,
-        on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn decode(&mut self, rows: &[DecodeRow], vocabulary: usize, on_step: &mut OnStep) -> Result<()> {
         forward::decode(self, rows, vocabulary, on_step)
     }
 

@@ -7,10 +7,9 @@ use super::error::{Context, CudaError, Result};
 use super::lm_head::{LmHead, Log, needs_mass, row_state, sampler};
 use super::pass::{PassState, shared_trace};
 use super::{CudaBackend, context::Device, kernel_set::DECODE_STEPS, memory::Pinned, scratch::HeadScratch};
-use crate::backend::forward;
-use crate::backend::{Backend, BackendError, DecodeRow, Row, Step, TraceParts};
+use crate::backend::{Backend, BackendError, DecodeRow, OnStep, Row, Step, TraceParts, forward};
 use cudarc::driver::{CudaEvent, CudaGraph};
-use std::{collections::HashMap, ops::ControlFlow};
+use std::collections::HashMap;
 
 /// Result entries per slot: more than are in flight.
 const RING: usize = 4 * DECODE_STEPS;
@@ -54,9 +53,6 @@ impl Decoder {
 
 /// A row of a batch of steps: its index in the caller's list, and the next row; `None` after its end.
 type Running = Option<(usize, DecodeRow)>;
-
-/// Called with the result of every step.
-pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
 
 impl CudaBackend {
     /// Makes room for steps of up to `rows` rows, as far as memory allows. Returns the number of rows.

@@ -24,8 +24,8 @@ mod selftest;
 mod weights;
 
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Predicted, Prediction,
-    Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, OnStep, Pass, Predicted,
+    Prediction, Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
 use crate::model::{ModelSpec, Weights};
 use crate::{model::config::Rotation, model::weights::Weight};
@@ -44,8 +44,7 @@ use pass::{PassState, prefill_parts, shared_trace};
 use scratch::{QUERY_ROWS, Queries, Scratch};
 pub use selftest::{Check, check_all, run_if_child};
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use weights::{DeviceWeights, MatrixTypes};
 
 /// Growth step of rotary tables, in positions.
@@ -342,12 +341,7 @@ impl Backend for CudaBackend {
         rows.iter().map(|row| self.result(&words, row)).collect()
     }
 
-    fn decode(
-        &mut self,
-        rows: &[DecodeRow],
-        vocabulary: usize,
-        on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn decode(&mut self, rows: &[DecodeRow], vocabulary: usize, on_step: &mut OnStep) -> Result<()> {
         let room = self.room_for(rows.len().min(DECODE_ROWS))?;
         let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
         let mut active = Vec::new();
