@@ -1,8 +1,7 @@
 //! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
 use super::{Engine, Result, ThinkingBudget, TraceParts, running::RunningConfidence};
-use crate::backend::sampling::Sampling;
-use crate::backend::{Step, TokenLogprob};
+use crate::backend::{Step, TokenLogprob, sampling::Sampling};
 use std::ops::ControlFlow;
 
 /// Options of a generation.

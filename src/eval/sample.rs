@@ -7,8 +7,7 @@ use crate::io::record::{Answer, CutOff, Status};
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::uq::{Link, Member, Outcome, Profile, Scores};
 use crate::{engine::FinishReason, model::chat::encode_plain};
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, ops::Range};
 

@@ -19,8 +19,7 @@ use super::{
     SequenceId, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
 use crate::model::config::{LayerSpec, Rotation};
-use crate::model::weights::Weight;
-use crate::model::{ModelSpec, Weights};
+use crate::model::{ModelSpec, Weights, weights::Weight};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
 use delta_net::States;

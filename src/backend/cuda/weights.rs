@@ -9,11 +9,10 @@ use super::error::{Context, CudaError, Result};
 use super::kernel_set::{KernelSet, MAX_CHOSEN, MAX_KEY_DIM};
 use super::memory::{Buffer, DevicePtr, Floats, Pinned};
 use crate::backend::{WeightFormat, q8};
-use crate::model::config::LayerSpec;
 use crate::model::weights::{
     DType, DeltaNetWeights, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight,
 };
-use crate::model::{ModelSpec, Weights};
+use crate::model::{ModelSpec, Weights, config::LayerSpec};
 use cudarc::driver::CudaEvent;
 use half::f16;
 use std::collections::{BTreeSet, HashSet};
