@@ -28,11 +28,11 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// A sequence that a backend holds a KV cache for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SequenceId(pub usize);
 
 /// One row of a pass: `token` is the input at `position` of its sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub sequence: SequenceId,
     pub position: usize,

@@ -57,6 +57,7 @@ struct TracedRow {
 }
 
 /// One row on its way through the layers. Visible fields are compared with other backends.
+#[derive(Default)]
 pub(super) struct PassRow {
     pub(super) row: Row,
     wanted: bool,
@@ -447,19 +448,7 @@ impl Backend for ReferenceBackend {
         self.check_tokens(pass.rows)?;
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
-            PassRow {
-                row: *row,
-                wanted: (pass.wanted)(i),
-                options,
-                x: Vec::new(),
-                inputs: Vec::new(),
-                queries: Vec::new(),
-                attended: Vec::new(),
-                gate: Vec::new(),
-                heads: Vec::new(),
-                attention: Vec::new(),
-                layers: Vec::new(),
-            }
+            PassRow { row: *row, wanted: (pass.wanted)(i), options, ..PassRow::default() }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())

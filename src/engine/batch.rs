@@ -32,10 +32,11 @@ pub struct Batch<'e> {
 }
 
 /// Generation options, shared by responses, with their end ids and everything their running confidence needs.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Request(Arc<GenerateOptions>);
 
 /// A sequence of a batch.
+#[derive(Default)]
 pub(super) struct Running {
     ticket: Ticket,
     pub(super) id: SequenceId,
@@ -185,24 +186,8 @@ impl Batch<'_> {
         self.started += 1;
         let context = self.engine.spec().max_position_embeddings;
         let limit = request.0.max_tokens.min(context - generation.prompt_len);
-        let new = Running {
-            ticket,
-            id,
-            stream,
-            request,
-            limit,
-            generation,
-            text: None,
-            watch: None,
-            closing: Vec::new(),
-            lookup: None,
-            guess: None,
-            finished: false,
-            error: None,
-            reported: false,
-        };
         let index = self.running.len();
-        self.running.push(new);
+        self.running.push(Running { ticket, id, stream, request, limit, generation, ..Running::default() });
         &mut self.running[index]
     }
 

@@ -58,7 +58,7 @@ impl FinishReason {
 }
 
 /// Handle by which a response is taken out of its batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ticket(pub(super) u64);
 
 /// A token as it is chosen, for streaming; a stop string may still cut it off.
@@ -79,7 +79,7 @@ pub struct Progress<'a> {
 pub type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// One finished response.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
     /// Prompt and response.
     pub tokens: Vec<u32>,

@@ -63,9 +63,9 @@ impl Elements<'_> {
 #[serde(rename_all = "lowercase")]
 pub enum DType {
     #[default]
-    F32,
-    F16,
-    Bf16,
+    F32 = 0,
+    F16 = 1,
+    Bf16 = 2,
 }
 
 impl DType {

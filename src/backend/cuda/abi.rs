@@ -234,13 +234,13 @@ impl Q8Line {
     }
 }
 
-/// Type of a matrix on the device.
+/// Type of a matrix on the device, by its number in `plain.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MatrixType {
-    F32,
-    F16,
+    F32 = 0,
+    F16 = 1,
     /// [`Q8Line`]s, row after row.
-    Q8,
+    Q8 = 3,
 }
 
 impl MatrixType {
@@ -250,15 +250,6 @@ impl MatrixType {
             MatrixType::F32 => "f32",
             MatrixType::F16 => "f16",
             MatrixType::Q8 => "q8",
-        }
-    }
-
-    /// Its number in `plain.cu`.
-    pub fn number(self) -> i32 {
-        match self {
-            MatrixType::F32 => type_number(DType::F32),
-            MatrixType::F16 => type_number(DType::F16),
-            MatrixType::Q8 => 3,
         }
     }
 
@@ -282,11 +273,7 @@ impl From<DType> for MatrixType {
 
 /// A dtype's number in kernels (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
 pub fn type_number(dtype: DType) -> i32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Bf16 => 2,
-    }
+    dtype as i32
 }
 
 /// Declares the parameters of kernels: the name, the threads per block, and every parameter with its type. A launch with

@@ -58,7 +58,8 @@ pub struct Lines {
 
 impl Lines {
     pub fn new(heads: usize, layer: &LayerSpec) -> Lines {
-        Lines { of_row: heads / layer.num_key_value_heads, of_block: prefill_lines(layer.head_dim) }
+        let of_block = if layer.head_dim > 256 { 32 } else { 64 };
+        Lines { of_row: heads / layer.num_key_value_heads, of_block }
     }
 
     /// The distinct ones of all layers with attention.
@@ -69,11 +70,6 @@ impl Lines {
         all.dedup();
         all
     }
-}
-
-/// Lines per block of `attn_prefill`.
-pub fn prefill_lines(head_dim: usize) -> usize {
-    if head_dim > 256 { 32 } else { 64 }
 }
 
 /// f16 terms of queries and f32 keys in `attn_prefill.cu`: two hold nearly all of f32.
@@ -452,7 +448,7 @@ impl MatmulKernels {
 
 impl NarrowKernels {
     fn plain(files: &KernelFiles, dtype: MatrixType) -> Result<NarrowKernels> {
-        let ints = [Int(dtype.number())];
+        let ints = [Int(dtype as i32)];
         Ok(NarrowKernels {
             variant: PLAIN,
             gemv: files.plain("plain_gemv", &ints)?,

@@ -114,13 +114,8 @@ impl Log {
             .collect();
         let distribution = (detail && wide).then(|| {
             let number = |field: usize| f64::from(float(4 + 2 * MAX_TOP, entry * size_of::<WideResult>() / 4 + field));
-            Distribution {
-                top_logprob: number(0),
-                uniform_kl: number(1),
-                log_affinity: number(2),
-                dominant: number(3),
-                dominant_logprob: number(4),
-            }
+            let [top_logprob, uniform_kl, log_affinity, dominant, dominant_logprob] = std::array::from_fn(number);
+            Distribution { top_logprob, uniform_kl, log_affinity, dominant, dominant_logprob }
         });
         let entropy = if detail { f64::from(entropy) } else { 0.0 };
         Some((Step { logprob, entropy, top, distribution, ..Step::default() }, token))

@@ -138,13 +138,8 @@ impl RunAnalysis {
 
     /// The variant of expected calibration error for this run's profile.
     pub fn ece(&self) -> Metric {
-        ece_of(self.profile.as_deref())
+        if self.profile.as_deref() == Some("paper") { Metric::EceRight } else { Metric::Ece }
     }
-}
-
-/// The variant of expected calibration error for a profile.
-fn ece_of(profile: Option<&str>) -> Metric {
-    if profile == Some("paper") { Metric::EceRight } else { Metric::Ece }
 }
 
 /// Whether a task is top-level.
