@@ -308,13 +308,12 @@ fn trace_response(
     let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
     let predicts = |row| row + 1 >= prompt_len;
     forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {
-        let requests: Vec<Prediction> = (positions.start.max(prompt_len - 1)..positions.end)
-            .map(|row| Prediction {
-                row: row - positions.start,
-                next: Next::Given(tokens.get(row + 1).copied()),
-                detail: true,
-            })
-            .collect();
+        let request = |row: usize| {
+            let next = Next::Given(tokens.get(row + 1).copied());
+            Prediction { row: row - positions.start, next, detail: true }
+        };
+        let rows = positions.start.max(prompt_len - 1)..positions.end;
+        let requests: Vec<Prediction> = rows.map(request).collect();
         steps.extend(backend.predict(&requests)?.into_iter().map(|(step, _)| step));
         Ok(())
     })?;

@@ -237,10 +237,7 @@ impl CudaBackend {
         }
         let variant = self.device.info.gemm_variant(rows, all_outs(&jobs));
         let grid = [rows.div_ceil(GEMM_ROWS[variant]), blocks(&jobs, GEMM_ROWS[variant], gated), 1];
-        self.device.launch(
-            &wide.gemm[usize::from(gated)][variant],
-            grid,
-            &Gemm { x, jobs, n: rows.into(), k: k.into(), mode },
-        )
+        let parameters = Gemm { x, jobs, n: rows.into(), k: k.into(), mode };
+        self.device.launch(&wide.gemm[usize::from(gated)][variant], grid, &parameters)
     }
 }

@@ -392,12 +392,8 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
 impl MatmulKernels {
     fn load(files: &KernelFiles, set: Set, dtype: MatrixType) -> Result<MatmulKernels> {
         if set == Set::Plain {
-            return Ok(MatmulKernels {
-                narrow: vec![NarrowKernels::plain(files, dtype)?],
-                ring: None,
-                many: None,
-                wide: None,
-            });
+            let narrow = vec![NarrowKernels::plain(files, dtype)?];
+            return Ok(MatmulKernels { narrow, ring: None, many: None, wide: None });
         }
         let mut narrow: Vec<NarrowKernels> = Vec::new();
         for variant in NARROW_VARIANTS {

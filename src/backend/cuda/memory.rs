@@ -57,14 +57,11 @@ impl Device {
         let bytes = (count * size_of::<T>()).max(16);
         // SAFETY: the context is current; the memory is freed once, by `Buffer`.
         let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| self.refused(error, what, bytes))?;
-        Ok(Buffer {
-            context: self.context.clone(),
-            address,
-            bytes,
-            store: Store::Whole,
-            counted: None,
-            element: PhantomData,
-        })
+        Ok(self.buffer(address, bytes, Store::Whole))
+    }
+
+    fn buffer<T>(&self, address: u64, bytes: usize, store: Store) -> Buffer<T> {
+        Buffer { context: self.context.clone(), address, bytes, store, counted: None, element: PhantomData }
     }
 
     /// Scratch memory for `count` elements, counted in [`Device::scratch_bytes`] while it exists.
@@ -91,8 +88,7 @@ impl Device {
         unsafe { sys::cuMemAddressReserve(&mut address, reserved, 0, 0, 0) }
             .result()
             .map_err(|error| self.refused(error, &format!("the addresses of {what}"), reserved))?;
-        let store = Store::Mapped { reserved, parts: Vec::new() };
-        Ok(Buffer { context: self.context.clone(), address, bytes: 0, store, counted: None, element: PhantomData })
+        Ok(self.buffer(address, 0, Store::Mapped { reserved, parts: Vec::new() }))
     }
 
     /// Grows a buffer to at least `count` elements, keeping its contents. Its address may change. On failure nothing

@@ -211,14 +211,12 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) ->
         let q_width = spec.num_attention_heads * layer.head_dim;
         [("intermediate_size", layer.intermediate_size), ("heads x head_dim", q_width)]
     };
+    let shared = experts.and_then(|experts| experts.shared_expert_intermediate_size);
     let of_model = [
         ("hidden_size", spec.hidden_size),
         ("moe_intermediate_size", experts.map_or(0, |experts| experts.moe_intermediate_size)),
         ("hidden_size_per_layer_input", spec.layer_input.map_or(0, |input| input.hidden_size)),
-        (
-            "shared_expert_intermediate_size",
-            experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0),
-        ),
+        ("shared_expert_intermediate_size", shared.unwrap_or(0)),
     ];
     let mut widths = of_model.into_iter().chain(spec.layers.iter().flat_map(of_layer));
     let width = widths.find(|(_, width)| width % 8 != 0);
@@ -371,13 +369,8 @@ impl Uploader<'_> {
         let data = self.device.allocate(&weight.name, MatrixType::Q8.bytes(weight))?;
         let parameters = PackQ8 { w: raw.ptr().cast(), lines: data.ptr().cast(), k: k.into() };
         self.device.launch(&kernels[type_number(weight.dtype) as usize], [weight.rows, 1, 1], &parameters)?;
-        Ok(Matrix {
-            data: Rc::new(data),
-            scales: None,
-            out_features: weight.rows,
-            in_features: k,
-            dtype: MatrixType::Q8,
-        })
+        let (data, out_features) = (Rc::new(data), weight.rows);
+        Ok(Matrix { data, scales: None, out_features, in_features: k, dtype: MatrixType::Q8 })
     }
 
     /// A matrix in its file's type, bf16 as f16.

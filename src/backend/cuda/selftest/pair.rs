@@ -246,14 +246,8 @@ impl<'a> Pair<'a> {
             self.ledger.end_step();
         }
         let [found, want] = self.both(|backend| Ok(lists(&[backend.layer_attention(layer)?])))?;
-        self.ledger.compare(
-            &of_heads("attn_sum"),
-            &format!("weights of layer {layer}"),
-            found,
-            want,
-            Bound::OF_WEIGHTS,
-        )?;
-        Ok(())
+        let (kernels, what) = (of_heads("attn_sum"), format!("weights of layer {layer}"));
+        Ok(self.ledger.compare(&kernels, &what, found, want, Bound::OF_WEIGHTS)?)
     }
 
     /// Compares what is read back from the trace of the pass.
