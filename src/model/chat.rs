@@ -1,7 +1,6 @@
 //! Chat templates: from messages to the text a model was trained on, as transformers' `apply_chat_template` renders it.
 
 mod jinja;
-mod json;
 mod python;
 
 use std::path::{Path, PathBuf};

@@ -3,7 +3,6 @@
 //! Responses are generated [`RunOptions::batch_size`] at a time, regardless of item; an item is assessed and written once all
 //! its responses have ended. A killed run loses the items in flight.
 
-pub mod assess;
 mod batching;
 pub mod controls;
 pub mod fingerprint;

@@ -33,7 +33,7 @@
 //! - a list doubled by `x = x + x`: the sum is lazy, and each access walks all of its parts;
 //! - a namespace that contains itself, compared or used as a dict's key: this recurses until the stack overflows.
 
-use super::{ChatError, json, python};
+use super::{ChatError, python};
 use crate::model::boundary::caught;
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
@@ -120,7 +120,7 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message.to_string())))
     });
     env.add_function("strftime_now", |format: &str| strftime_now(format));
-    env.add_filter("tojson", json::tojson);
+    env.add_filter("tojson", python::tojson);
     env.add_filter("trim", |text: &str, chars: Option<&str>| python::strip(text, chars, "strip").to_owned());
     env.add_filter("indent", python::indent);
     env.add_filter("string", |state: &State, value: Value| match value.as_str() {
@@ -148,14 +148,14 @@ fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error
 /// Python's `str(value)`.
 fn printed(state: &State, value: &Value) -> Result<String, Error> {
     charge(state, value, 0)?;
-    Ok(if value.is_number() && !value.is_integer() { json::number(value) } else { value.to_string() })
+    Ok(if value.is_number() && !value.is_integer() { python::number(value) } else { value.to_string() })
 }
 
 /// Charges for printing a value, whose parts may be shared, nested deeply, or the value itself.
 fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
     let len = value.as_str().map_or(0, str::len);
     state.consume_fuel(1 + len as u64 / 64)?;
-    json::check_depth(depth)?;
+    python::check_depth(depth)?;
     if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
         for item in value.try_iter()?.checked() {
             let item = item?;
