@@ -18,9 +18,7 @@ macro_rules! scores {
 
 mod attention;
 mod content;
-mod deepconf;
 mod distribution;
-mod embedding;
 mod entropy;
 mod likelihood;
 mod profile;
@@ -98,17 +96,15 @@ pub const SINGLE_PASS: Score = Score {
 const UQAC: Score = Score { group: Group::Uqac, is_probability: true, of_answer: true, ..SINGLE_PASS };
 
 /// The registry: the entries of every family, in JSON order.
-const FAMILIES: [&[Score]; 10] = [
+const FAMILIES: [&[Score]; 8] = [
     likelihood::SCORES,
     uqac::SCORES,
     entropy::SCORES,
     rivals::SCORES,
     content::SCORES,
     profile::SCORES,
-    deepconf::SCORES,
     distribution::SCORES,
     attention::SCORES,
-    embedding::SCORES,
 ];
 
 /// The score to rank answers by if there is no calibration: in a run registered beforehand, it ranked better than log

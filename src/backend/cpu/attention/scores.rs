@@ -1,8 +1,7 @@
 //! From queries and a chunk of the cache to scores, and from scores to exponentials and their sums.
 
 use super::{AttentionShape, HeadState, chunks};
-pub use crate::backend::cpu::cache::CHUNK;
-use crate::backend::cpu::cache::{KvCache, with_block};
+use crate::backend::cpu::cache::{CHUNK, KvCache, with_block};
 use crate::backend::cpu::norm;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, Stored};
 use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
