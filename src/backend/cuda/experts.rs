@@ -115,11 +115,9 @@ impl CudaBackend {
         let parameters = ExpertSum { products, shares, outs: k, top_k, accumulate, y };
         self.device.launch(&kernels.sum, [hidden.div_ceil(256), n, 1], &parameters)
     }
-}
 
-// Per-layer embeddings: each layer's input for a token, and how a layer adds it to the residual stream.
+    // Per-layer embeddings: each layer's input for a token, and how a layer adds it to the residual stream.
 
-impl CudaBackend {
     /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
     pub(super) fn make_layer_inputs(&self) -> Result<()> {
         let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Ok(()) };

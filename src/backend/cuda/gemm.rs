@@ -2,10 +2,7 @@
 //! in large decode steps; in wide passes `gemm_hopper.cu` on compute capability 9.0 and `gemm.cu` on others, with inputs rounded to
 //! f16 ([`RoundedRows`]).
 
-use super::abi::{
-    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RmsNorm, RmsNormF16, RopeTarget,
-    RoundRows, RoundedRows, SplitRows,
-};
+use super::abi::*;
 use super::error::{CudaError, Result};
 use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
 use super::memory::{Buffer, DevicePtr, Floats};

@@ -1,11 +1,6 @@
 //! The kernels of a model, and their limits.
 
-use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
-    Embed, ExpertDown, ExpertGated, ExpertSum, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
-    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, MatrixType, NarrowWeights, PackQ8, RmsNorm, RmsNormF16,
-    RopeCache, RoundRows, SplitRows, type_number,
-};
+use super::abi::*;
 use super::launch::{Int, Kernel, Parameters};
 use super::{context::DeviceInfo, error::Result, launch::TensorMap, loader::KernelFiles};
 use crate::{model::ModelSpec, model::config::LayerSpec, model::weights::DType};

@@ -1,9 +1,7 @@
 //! From hidden states to predictions: the logits stay on the device; the token, its
 //! log-probability, the entropy and the top alternatives are copied back.
 
-use super::abi::{
-    HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, Norm, RowState, Sampler, WidePart, WideResult,
-};
+use super::abi::*;
 use super::error::{CudaError, Result};
 use super::gemm::{Job, Product};
 use super::memory::{Buffer, DevicePtr, Floats};

@@ -2,10 +2,7 @@
 //! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may belong to several
 //! sequences. A captured decode step consists of the same operations, recorded by their stream.
 
-use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GateRows, LayerHeads, LayerSum, Norm,
-    PrefillPart, RmsNorm, RopeCache, RopeTarget, RoundedRows, SHARING, SIGMOID, SILU, type_number,
-};
+use super::abi::*;
 use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};

@@ -79,6 +79,40 @@ impl Ledger {
         let (kernel, device, reason) = (kernel.to_owned(), self.device_name.clone(), reason.to_owned());
         CudaError::SelfTest { kernel, device, reason }
     }
+
+    /// The comparison used by all cases. `kernels`: the names that [`Ledger::judged`] takes.
+    ///
+    /// # Errors
+    /// A value is out of bounds; names the kernel (or kernels, if they cannot be told apart) to blame: those that have not been right
+    /// before, unless all have.
+    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> Result<()> {
+        let (judged, of_step) = (self.judged(kernels), kernels.is_empty());
+        let mut found = found.into_iter().flatten();
+        for (index, row) in want.into_iter().enumerate() {
+            let largest = row.iter().fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
+            for (column, expected) in row.into_iter().enumerate() {
+                let found = found.next().unwrap_or(f64::NAN);
+                let beyond = (found - expected).abs() - bound.rounding * expected.abs();
+                let holds = found == expected || beyond <= bound.share * largest; // NaN does not
+                if !holds {
+                    let passed = self.passed.borrow();
+                    let new: Vec<String> = judged.iter().filter(|kernel| !passed.contains(*kernel)).cloned().collect();
+                    let blamed = if new.is_empty() { judged } else { new };
+                    let (case, share) = (self.case.borrow(), bound.share);
+                    let reason = format!(
+                        "{what}, {case}[{index}][{column}]: expected {expected:.7e}, found {found:.7e}, error {:.1e}, \
+                         bound {share:.1e}",
+                        beyond / largest
+                    );
+                    return Err(self.failure(&blamed.join(" or "), &reason));
+                }
+            }
+        }
+        if !of_step {
+            self.passed.borrow_mut().extend(judged);
+        }
+        Ok(())
+    }
 }
 
 // Compares a device's values with the reference's, and finds the kernel to blame where they differ.
@@ -121,41 +155,5 @@ impl Bound {
         let rounding = [(DType::F16, 1.0 / 1024.0), (DType::Bf16, 1.0 / 128.0)];
         let rounding = rounding.into_iter().find(|(of, _)| *of == dtype).map_or(0.0, |(_, rounding)| rounding);
         Bound { rounding, ..self }
-    }
-}
-
-impl Ledger {
-    /// The comparison used by all cases. `kernels`: the names that [`Ledger::judged`] takes.
-    ///
-    /// # Errors
-    /// A value is out of bounds; names the kernel (or kernels, if they cannot be told apart) to blame: those that have not been right
-    /// before, unless all have.
-    pub fn compare(&self, kernels: &[&str], what: &str, found: Rows, want: Rows, bound: Bound) -> Result<()> {
-        let (judged, of_step) = (self.judged(kernels), kernels.is_empty());
-        let mut found = found.into_iter().flatten();
-        for (index, row) in want.into_iter().enumerate() {
-            let largest = row.iter().fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
-            for (column, expected) in row.into_iter().enumerate() {
-                let found = found.next().unwrap_or(f64::NAN);
-                let beyond = (found - expected).abs() - bound.rounding * expected.abs();
-                let holds = found == expected || beyond <= bound.share * largest; // NaN does not
-                if !holds {
-                    let passed = self.passed.borrow();
-                    let new: Vec<String> = judged.iter().filter(|kernel| !passed.contains(*kernel)).cloned().collect();
-                    let blamed = if new.is_empty() { judged } else { new };
-                    let (case, share) = (self.case.borrow(), bound.share);
-                    let reason = format!(
-                        "{what}, {case}[{index}][{column}]: expected {expected:.7e}, found {found:.7e}, error {:.1e}, \
-                         bound {share:.1e}",
-                        beyond / largest
-                    );
-                    return Err(self.failure(&blamed.join(" or "), &reason));
-                }
-            }
-        }
-        if !of_step {
-            self.passed.borrow_mut().extend(judged);
-        }
-        Ok(())
     }
 }
