@@ -191,26 +191,34 @@ pub struct AttentionKernels {
     pub prefill_hopper: Option<Kernel<AttnPrefill>>,
 }
 
-/// `head.cu`, in launch order.
-pub struct HeadKernels {
-    pub partial: Kernel<HeadPartial>,
-    pub mass: Kernel<HeadMass>,
-    pub finish: Kernel<HeadFinish>,
+/// Declares the kernels of a file, in launch order: the parameters and the name of each. `{w}` is the type of the weights.
+macro_rules! kernels_of_a_file {
+    ($($(#[$doc:meta])* $name:ident($file:literal) { $($kernel:ident: $parameters:ty = $of:literal),* })*) => {$(
+        $(#[$doc])*
+        pub struct $name {
+            $(pub $kernel: Kernel<$parameters>,)*
+        }
+
+        impl $name {
+            fn load(files: &KernelFiles, w: &str) -> Result<$name> {
+                Ok($name { $($kernel: files.get($file, &$of.replace("{w}", w))?,)* })
+            }
+        }
+    )*};
 }
 
-/// `experts.cu`, in launch order.
-pub struct ExpertKernels {
-    pub choose: Kernel<ChooseExperts>,
-    pub group: Kernel<GroupChoices>,
-    pub gated: Kernel<ExpertGated>,
-    pub down: Kernel<ExpertDown>,
-    pub sum: Kernel<ExpertSum>,
-}
+kernels_of_a_file! {
+    /// `head.cu`
+    HeadKernels("head") { partial: HeadPartial = "head_partial", mass: HeadMass = "head_mass", finish: HeadFinish = "head_finish" }
 
-/// `delta_net.cu`, in launch order.
-pub struct DeltaKernels {
-    pub mix: Kernel<DeltaMix>,
-    pub rule: Kernel<DeltaRule>,
+    /// `experts.cu`
+    ExpertKernels("experts") {
+        choose: ChooseExperts = "choose_experts", group: GroupChoices = "group_choices",
+        gated: ExpertGated = "expert_gated_{w}", down: ExpertDown = "expert_down_{w}", sum: ExpertSum = "expert_sum"
+    }
+
+    /// `delta_net.cu`
+    DeltaKernels("delta_net") { mix: DeltaMix = "delta_mix", rule: DeltaRule = "delta_rule" }
 }
 
 /// Products with weights of one type.
@@ -328,13 +336,9 @@ impl KernelSet {
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
             layer_sums: files.get("layer_sums", "layer_sums")?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{}", widest(head_dims)))?,
-            head: HeadKernels {
-                partial: files.get("head", "head_partial")?,
-                mass: files.get("head", "head_mass")?,
-                finish: files.get("head", "head_finish")?,
-            },
-            experts: experts.map(|w| ExpertKernels::load(files, w)).transpose()?,
-            delta_net: delta_net.then(|| DeltaKernels::load(files)).transpose()?,
+            head: HeadKernels::load(files, "")?,
+            experts: experts.map(|w| ExpertKernels::load(files, w.name())).transpose()?,
+            delta_net: delta_net.then(|| DeltaKernels::load(files, "")).transpose()?,
         })
     }
 }
@@ -478,25 +482,6 @@ impl ManyKernels {
         };
         let split = files.get("gemv_wide", "split_rows")?;
         Ok(Some(ManyKernels { split, gemv: [gemv("")?, gemv("_gated")?] }))
-    }
-}
-
-impl ExpertKernels {
-    /// For experts with this weight type.
-    pub fn load(files: &KernelFiles, w: MatrixType) -> Result<ExpertKernels> {
-        Ok(ExpertKernels {
-            choose: files.get("experts", "choose_experts")?,
-            group: files.get("experts", "group_choices")?,
-            gated: files.get("experts", &format!("expert_gated_{}", w.name()))?,
-            down: files.get("experts", &format!("expert_down_{}", w.name()))?,
-            sum: files.get("experts", "expert_sum")?,
-        })
-    }
-}
-
-impl DeltaKernels {
-    fn load(files: &KernelFiles) -> Result<DeltaKernels> {
-        Ok(DeltaKernels { mix: files.get("delta_net", "delta_mix")?, rule: files.get("delta_net", "delta_rule")? })
     }
 }
 
