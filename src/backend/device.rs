@@ -18,21 +18,17 @@ pub enum DeviceChoice {
 }
 
 impl FromStr for DeviceChoice {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<DeviceChoice, String> {
-        match text {
-            "auto" => Ok(DeviceChoice::Auto),
-            "cpu" => Ok(DeviceChoice::Cpu),
-            "cuda" => Ok(DeviceChoice::Cuda(0)),
-            "reference" => Ok(DeviceChoice::Reference),
-            _ => {
-                let ordinal = text.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                ordinal
-                    .map(DeviceChoice::Cuda)
-                    .ok_or_else(|| "expected auto, cpu, cuda, cuda:N or reference".to_owned())
-            }
-        }
+    fn from_str(text: &str) -> Result<DeviceChoice, Self::Err> {
+        let choice = match text {
+            "auto" => Some(DeviceChoice::Auto),
+            "cpu" => Some(DeviceChoice::Cpu),
+            "cuda" => Some(DeviceChoice::Cuda(0)),
+            "reference" => Some(DeviceChoice::Reference),
+            _ => text.strip_prefix("cuda:").and_then(|n| n.parse().ok()).map(DeviceChoice::Cuda),
+        };
+        choice.ok_or("expected auto, cpu, cuda, cuda:N or reference")
     }
 }
 

@@ -24,12 +24,10 @@ impl Running {
             pace.note_first(&guess, guess.found.next == *last);
         }
         let Some(own) = self.lookup.as_ref().filter(|_| !self.finished) else { return };
-        let found = [own, others]
-            .into_iter()
-            .enumerate()
-            .filter_map(|(source, lookup)| Some(Guess { source, found: lookup.find(tokens)? }));
+        let guess = |(source, lookup): (usize, &Lookup)| Some(Guess { source, found: lookup.find(tokens)? });
         // ties: the text itself
-        self.guess = found.min_by_key(|guess| KINDS - guess.found.kind);
+        self.guess =
+            [own, others].into_iter().enumerate().filter_map(guess).min_by_key(|guess| KINDS - guess.found.kind);
     }
 
     /// Tokens to guess in a pass that has `rows` rows without them, at most `room`.
@@ -123,11 +121,10 @@ impl Batch<'_> {
         for (index, running) in active.iter().enumerate() {
             let count = running.guesses(rows.len() + sequences - index, sequences, room, pace, options.speculate);
             room -= count;
-            let guess = running
-                .guess
-                .as_ref()
-                .zip(running.lookup.as_ref())
-                .map_or_else(Vec::new, |(guess, own)| [own, others][guess.source].following(guess.found, count));
+            let guess = match (&running.guess, &running.lookup) {
+                (Some(guess), Some(own)) => [own, others][guess.source].following(guess.found, count),
+                _ => Vec::new(),
+            };
             let mut next = running.decode_row();
             for token in std::iter::once(next.row.token).chain(guess.iter().copied()) {
                 next.row.token = token;

@@ -220,9 +220,8 @@ impl<'a> SelfTest<'a> {
                 let own = variants.types.contains(dtype) && case.is_needed(variants);
                 if case.attention || own && !case.is_repeated(set, hopper) {
                     ledger.begin(format!("{case}, {}", dtype.name()));
-                    Pair::new(self, &device, case, set, (variants, *dtype))
-                        .and_then(|mut pair| pair.run())
-                        .map_err(on_device)?;
+                    let pair = Pair::new(self, &device, case, set, (variants, *dtype));
+                    pair.and_then(|mut pair| pair.run()).map_err(on_device)?;
                 }
             }
         }
@@ -231,9 +230,8 @@ impl<'a> SelfTest<'a> {
             ledger.begin("captured steps".to_owned());
             ledger.begins(EARLY)?;
             let dtype = variants.types.first().copied().unwrap_or(MatrixType::F16);
-            Pair::new(self, &early, &CASES[2], set, (variants, dtype))
-                .and_then(|mut pair| pair.steps(EARLY))
-                .map_err(on_device)?;
+            let pair = Pair::new(self, &early, &CASES[2], set, (variants, dtype));
+            pair.and_then(|mut pair| pair.steps(EARLY)).map_err(on_device)?;
         }
         ledger.runs(None);
         Ok(())
