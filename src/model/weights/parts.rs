@@ -1,4 +1,4 @@
-//! The weights of a gated delta net.
+//! The weights that only some families have: of gated delta nets, of a dense network next to experts, of per-layer embeddings.
 
 use super::{Expert, LayerWeights, TensorIndex, Weight};
 use crate::model::config::{DeltaNetSpec, LayerInputSpec};

@@ -1,6 +1,6 @@
 //! Weights that are in no file: uniform random values, in ranges that keep activations finite.
 
-use super::{DType, PREFIXES, Source, TensorIndex, Weight, copy};
+use super::{DType, PREFIXES, Source, TensorIndex, Weight, matrix::copy};
 use crate::model::{ModelSpec, Result, Weights};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
