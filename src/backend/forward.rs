@@ -1,24 +1,25 @@
 //! The forward pass: one order of operations for every family and every backend, prefill and decode alike.
 
+use super::Result;
 use crate::backend::{
-    Backend, BackendError, DecodeRow, Next, Operations, Pass, Predicted, Prediction, Row, SequenceId, Step,
+    Backend, BackendError, DecodeRow, Next, OnStep, Operations, Pass, Predicted, Prediction, Row, SequenceId, Step,
 };
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 /// Runs a pass through all layers. Afterwards [`Backend::predict`] and [`Backend::hidden`] read its rows.
-pub fn forward<B: Backend + ?Sized>(backend: &mut B, pass: &Pass) -> Result<(), BackendError> {
+pub fn forward<B: Backend + ?Sized>(backend: &mut B, pass: &Pass) -> Result<()> {
     backend.begin(pass)?;
     run(backend)
 }
 
 /// Runs the operations of a pass that has begun.
-pub fn run<O: Operations + ?Sized>(pass: &mut O) -> Result<(), BackendError> {
+pub fn run<O: Operations + ?Sized>(pass: &mut O) -> Result<()> {
     run_observed(pass, |_, _| Ok(()))
 }
 
 /// The mean over all layers and heads of a row's softmax weights α_t, t = 0..=T, without γ. Runs the row in its sequence and
 /// reads each layer's attention on the way.
-pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, BackendError> {
+pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>> {
     backend.begin(&Pass::all(&[row], false))?;
     let mut mean = vec![0.0; row.position + 1];
     let heads = backend.spec().total_heads() as f64;
@@ -33,8 +34,8 @@ pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, B
 /// [`run`], calling `attended` after the attention of each layer that has it.
 fn run_observed<O: Operations + ?Sized>(
     pass: &mut O,
-    mut attended: impl FnMut(&mut O, usize) -> Result<(), BackendError>,
-) -> Result<(), BackendError> {
+    mut attended: impl FnMut(&mut O, usize) -> Result<()>,
+) -> Result<()> {
     pass.embed()?;
     for layer in 0..pass.spec().layers.len() {
         pass.project_qkv(layer)?;
@@ -73,30 +74,17 @@ pub fn extend<E: From<BackendError>>(
 }
 
 /// Runs `tokens` at positions `start ..` of one sequence for their keys and values only.
-pub fn enter(
-    backend: &mut dyn Backend,
-    sequence: SequenceId,
-    start: usize,
-    tokens: &[u32],
-) -> Result<(), BackendError> {
+pub fn enter(backend: &mut dyn Backend, sequence: SequenceId, start: usize, tokens: &[u32]) -> Result<()> {
     extend(backend, sequence, start, tokens, false, |_| false, |_, _| Ok(()))
 }
 
 /// A pass and the predictions of all its rows: [`Backend::step`] for backends without a faster one.
-pub fn step<B: Backend + ?Sized>(
-    backend: &mut B,
-    rows: &[DecodeRow],
-    vocabulary: usize,
-) -> Result<Vec<(Step, u32)>, BackendError> {
+pub fn step<B: Backend + ?Sized>(backend: &mut B, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>> {
     step_each(backend, rows, vocabulary)?.into_iter().map(|found| found.map(chosen)).collect()
 }
 
 /// [`step`], with the errors of single rows in their places.
-fn step_each<B: Backend + ?Sized>(
-    backend: &mut B,
-    rows: &[DecodeRow],
-    vocabulary: usize,
-) -> Result<Vec<Predicted>, BackendError> {
+fn step_each<B: Backend + ?Sized>(backend: &mut B, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<Predicted>> {
     let entering: Vec<Row> = rows.iter().map(|r| r.row).collect();
     forward(backend, &Pass::all(&entering, true))?;
     let request =
@@ -114,8 +102,8 @@ pub fn decode<B: Backend + ?Sized>(
     backend: &mut B,
     rows: &[DecodeRow],
     vocabulary: usize,
-    on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
-) -> Result<(), BackendError> {
+    on_step: &mut OnStep,
+) -> Result<()> {
     let mut active: Vec<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
     let mut failed = Vec::new();
     while !active.is_empty() && failed.is_empty() {

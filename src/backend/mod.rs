@@ -13,15 +13,12 @@ pub mod forward;
 pub mod q8;
 pub mod reference;
 pub mod sampling;
-mod value_type;
 
-pub use device::{DeviceChoice, WeightFormat};
-pub use value_type::ValueType;
+pub use device::{DeviceChoice, ValueType, WeightFormat};
 
-use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
-use crate::model::weights::Weight;
 use crate::model::{ModelError, ModelSpec, Weights};
+use crate::{model::config::LayerSpec, model::weights::Weight};
 use bytemuck::{Pod, Zeroable};
 pub use distribution::Distribution;
 use entropy::EntropyRule;
@@ -31,11 +28,11 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// A sequence that a backend holds a KV cache for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SequenceId(pub usize);
 
 /// One row of a pass: `token` is the input at `position` of its sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub sequence: SequenceId,
     pub position: usize,
@@ -60,6 +57,9 @@ impl DecodeRow {
         Choice { sampling: self.sampling, stream: self.stream, position: self.row.position + 1, vocabulary }
     }
 }
+
+/// Receives the steps of [`Backend::decode`].
+pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
 
 /// Contents of each row's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -169,7 +169,7 @@ pub struct Prediction {
 }
 
 /// A request's step and token, or the error of its row.
-pub type Predicted = Result<(Step, Option<u32>), BackendError>;
+pub type Predicted = Result<(Step, Option<u32>)>;
 
 /// Memory in bytes, excluding weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +189,8 @@ pub struct ExpectedMemory {
 pub fn position_bytes(layer: &LayerSpec, (k, v): (DType, ValueType)) -> usize {
     layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim))
 }
+
+pub type Result<T, E = BackendError> = std::result::Result<T, E>;
 
 /// Errors of a backend. All but a lost device belong to the sequences that were run.
 #[derive(Debug, thiserror::Error)]
@@ -257,23 +259,23 @@ pub trait Operations {
     fn spec(&self) -> &ModelSpec;
 
     /// x = E\[token\] (· embedding scale): the residual stream, `[rows, hidden_size]`.
-    fn embed(&mut self) -> Result<(), BackendError>;
+    fn embed(&mut self) -> Result<()>;
 
     /// q, k, v = W · norm(x) (+ bias, normed per head), rotated; k and v are cached. In a delta net: convolved, not rotated.
-    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError>;
+    fn project_qkv(&mut self, layer: usize) -> Result<()>;
 
     /// Streaming attention over the cache; for recorded rows, the lowest-entropy heads are kept. In a delta net: the delta rule.
-    fn attend(&mut self, layer: usize) -> Result<(), BackendError>;
+    fn attend(&mut self, layer: usize) -> Result<()>;
 
     /// x += (norm of) W_o · attention.
-    fn project_output(&mut self, layer: usize) -> Result<(), BackendError>;
+    fn project_output(&mut self, layer: usize) -> Result<()>;
 
     /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)); then, if layers have inputs, the layer's own.
-    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError>;
+    fn feed_forward(&mut self, layer: usize) -> Result<()>;
 
     /// Ends the pass: the final norm, and the recorded rows' trace entries. A row whose hidden state is not finite fails alone:
     /// its predictions are errors, and so is [`Backend::check`].
-    fn final_norm(&mut self) -> Result<(), BackendError>;
+    fn final_norm(&mut self) -> Result<()>;
 }
 
 /// A device that runs the model and holds the KV caches of its sequences. A pass is [`begin`](Backend::begin), its [`Operations`]
@@ -305,21 +307,16 @@ pub trait Backend: Operations {
     }
 
     /// A new, empty sequence; with a trace if `trace` is given.
-    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError>;
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId>;
 
     /// Hints that the sequence is expected to reach `positions` positions, so that memory can be reserved.
-    fn reserve(&mut self, _sequence: SequenceId, _positions: usize) -> Result<(), BackendError> {
+    fn reserve(&mut self, _sequence: SequenceId, _positions: usize) -> Result<()> {
         Ok(())
     }
 
     /// A new sequence, with its own trace if `trace` is given, whose first `positions` keys and values are copied from another. As
     /// when overwriting rows, [`resumes_at`](Backend::resumes_at) returns the possible positions.
-    fn fork(
-        &mut self,
-        sequence: SequenceId,
-        positions: usize,
-        trace: Option<TraceOptions>,
-    ) -> Result<SequenceId, BackendError>;
+    fn fork(&mut self, sequence: SequenceId, positions: usize, trace: Option<TraceOptions>) -> Result<SequenceId>;
 
     /// The largest token count, up to `positions`, at which the sequence can be forked or its rows overwritten: with delta nets,
     /// one whose states are held. To continue at `positions`, rerun the tokens from the returned count on.
@@ -359,10 +356,10 @@ pub trait Backend: Operations {
     ///
     /// # Errors
     /// A token id beyond the vocabulary, a sequence that is not open, or insufficient device memory.
-    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError>;
+    fn begin(&mut self, pass: &Pass) -> Result<()>;
 
     /// Fails if a token of a pass about to begin is out of range.
-    fn check_tokens(&self, rows: &[Row]) -> Result<(), BackendError> {
+    fn check_tokens(&self, rows: &[Row]) -> Result<()> {
         let vocab_size = self.spec().readable_tokens();
         match rows.iter().find(|row| row.token as usize >= vocab_size) {
             Some(Row { token, .. }) => Err(BackendError::TokenRange { token: *token, vocab_size }),
@@ -372,22 +369,22 @@ pub trait Backend: Operations {
 
     /// Fails if a row of the pass that has just ended is not finite; a device that computes asynchronously reports it in
     /// [`predict`](Backend::predict) of a later pass of the sequence.
-    fn check(&self) -> Result<(), BackendError> {
+    fn check(&self) -> Result<()> {
         Ok(())
     }
 
     /// Predictions for rows of the pass that has just ended: per request one [`Step`], with the `logprob` of the given or chosen
     /// token, and that token. A row that was not `wanted` is an error.
-    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
+    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>> {
         self.predict_each(requests)?.into_iter().collect()
     }
 
     /// [`predict`](Backend::predict), with the errors of single rows in their places.
-    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError>;
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>>;
 
     /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice; returns their steps
     /// and tokens. Rows of one sequence are at consecutive positions.
-    fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>, BackendError> {
+    fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>> {
         forward::step(self, rows, vocabulary)
     }
 
@@ -395,45 +392,40 @@ pub trait Backend: Operations {
     /// becomes the next row; `vocabulary` as in [`Choice::vocabulary`]. `on_step` receives (index in `rows`, the step's output, the
     /// token), in order of steps, then of rows, and returns whether the sequence continues. Returns when none does, or after a step
     /// in which some fail ([`BackendError::Rows`]). A sequence's tokens do not depend on what else runs.
-    fn decode(
-        &mut self,
-        rows: &[DecodeRow],
-        vocabulary: usize,
-        on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
-    ) -> Result<(), BackendError> {
+    fn decode(&mut self, rows: &[DecodeRow], vocabulary: usize, on_step: &mut OnStep) -> Result<()> {
         forward::decode(self, rows, vocabulary, on_step)
     }
 
     /// The final hidden state (after the norm) of a row of the pass that has just ended: `[hidden_size]`.
     #[cfg(test)]
-    fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError>;
+    fn hidden(&self, row: usize) -> Result<Vec<f32>>;
 
     /// The heads selected at a traced row (absolute); `None` if it was not traced.
-    fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError>;
+    fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>>;
 
     /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`TraceParts::head_attention`].
-    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
+    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>>;
 
     /// With [`TraceParts::layer_means`], the mean over the sequence's traced rows except the last (whose prediction is not part
     /// of the sequence) of the embedding, the residual stream after each layer but the last, and the final hidden state:
     /// `[L + 1, hidden_size]`, as in Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
-    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError>;
+    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>>;
 
     /// α* of traced rows (absolute): row T yields T + 1 weights; an untraced row yields zeros.
-    fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError>;
+    fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>>;
 
     /// α' of a traced row (absolute) for each of its K heads, in the order of its record: T + 1 weights each. For measurements;
     /// optional for a device.
-    fn head_rows(&mut self, _sequence: SequenceId, _row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+    fn head_rows(&mut self, _sequence: SequenceId, _row: usize) -> Result<Vec<Vec<f32>>> {
         Err(BackendError::Unsupported { what: "attention by head", device: self.device() })
     }
 
     /// Σ over the heads of a layer of the softmax weights α_t, t = 0..=T, of the first row of the pass in flight, right after
     /// [`Operations::attend`] of that layer: see [`forward::mean_attention`].
-    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError>;
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>>;
 
     /// Final hidden states (after the norm) of traced positions, `[positions, hidden_size]`; zeros for untraced ones.
-    fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError>;
+    fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>>;
 
     /// Expected bytes of one sequence of this many positions, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {

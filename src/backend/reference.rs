@@ -8,11 +8,10 @@
 
 pub(crate) mod delta_net;
 
-use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Predicted, Prediction,
-    Row, SequenceId, ValueType,
+    Result, Row, SequenceId, ValueType, distribution::Distribution,
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
@@ -58,6 +57,7 @@ struct TracedRow {
 }
 
 /// One row on its way through the layers. Visible fields are compared with other backends.
+#[derive(Default)]
 pub(super) struct PassRow {
     pub(super) row: Row,
     wanted: bool,
@@ -85,7 +85,7 @@ impl Operations for ReferenceBackend {
     }
 
     /// x = E\[token\], times √hidden_size in Gemma.
-    fn embed(&mut self) -> Result<(), BackendError> {
+    fn embed(&mut self) -> Result<()> {
         let (embedding, n) = (self.model.weights.embedding.elements(), self.model.spec.hidden_size);
         let scale = self.model.spec.embedding_scale.unwrap_or(1.0);
         for PassRow { row, x, inputs, .. } in &mut self.pass {
@@ -97,7 +97,7 @@ impl Operations for ReferenceBackend {
 
     /// q, k, v = W norm(x) + b; q and k are rotated; k and v are cached. A layer that attends to another's keys and
     /// values has only q, and v may be k before its norm. All inputs of a delta net are kept.
-    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn project_qkv(&mut self, layer: usize) -> Result<()> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { row, x, queries, gate, options, layers, .. } in &mut self.pass {
             layers.extend(options.filter(|options| options.parts.layer_means).map(|_| x.clone()));
@@ -123,7 +123,7 @@ impl Operations for ReferenceBackend {
     }
 
     /// Every head takes the softmax-weighted mean of the values; for a traced row, its reweighted entropy is recorded.
-    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn attend(&mut self, layer: usize) -> Result<()> {
         let model = &self.model;
         for PassRow { row, queries, attended, options, heads, attention, .. } in &mut self.pass {
             let Sequence { keys, values, inputs, states, .. } = &mut self.sequences[row.sequence.0];
@@ -149,7 +149,7 @@ impl Operations for ReferenceBackend {
     }
 
     /// x ← x + W_o · attention, gated if there is a gate.
-    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn project_output(&mut self, layer: usize) -> Result<()> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { x, attended, gate, .. } in &mut self.pass {
             if w.output_gate.is_some() {
@@ -164,7 +164,7 @@ impl Operations for ReferenceBackend {
     /// x ← x + Σ_e g_e expert_e(norm(x)); a dense layer is one expert with g = 1; a shared expert's g is its gate's sigmoid.
     /// In Gemma 4 a dense network may run next to the experts, followed by the layer's input e,
     /// x ← x + norm(W_p (act(W_g x) ⊙ e)), and a factor on x.
-    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn feed_forward(&mut self, layer: usize) -> Result<()> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
         for PassRow { x, inputs, .. } in &mut self.pass {
@@ -193,7 +193,7 @@ impl Operations for ReferenceBackend {
 
     /// x ← norm(x), the hidden state. **Head selection**: per row, the K of all L·H heads with the lowest H (ties: lower
     /// l·H + h).
-    fn final_norm(&mut self) -> Result<(), BackendError> {
+    fn final_norm(&mut self) -> Result<()> {
         for PassRow { row, x, options, heads, attention, layers, .. } in &mut self.pass {
             *x = self.model.norm_or_copy(x, Some(&self.model.weights.final_norm));
             let Some(options) = options else { continue };
@@ -338,7 +338,7 @@ impl Model {
         logits.map(|x| softcap(x.into(), self.spec.final_logit_softcapping) as f32).collect()
     }
 
-    fn check_finite(&self, x: &[f32], position: usize) -> Result<(), BackendError> {
+    fn check_finite(&self, x: &[f32], position: usize) -> Result<()> {
         let finite = x.iter().all(|x| x.is_finite());
         if finite { Ok(()) } else { Err(BackendError::not_finite(&self.weights, position)) }
     }
@@ -424,12 +424,12 @@ impl Backend for ReferenceBackend {
         64 // rows are computed one at a time: this only bounds memory
     }
 
-    fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+    fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId> {
         self.sequences.push(Sequence { options, ..Sequence::default() });
         Ok(SequenceId(self.sequences.len() - 1))
     }
 
-    fn fork(&mut self, id: SequenceId, _: usize, options: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+    fn fork(&mut self, id: SequenceId, _: usize, options: Option<TraceOptions>) -> Result<SequenceId> {
         self.sequences.push(Sequence { options, trace: HashMap::new(), ..self.sequences[id.0].clone() });
         Ok(SequenceId(self.sequences.len() - 1))
     }
@@ -444,30 +444,18 @@ impl Backend for ReferenceBackend {
         self.sequences[id.0] = Sequence::default();
     }
 
-    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
+    fn begin(&mut self, pass: &Pass) -> Result<()> {
         self.check_tokens(pass.rows)?;
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
-            PassRow {
-                row: *row,
-                wanted: (pass.wanted)(i),
-                options,
-                x: Vec::new(),
-                inputs: Vec::new(),
-                queries: Vec::new(),
-                attended: Vec::new(),
-                gate: Vec::new(),
-                heads: Vec::new(),
-                attention: Vec::new(),
-                layers: Vec::new(),
-            }
+            PassRow { row: *row, wanted: (pass.wanted)(i), options, ..PassRow::default() }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
     }
 
     /// ln p of the next token, the entropy -Σ p ln p, and the most probable tokens, all over the full vocabulary.
-    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>> {
         let predict = |request: &Prediction| -> Predicted {
             let PassRow { row, x, .. } = self.wanted(request.row)?;
             self.model.check_finite(x, row.position)?;
@@ -494,25 +482,25 @@ impl Backend for ReferenceBackend {
         Ok(requests.iter().map(predict).collect())
     }
 
-    fn check(&self) -> Result<(), BackendError> {
+    fn check(&self) -> Result<()> {
         self.pass.iter().try_for_each(|PassRow { row, x, .. }| self.model.check_finite(x, row.position))
     }
 
     #[cfg(test)]
-    fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
+    fn hidden(&self, row: usize) -> Result<Vec<f32>> {
         Ok(self.wanted(row)?.x.clone())
     }
 
-    fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
+    fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>> {
         Ok(self.sequences[id.0].trace.get(&row).map(|row| row.selected.clone()))
     }
 
-    fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+    fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>> {
         let attention = self.sequences[id.0].trace.get(&row).map(|row| row.attention.clone());
         Ok(attention.filter(|heads| !heads.is_empty()))
     }
 
-    fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+    fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>> {
         let Sequence { trace, options, .. } = &self.sequences[id.0];
         let last = trace.keys().max().copied().filter(|_| options.is_some_and(|options| options.parts.layer_means));
         let rows: Vec<&TracedRow> =
@@ -525,7 +513,7 @@ impl Backend for ReferenceBackend {
     }
 
     /// **Memory.** α' is exact, computed from the KV cache: K·T dot products.
-    fn head_rows(&mut self, id: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+    fn head_rows(&mut self, id: SequenceId, row: usize) -> Result<Vec<Vec<f32>>> {
         let (Sequence { keys, trace, options, .. }, heads) = (&self.sequences[id.0], self.spec().num_attention_heads);
         let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
         let alpha = |(id, query): (&u32, &Vec<f32>)| {
@@ -537,13 +525,13 @@ impl Backend for ReferenceBackend {
     }
 
     /// **Aggregate.** α*_t = max over the selected heads of α'_t.
-    fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
+    fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
         let max = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(b).map(|(a, b)| a.max(b)).collect();
         rows.iter().map(|row| Ok(self.head_rows(id, *row)?.into_iter().fold(vec![0.0; row + 1], max))).collect()
     }
 
     /// Σ over the layer's heads of α, the softmax of their scores.
-    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>> {
         let PassRow { row, queries, .. } = self.wanted(0)?;
         let keys = &self.sequences[row.sequence.0].keys;
         let mut sum = vec![0.0; row.position + 1];
@@ -554,7 +542,7 @@ impl Backend for ReferenceBackend {
         Ok(sum.into_iter().map(|sum| sum as f32).collect())
     }
 
-    fn hidden_states(&self, id: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
+    fn hidden_states(&self, id: SequenceId, positions: Range<usize>) -> Result<Vec<f32>> {
         let (trace, untraced) = (&self.sequences[id.0].trace, vec![0.0; self.spec().hidden_size]);
         let state = |position| trace.get(&position).map_or(&untraced, |row| &row.hidden);
         Ok(positions.flat_map(state).copied().collect())
@@ -581,7 +569,7 @@ impl ReferenceBackend {
         ReferenceBackend { model, cache_types, gamma, sequences: Vec::new(), pass: Vec::new() }
     }
 
-    fn wanted(&self, row: usize) -> Result<&PassRow, BackendError> {
+    fn wanted(&self, row: usize) -> Result<&PassRow> {
         self.pass.get(row).filter(|row| row.wanted).ok_or(BackendError::RowNotWanted { row })
     }
 }

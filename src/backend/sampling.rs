@@ -1,7 +1,6 @@
 //! Choosing the next token. Every choice depends only on (seed, stream, position), so it is the same in any batch.
 
-use super::cpu::norm::argmax;
-use super::cpu::simd::Isa;
+use super::{cpu::norm::argmax, cpu::simd::Isa};
 
 /// Options of drawing a token.
 #[derive(Clone, Copy, Debug, PartialEq)]

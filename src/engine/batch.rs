@@ -2,23 +2,18 @@
 //! Every token is the same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
-use super::lookup::Lookup;
 use super::pace::{Guess, MAX_SHARED};
-use super::running::Measure;
-use super::stop::StopText;
-use super::thinking::Watch;
-use super::trace::shared;
-use super::{Engine, EngineError, TraceParts, TracedSequence};
+use super::thinking::{StopText, Watch};
+use super::{Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace::shared};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 /// Default batch size of an evaluation or a list of questions.
 pub const BATCH_SIZE: usize = 16;
 
 /// A response that has ended, and the error that ended it. One that failed has left the batch.
-pub type Ended = (Ticket, Result<(), EngineError>);
+pub type Ended = (Ticket, Result<()>);
 
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
@@ -37,10 +32,11 @@ pub struct Batch<'e> {
 }
 
 /// Generation options, shared by responses, with their end ids and everything their running confidence needs.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Request(Arc<GenerateOptions>);
 
 /// A sequence of a batch.
+#[derive(Default)]
 pub(super) struct Running {
     ticket: Ticket,
     pub(super) id: SequenceId,
@@ -100,7 +96,7 @@ impl Batch<'_> {
 
     /// Adds a prompt: runs it, and chooses the first token. `stream` identifies the sequence to the sampler and in [`Progress`].
     /// A prefix shared with another sequence of the batch is copied from its cache if that changes no bit.
-    pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket, EngineError> {
+    pub fn start(&mut self, prompt: &[u32], stream: u64, on_token: OnToken) -> Result<Ticket> {
         self.start_with(None, prompt, stream, self.request.clone(), on_token)
     }
 
@@ -113,7 +109,7 @@ impl Batch<'_> {
         stream: u64,
         request: Request,
         on_token: OnToken,
-    ) -> Result<Ticket, EngineError> {
+    ) -> Result<Ticket> {
         let backend = &self.engine.backend;
         let shared = |r: &Running| (r.id, backend.resumes_at(r.id, shared(prompt, r.cached())));
         let base = match base {
@@ -131,7 +127,7 @@ impl Batch<'_> {
     ///
     /// # Errors
     /// As [`Engine::trace`].
-    pub fn add(&mut self, tokens: &[u32], prompt_len: usize, parts: TraceParts) -> Result<Ticket, EngineError> {
+    pub fn add(&mut self, tokens: &[u32], prompt_len: usize, parts: TraceParts) -> Result<Ticket> {
         let (id, generation) = self.engine.trace_sequence(tokens, prompt_len, parts)?;
         let running = self.enter(id, 0, self.request.clone(), generation);
         (running.finished, running.reported) = (true, true);
@@ -146,7 +142,7 @@ impl Batch<'_> {
         stream: u64,
         request: Request,
         on_token: OnToken,
-    ) -> Result<Ticket, EngineError> {
+    ) -> Result<Ticket> {
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
@@ -190,24 +186,8 @@ impl Batch<'_> {
         self.started += 1;
         let context = self.engine.spec().max_position_embeddings;
         let limit = request.0.max_tokens.min(context - generation.prompt_len);
-        let new = Running {
-            ticket,
-            id,
-            stream,
-            request,
-            limit,
-            generation,
-            text: None,
-            watch: None,
-            closing: Vec::new(),
-            lookup: None,
-            guess: None,
-            finished: false,
-            error: None,
-            reported: false,
-        };
         let index = self.running.len();
-        self.running.push(new);
+        self.running.push(Running { ticket, id, stream, request, limit, generation, ..Running::default() });
         &mut self.running[index]
     }
 
@@ -216,17 +196,13 @@ impl Batch<'_> {
     ///
     /// # Errors
     /// The engine is [lost](EngineError::is_lost).
-    pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ended>, EngineError> {
+    pub fn next(&mut self, on_token: OnToken) -> Result<Option<Ended>> {
         self.next_or_pause(on_token, &mut || false)
     }
 
     /// [`next`](Self::next), which also returns `None` soon after `pause` returns true: others may then be started, and unfinished
     /// ones continue with the next call.
-    pub fn next_or_pause(
-        &mut self,
-        on_token: OnToken,
-        pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Ended>, EngineError> {
+    pub fn next_or_pause(&mut self, on_token: OnToken, pause: &mut dyn FnMut() -> bool) -> Result<Option<Ended>> {
         if self.failed.is_empty() && !self.running.iter().any(Running::is_news) {
             self.decode(on_token, &mut |ended| ended || pause())?;
         }
@@ -248,7 +224,7 @@ impl Batch<'_> {
     }
 
     /// The error of the first sequence that failed.
-    pub(super) fn first_failure(&mut self) -> Result<(), EngineError> {
+    pub(super) fn first_failure(&mut self) -> Result<()> {
         self.failed.pop_front().map_or(Ok(()), |(_, error)| Err(error))
     }
 
@@ -269,7 +245,7 @@ impl Batch<'_> {
     }
 
     /// Takes a response out with its cache and trace. An empty one (`max_tokens` 0) is an error.
-    pub fn take_traced(&mut self, ticket: Ticket) -> Option<Result<TracedSequence<'_>, EngineError>> {
+    pub fn take_traced(&mut self, ticket: Ticket) -> Option<Result<TracedSequence<'_>>> {
         let Running { id, generation, .. } = self.remove(ticket)?;
         Some(TracedSequence::new(self.engine, id, generation))
     }
@@ -283,7 +259,7 @@ impl Batch<'_> {
     }
 
     /// Decodes until every response has ended and takes them all, in start order.
-    pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>, EngineError> {
+    pub(super) fn finish(&mut self, on_token: OnToken) -> Result<Vec<Generation>> {
         self.decode(on_token, &mut |_| false)?;
         self.first_failure()?;
         let finished = std::mem::take(&mut self.running);
@@ -305,7 +281,7 @@ impl Batch<'_> {
     }
 
     /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none with `max_tokens` 0).
-    fn run_last(&mut self, start: usize, on_token: OnToken) -> Result<(), EngineError> {
+    fn run_last(&mut self, start: usize, on_token: OnToken) -> Result<()> {
         let Batch { engine, running, .. } = self;
         let Some(running) = running.last_mut() else { return Ok(()) };
         engine.backend.reserve(running.id, running.generation.tokens.len() + running.limit)?;
@@ -314,7 +290,7 @@ impl Batch<'_> {
     }
 
     /// Closes the thoughts that are over budget; returns whether a response has ended, `None` if there are none.
-    pub(super) fn close_thoughts(&mut self, on_token: OnToken) -> Result<Option<bool>, EngineError> {
+    pub(super) fn close_thoughts(&mut self, on_token: OnToken) -> Result<Option<bool>> {
         let Batch { engine, running, .. } = self;
         let mut ended = None;
         for running in running.iter_mut().filter(|r| !r.finished && !r.closing.is_empty()) {
@@ -329,7 +305,7 @@ impl Batch<'_> {
     }
 
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
-    pub(super) fn last_rows(&mut self) -> Result<(), EngineError> {
+    pub(super) fn last_rows(&mut self) -> Result<()> {
         let backend = &mut *self.engine.backend;
         for running in self.running.iter_mut().filter(|r| r.needs_last_row()) {
             let (rows, next) = ([running.last_row()], Next::Given(None));
@@ -383,7 +359,7 @@ impl Running {
     }
 
     /// Runs its tokens from `start` on and those that close its thought, and chooses the token after them.
-    fn run_from(&mut self, start: usize, engine: &mut Engine, on_token: OnToken) -> Result<(), EngineError> {
+    fn run_from(&mut self, start: usize, engine: &mut Engine, on_token: OnToken) -> Result<()> {
         let (room, first, last) = (self.tokens_left(), self.last_row().position, self.decode_row());
         let (closing, vocabulary) = (std::mem::take(&mut self.closing), engine.vocabulary());
         // a response ends at its limit, whose row predicts nothing

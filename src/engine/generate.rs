@@ -1,9 +1,7 @@
 //! Generation: prompts in, responses out. Implemented by [`super::batch`].
 
-use super::running::RunningConfidence;
-use super::{Engine, EngineError, ThinkingBudget, TraceParts};
-use crate::backend::sampling::Sampling;
-use crate::backend::{Step, TokenLogprob};
+use super::{Engine, Result, ThinkingBudget, TraceParts, running::RunningConfidence};
+use crate::backend::{Step, TokenLogprob, sampling::Sampling};
 use std::ops::ControlFlow;
 
 /// Options of a generation.
@@ -60,7 +58,7 @@ impl FinishReason {
 }
 
 /// Handle by which a response is taken out of its batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ticket(pub(super) u64);
 
 /// A token as it is chosen, for streaming; a stop string may still cut it off.
@@ -81,7 +79,7 @@ pub struct Progress<'a> {
 pub type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// One finished response.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
     /// Prompt and response.
     pub tokens: Vec<u32>,
@@ -118,7 +116,7 @@ impl Engine {
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
         mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<Generation>, EngineError> {
+    ) -> Result<Vec<Generation>> {
         let mut batch = self.batch(options);
         for (stream, prompt) in (0..).zip(prompts) {
             batch.start(prompt, stream, &mut on_token)?;

@@ -10,7 +10,6 @@ mod rescore;
 mod response;
 pub mod running;
 mod speculate;
-mod stop;
 mod thinking;
 mod trace;
 
@@ -22,22 +21,20 @@ pub use response::{Response, Variant};
 pub use thinking::ThinkingBudget;
 pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
 
-use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
-use crate::backend::entropy::Gamma;
-use crate::backend::forward;
-use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
     ValueType, WeightFormat,
 };
 use crate::model::chat::{Arguments, ChatTemplate};
-use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
+use crate::{
+    backend::cpu::simd::Isa, backend::entropy::Gamma, backend::forward, backend::reference::ReferenceBackend,
+    model::tokenizer::Tokenizer,
+};
 use pace::Pace;
-use std::path::Path;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// Options of an engine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +57,8 @@ pub struct EngineOptions {
     /// γ, the discount of the nearest positions.
     pub gamma: Gamma,
 }
+
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
 /// Errors of a pass over a sequence.
 #[derive(Debug, thiserror::Error)]
@@ -219,12 +218,7 @@ impl Engine {
     ///
     /// # Errors
     /// A response without tokens, a sequence longer than the model's context, or one the backend cannot run.
-    pub fn trace(
-        &mut self,
-        tokens: &[u32],
-        prompt_len: usize,
-        parts: TraceParts,
-    ) -> Result<TracedSequence<'_>, EngineError> {
+    pub fn trace(&mut self, tokens: &[u32], prompt_len: usize, parts: TraceParts) -> Result<TracedSequence<'_>> {
         let (sequence, generation) = self.trace_sequence(tokens, prompt_len, parts)?;
         TracedSequence::new(self, sequence, generation)
     }
@@ -235,7 +229,7 @@ impl Engine {
         tokens: &[u32],
         prompt_len: usize,
         parts: TraceParts,
-    ) -> Result<(SequenceId, Generation), EngineError> {
+    ) -> Result<(SequenceId, Generation)> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
@@ -256,7 +250,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::ContextLength`], [`EngineError::Unreadable`].
-    pub fn check(&self, tokens: &[u32], more: usize) -> Result<(), EngineError> {
+    pub fn check(&self, tokens: &[u32], more: usize) -> Result<()> {
         let (context, limit) = (self.spec().max_position_embeddings, self.spec().readable_tokens());
         if tokens.len() + more > context {
             return Err(EngineError::ContextLength { tokens: tokens.len() + more, context });
@@ -308,19 +302,18 @@ fn trace_response(
     sequence: SequenceId,
     tokens: &[u32],
     prompt_len: usize,
-) -> Result<Vec<Step>, EngineError> {
+) -> Result<Vec<Step>> {
     backend.reserve(sequence, tokens.len())?;
     backend.expect_fork(sequence, prompt_len - 1);
     let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
     let predicts = |row| row + 1 >= prompt_len;
     forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {
-        let requests: Vec<Prediction> = (positions.start.max(prompt_len - 1)..positions.end)
-            .map(|row| Prediction {
-                row: row - positions.start,
-                next: Next::Given(tokens.get(row + 1).copied()),
-                detail: true,
-            })
-            .collect();
+        let request = |row: usize| {
+            let next = Next::Given(tokens.get(row + 1).copied());
+            Prediction { row: row - positions.start, next, detail: true }
+        };
+        let rows = positions.start.max(prompt_len - 1)..positions.end;
+        let requests: Vec<Prediction> = rows.map(request).collect();
         steps.extend(backend.predict(&requests)?.into_iter().map(|(step, _)| step));
         Ok(())
     })?;

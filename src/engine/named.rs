@@ -1,6 +1,6 @@
 //! Log-probabilities of named tokens.
 
-use super::{Batch, EngineError, Ticket};
+use super::{Batch, EngineError, Result, Ticket};
 use crate::backend::{Next, Pass, Prediction, Row, forward};
 
 impl Batch<'_> {
@@ -8,7 +8,7 @@ impl Batch<'_> {
     ///
     /// # Errors
     /// A response that is gone, or the backend's.
-    pub fn logprobs_of(&mut self, ticket: Ticket, ids: &[u32]) -> Result<Vec<Vec<f64>>, EngineError> {
+    pub fn logprobs_of(&mut self, ticket: Ticket, ids: &[u32]) -> Result<Vec<Vec<f64>>> {
         let (id, generation) = self.sequence(ticket).ok_or(EngineError::EmptyPrompt)?;
         let (tokens, prompt_len) = (generation.tokens.clone(), generation.prompt_len);
         let backend = &mut *self.engine.backend;

@@ -2,8 +2,7 @@
 //! affects only timing; see [`super::speculate`].
 
 use super::lookup::{KINDS, Match};
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 /// Default max of guessed tokens per pass.
 pub(super) const MAX_GUESS: usize = 7;

@@ -1,11 +1,10 @@
 //! Runs the ensemble's variants through the model: only the rows from a replaced token on, and in the last layer only those that
 //! yield a wanted probability.
 
-use super::EngineError;
+use super::Result;
 use super::response::{Response, Variant};
-use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
-use crate::order::sort_by;
+use crate::{backend::forward, order::sort_by};
 use std::ops::Range;
 
 /// Max variants in one pass: each holds its own copy of the cache chunk that it writes to, in every layer.
@@ -65,7 +64,7 @@ pub(super) fn score(
     response: &Response,
     variants: &mut [Rescored],
     mut stale_from: Option<&mut usize>,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     let mut order: Vec<usize> = (0..variants.len()).filter(|i| !variants[*i].rows.is_empty()).collect();
     sort_by(&mut order, |a, b| variants[*b].rows.start.cmp(&variants[*a].rows.start));
     if stale_from.is_none() && !backend.rewinds() {
@@ -114,7 +113,7 @@ impl Together<'_> {
     }
 
     /// A new sequence for a variant. Open ones are run first if there are enough of them, or no memory for more.
-    fn fork(&mut self, positions: usize, variants: &mut [Rescored]) -> Result<SequenceId, EngineError> {
+    fn fork(&mut self, positions: usize, variants: &mut [Rescored]) -> Result<SequenceId> {
         let fork = |this: &mut Self| {
             let from = this.from.at(this.backend, positions)?;
             this.backend.fork(from, positions, None)
@@ -142,7 +141,7 @@ impl Together<'_> {
         self.rows.extend(part.map(row));
     }
 
-    fn run(&mut self, variants: &mut [Rescored]) -> Result<(), EngineError> {
+    fn run(&mut self, variants: &mut [Rescored]) -> Result<()> {
         let (rows, requests) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.requests));
         if rows.is_empty() {
             return Ok(());

@@ -1,7 +1,6 @@
 //! Running confidence of a response while it is written, and early stopping below a threshold.
 
-use crate::backend::Step;
-use crate::names::named;
+use crate::{backend::Step, names::named};
 use serde::{Deserialize, Serialize};
 
 /// Default window of a running confidence, in steps: DeepConf's authors use 2,048, but nearly every response is shorter.

@@ -3,13 +3,11 @@
 //! stream and position: tokens, log-probabilities and trace are those of one token per pass. Only timing differs.
 
 use super::batch::{Batch, Running};
-use super::generate::OnToken;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
-use super::{Engine, EngineError};
+use super::{Engine, Result, generate::OnToken};
 use crate::backend::{BackendError, DecodeRow, Step};
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 impl Running {
     /// Adds the next token and looks up those after it.
@@ -26,12 +24,10 @@ impl Running {
             pace.note_first(&guess, guess.found.next == *last);
         }
         let Some(own) = self.lookup.as_ref().filter(|_| !self.finished) else { return };
-        let found = [own, others]
-            .into_iter()
-            .enumerate()
-            .filter_map(|(source, lookup)| Some(Guess { source, found: lookup.find(tokens)? }));
+        let guess = |(source, lookup): (usize, &Lookup)| Some(Guess { source, found: lookup.find(tokens)? });
         // ties: the text itself
-        self.guess = found.min_by_key(|guess| KINDS - guess.found.kind);
+        self.guess =
+            [own, others].into_iter().enumerate().filter_map(guess).min_by_key(|guess| KINDS - guess.found.kind);
     }
 
     /// Tokens to guess in a pass that has `rows` rows without them, at most `room`.
@@ -53,7 +49,7 @@ type Leave<'a> = &'a mut dyn FnMut(bool) -> bool;
 impl Batch<'_> {
     /// Decode steps of all unfinished sequences, until all have ended or `leave`, which is called with whether one has
     /// ended, returns true.
-    pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<(), EngineError> {
+    pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<()> {
         let mut left = false;
         while !left && self.running.iter().any(|r| !r.finished) {
             left = match self.close_thoughts(on_token)? {
@@ -75,7 +71,7 @@ impl Batch<'_> {
     /// whether to leave.
     ///
     /// If a pass fails, each sequence takes a step alone: its error is its own.
-    fn plain_steps(&mut self, on_token: OnToken, leave: Leave, together: usize) -> Result<bool, EngineError> {
+    fn plain_steps(&mut self, on_token: OnToken, leave: Leave, together: usize) -> Result<bool> {
         let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, .. } = &mut **engine;
@@ -111,7 +107,7 @@ impl Batch<'_> {
     }
 
     /// A pass with the guesses that pay off; returns whether to leave, `None` if nothing is guessed.
-    fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>, EngineError> {
+    fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>> {
         let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, options, .. } = &mut **engine;
@@ -125,11 +121,10 @@ impl Batch<'_> {
         for (index, running) in active.iter().enumerate() {
             let count = running.guesses(rows.len() + sequences - index, sequences, room, pace, options.speculate);
             room -= count;
-            let guess = running
-                .guess
-                .as_ref()
-                .zip(running.lookup.as_ref())
-                .map_or_else(Vec::new, |(guess, own)| [own, others][guess.source].following(guess.found, count));
+            let guess = match (&running.guess, &running.lookup) {
+                (Some(guess), Some(own)) => [own, others][guess.source].following(guess.found, count),
+                _ => Vec::new(),
+            };
             let mut next = running.decode_row();
             for token in std::iter::once(next.row.token).chain(guess.iter().copied()) {
                 next.row.token = token;

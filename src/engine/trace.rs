@@ -3,11 +3,9 @@
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress};
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
-use super::{Engine, EngineError, trace_response};
-use crate::backend::entropy::EntropyRule;
-use crate::backend::forward;
-use crate::backend::reference::dot;
+use super::{Engine, EngineError, Result, trace_response};
 use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
+use crate::{backend::entropy::EntropyRule, backend::forward, backend::reference::dot};
 use std::ops::{ControlFlow, Range};
 
 /// K, as published.
@@ -41,7 +39,7 @@ impl<'e> TracedSequence<'e> {
         engine: &'e mut Engine,
         sequence: SequenceId,
         generation: Generation,
-    ) -> Result<TracedSequence<'e>, EngineError> {
+    ) -> Result<TracedSequence<'e>> {
         let (token_texts, layer_means, stale_from) = (Vec::new(), Vec::new(), usize::MAX);
         let mut traced = TracedSequence { engine, sequence, generation, token_texts, layer_means, stale_from };
         let Generation { tokens, prompt_len, steps, .. } = &mut traced.generation;
@@ -101,18 +99,18 @@ impl<'e> TracedSequence<'e> {
     }
 
     /// The heads selected at row `row` (absolute).
-    pub fn head_record(&self, row: usize) -> Result<Option<HeadRecord>, EngineError> {
+    pub fn head_record(&self, row: usize) -> Result<Option<HeadRecord>> {
         Ok(self.engine.backend.head_record(self.sequence, row)?)
     }
 
     /// α' of a row (absolute), for each of its selected heads: T + 1 weights.
-    pub fn head_rows(&mut self, row: usize) -> Result<Vec<Vec<f32>>, EngineError> {
+    pub fn head_rows(&mut self, row: usize) -> Result<Vec<Vec<f32>>> {
         self.parts().1.restore()?;
         Ok(self.engine.backend.head_rows(self.sequence, row)?)
     }
 
     /// ln p of each of `tokens` given only those before it, in a separate sequence; the first has none and is omitted.
-    pub fn logprobs_alone(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
+    pub fn logprobs_alone(&mut self, tokens: &[u32]) -> Result<Vec<f64>> {
         if tokens.len() < 2 {
             return Ok(Vec::new());
         }
@@ -126,7 +124,7 @@ impl<'e> TracedSequence<'e> {
 
     /// The attention of the last of `tokens` to all of them, `[tokens]`: the mean over all layers and heads of its softmax weights,
     /// in a separate sequence that takes the common prefix from this one's cache.
-    pub fn mean_attention(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
+    pub fn mean_attention(&mut self, tokens: &[u32]) -> Result<Vec<f64>> {
         self.parts().1.restore()?;
         self.engine.check(tokens, 0)?;
         let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
@@ -145,7 +143,7 @@ impl<'e> TracedSequence<'e> {
 
     /// Final hidden states (after the final norm) of the response's rows, `[R + 1, hidden_size]`: the prompt's last token and each
     /// token of the response.
-    pub fn hidden_states(&self) -> Result<Vec<f32>, EngineError> {
+    pub fn hidden_states(&self) -> Result<Vec<f32>> {
         let (tokens, prompt_len) = self.tokens();
         Ok(self.engine.backend.hidden_states(self.sequence, prompt_len - 1..tokens.len())?)
     }
@@ -159,7 +157,7 @@ impl<'e> TracedSequence<'e> {
         options: &GenerateOptions,
         streams: impl IntoIterator<Item = u64>,
         on_token: OnToken,
-    ) -> Result<Vec<Generation>, EngineError> {
+    ) -> Result<Vec<Generation>> {
         self.parts().1.restore()?;
         let mut batch = self.engine.batch(options);
         let Generation { tokens, prompt_len, .. } = &self.generation;
@@ -189,7 +187,7 @@ impl Engine {
         prompt: &[u32],
         options: &GenerateOptions,
         mut on_token: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
+    ) -> Result<(FinishReason, TracedSequence<'_>)> {
         let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
         let mut batch = self.batch(&options);
         let ticket = batch.start(prompt, 0, &mut on_token)?;
@@ -234,14 +232,14 @@ pub struct TraceQueries<'a> {
 impl TraceQueries<'_> {
     /// α* of each row (absolute): `max` over the row's K selected heads of the reweighted, normalized attention α'.
     /// Row T yields T + 1 weights; positions 0 and T are 0.
-    pub fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
+    pub fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
         self.restore()?;
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
     /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute. 0 if one of
     /// the two was not traced.
-    pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
+    pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>> {
         let (width, mut cosines) =
             (self.backend.spec().hidden_size, Vec::with_capacity(positions.len() * answer.len()));
         let answer = self.backend.hidden_states(self.sequence, answer)?;
@@ -256,7 +254,7 @@ impl TraceQueries<'_> {
     /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
     /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
     /// (at its own: the replacement's).
-    pub fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
+    pub fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>> {
         self.restore()?;
         let (response, sequence) = (self.response, self.sequence);
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
@@ -275,7 +273,7 @@ impl TraceQueries<'_> {
     }
 
     /// Reruns the response's own rows where the cache holds a variant's.
-    pub(super) fn restore(&mut self) -> Result<(), EngineError> {
+    pub(super) fn restore(&mut self) -> Result<()> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
         let start = self.backend.resumes_at(self.sequence, stale);
         let Some(tokens) = self.response.tokens.get(start..).filter(|_| stale < usize::MAX) else { return Ok(()) };

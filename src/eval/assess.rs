@@ -3,19 +3,16 @@
 
 use super::calibration::{Calibration, CalibrationError};
 use super::run::fingerprint::Fingerprint;
-use crate::backend::entropy::Gamma;
 use crate::engine::encode::{EncodeError, ResponseText, encode, encode_prompt, prompt_end};
 use crate::engine::{Engine, EngineError, FinishReason, TracedSequence};
-use crate::eval::grading::correct_for;
 use crate::io::item::{Content, Item};
 use crate::io::record::{CutOff, Record, RowTrace, top_entries};
-use crate::io::target::Target;
 use crate::uq::answer::{AnswerRule, Finder, Grader};
 use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
+use crate::{backend::entropy::Gamma, eval::grading::correct_for, io::target::Target};
 use serde_json::Value;
-use std::ops::Range;
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 /// The calibration of a model for a reading of the method, if there is one; `known`: the model's fingerprint, if already
 /// computed. `abstain`: a certified threshold is required.

@@ -7,14 +7,12 @@
 
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
-use crate::cache;
 use crate::io::record::{Calibrated, Origin};
-use crate::uq::Reading;
+use crate::{cache, uq::Reading};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, io};
 
 /// Version of the file's format.
 pub const FORMAT: u32 = 2;

@@ -3,16 +3,13 @@
 //! The outer keys are those of lm-evaluation-harness, so that its readers work; `uq` is ours. A non-finite number is written
 //! as `null`.
 
-use crate::engine::FinishReason;
 use crate::io::record::{Answer, CutOff, Status};
-use crate::model::chat::encode_plain;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::uq::{Link, Member, Outcome, Profile, Scores};
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::{engine::FinishReason, model::chat::encode_plain};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 /// Scores by name; `None` where one could not be computed. Higher is more confident.
 pub type ScoreMap = BTreeMap<String, Option<f64>>;

@@ -1,10 +1,9 @@
 //! Isolation of the libraries that read model files: their panics become errors, and nested data is traversed on a stack
 //! of known size.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, Location, PanicHookInfo};
-use std::sync::Once;
+use std::panic::{AssertUnwindSafe, PanicHookInfo};
+use std::{any::Any, sync::Once};
 
 /// Stack of [`on_known_stack`] in bytes: enough to drop a list nested as deeply as a chat template's fuel allows. Only
 /// pages in use take memory.
@@ -26,7 +25,9 @@ pub(super) fn caught<T, E: ToString>(call: impl FnOnce() -> Result<T, E>) -> Res
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if DEPTH.get() > 0 && info.location().is_some_and(is_foreign) {
+            // outside of this crate
+            let own = file!().strip_suffix("model/boundary.rs").unwrap_or(file!());
+            if DEPTH.get() > 0 && info.location().is_some_and(|place| !place.file().starts_with(own)) {
                 MESSAGE.with(|message| message.replace(Some(said(info))));
             } else {
                 before(info);
@@ -40,12 +41,6 @@ pub(super) fn caught<T, E: ToString>(call: impl FnOnce() -> Result<T, E>) -> Res
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(panic) => Err(MESSAGE.with(|message| message.take()).unwrap_or_else(|| std::panic::resume_unwind(panic))),
     }
-}
-
-/// Whether a panic at this location is outside this crate.
-fn is_foreign(place: &Location) -> bool {
-    let own = file!().strip_suffix("model/boundary.rs").unwrap_or(file!());
-    !place.file().starts_with(own)
 }
 
 fn said(info: &PanicHookInfo) -> String {

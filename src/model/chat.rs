@@ -1,14 +1,10 @@
 //! Chat templates: from messages to the text a model was trained on, as transformers' `apply_chat_template` renders it.
 
-mod clock;
 mod jinja;
-mod json;
 mod python;
 
-use std::collections::BTreeMap;
-use std::fmt::Formatter;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, fmt::Formatter, io::ErrorKind};
 
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};

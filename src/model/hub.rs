@@ -6,9 +6,8 @@
 use super::demo::{self, DemoError};
 use crate::{cache, files};
 use regex::{Captures, Regex};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::{ffi::OsString, sync::LazyLock};
 
 /// Why there is no model folder for a name.
 #[derive(Debug, thiserror::Error)]

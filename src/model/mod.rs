@@ -17,11 +17,13 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// The value in a JSON file. The last of duplicate keys counts, as in Python.
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = files::read_to_string(path, files::MAX_SETTINGS)
         .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
     serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
+
+pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 
 /// Errors of a model folder.
 #[derive(Debug, thiserror::Error)]

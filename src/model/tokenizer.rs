@@ -4,22 +4,21 @@
 //! which part of the text ([`Tokenizer::decode_with_offsets`], [`Tokenizer::stream`]), the module `detokenize` runs the
 //! decoder's steps itself and keeps the tokens apart.
 
-mod config;
 mod detokenize;
 mod file;
 
-use std::ops::Range;
-use std::path::{Path, PathBuf};
-
-use tokenizers::AddedToken;
-
 use super::boundary::{caught, on_known_stack};
 use crate::files;
-use config::Token;
-pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
 pub(crate) use detokenize::byte_of_char;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, io::ErrorKind, ops::Range};
+use tokenizers::AddedToken;
+
+pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;
 
 /// Why a tokenizer could not be read or used.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +88,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A file that is missing, unreadable or inconsistent, and the remedy.
-    pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
+    pub fn from_folder(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         if !path.exists() {
             let slow = folder.join("tokenizer.model").is_file();
@@ -116,7 +115,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::Encode`] if the tokenizer's model rejects the text.
-    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         let mut ids = encode_raw(&self.inner, text, add_special_tokens)?;
         match self.bos_rule {
             Some((bos, true)) if add_special_tokens => ids.insert(0, bos),
@@ -132,7 +131,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
         for &id in ids {
             self.token_text(id)?;
         }
@@ -147,7 +146,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn decode_token(&self, id: u32) -> Result<String, TokenizerError> {
+    pub fn decode_token(&self, id: u32) -> Result<String> {
         self.decode(&[id])
     }
 
@@ -156,7 +155,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn token_bytes(&self, id: u32, start: bool) -> Result<Vec<u8>, TokenizerError> {
+    pub fn token_bytes(&self, id: u32, start: bool) -> Result<Vec<u8>> {
         self.plan.bytes(&self.token_text(id)?, start)
     }
 
@@ -167,7 +166,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
-    pub fn decode_with_offsets(&self, ids: &[u32]) -> Result<(String, Vec<Range<usize>>), TokenizerError> {
+    pub fn decode_with_offsets(&self, ids: &[u32]) -> Result<(String, Vec<Range<usize>>)> {
         let tokens = ids.iter().map(|&id| self.token_text(id)).collect::<Result<Vec<_>, _>>()?;
         self.plan.text_with_ranges(&tokens)
     }
@@ -204,29 +203,25 @@ impl Tokenizer {
     }
 
     /// The token as the vocabulary writes it (not as text); empty for an unused id below the largest one.
-    fn token_text(&self, id: u32) -> Result<String, TokenizerError> {
+    fn token_text(&self, id: u32) -> Result<String> {
         let unused = || ((id as usize) < self.id_bound).then(String::new);
         let unknown = TokenizerError::UnknownId { id, vocab_size: self.vocab_size };
         self.inner.id_to_token(id).or_else(unused).ok_or(unknown)
     }
 }
 
-fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
+fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
     let encoding = caught(|| inner.encode_fast(text, add_special_tokens)).map_err(TokenizerError::Encode)?;
     Ok(encoding.get_ids().to_vec())
 }
 
 /// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to about 40 million.
-fn read_json(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+fn read_json(path: &Path) -> Result<Vec<u8>> {
     files::read(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
 }
 
 /// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in id order, like transformers.
-fn add_missing_tokens(
-    inner: &mut tokenizers::Tokenizer,
-    config: &TokenizerConfig,
-    path: &Path,
-) -> Result<(), TokenizerError> {
+fn add_missing_tokens(inner: &mut tokenizers::Tokenizer, config: &TokenizerConfig, path: &Path) -> Result<()> {
     let listed = config.added_tokens_decoder.iter().flatten();
     let missing: Vec<_> = listed.filter(|(_, token)| inner.token_to_id(&token.0.content).is_none()).collect();
     if missing.is_empty() {
@@ -245,12 +240,96 @@ fn add_missing_tokens(
 }
 
 /// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text; see [`Tokenizer::bos_rule`].
-fn bos_rule(
-    inner: &tokenizers::Tokenizer,
-    config: &TokenizerConfig,
-    bos: Option<u32>,
-) -> Result<Option<(u32, bool)>, TokenizerError> {
+fn bos_rule(inner: &tokenizers::Tokenizer, config: &TokenizerConfig, bos: Option<u32>) -> Result<Option<(u32, bool)>> {
     let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else { return Ok(None) };
     let added = encode_raw(inner, "a", true)?.first() == Some(&bos);
     Ok((added != wanted).then_some((bos, wanted)))
+}
+
+// `tokenizer_config.json`: transformers' settings of a tokenizer beyond `tokenizer.json`.
+
+/// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is missing.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TokenizerConfig {
+    /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
+    #[serde(skip)]
+    pub special_tokens: BTreeMap<String, String>,
+    pub add_bos_token: Option<bool>,
+    pub clean_up_tokenization_spaces: Option<bool>,
+    /// By id.
+    pub added_tokens_decoder: Option<BTreeMap<u32, Token>>,
+    /// A string, or a list of named ones.
+    pub chat_template: Option<Value>,
+}
+
+/// A token: its text, or an object with the text in `content`, as each entry of `added_tokens_decoder`.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Value")]
+pub(crate) struct Token(pub AddedToken);
+
+impl TryFrom<Value> for Token {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let content = value.as_str().or_else(|| value.get("content")?.as_str());
+        let content = content.ok_or_else(|| {
+            format!("expected a string, or an object with the text in \"content\", found {}", shortened(&value))
+        })?;
+        let flag = |flag: &str| value.get(flag).and_then(Value::as_bool);
+        let special = flag("special").unwrap_or(false);
+        Ok(Self(AddedToken {
+            content: content.to_owned(),
+            lstrip: flag("lstrip").unwrap_or(false),
+            rstrip: flag("rstrip").unwrap_or(false),
+            single_word: flag("single_word").unwrap_or(false),
+            normalized: flag("normalized").unwrap_or(!special),
+            special,
+        }))
+    }
+}
+
+impl TokenizerConfig {
+    /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. For tokens in
+    /// both, the older file takes precedence, as in transformers, unless the newer one lists all added tokens.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
+        let tree = read_object(&path)?;
+        let special = special_tokens(&path, &tree)?;
+        let mut config: TokenizerConfig = serde_path_to_error::deserialize(Value::Object(tree))
+            .map_err(|e| wrong(&path, &e.path().to_string(), e.inner().to_string()))?;
+        let old = special_tokens(&older, &read_object(&older)?)?;
+        let (first, last) = if config.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
+        config.special_tokens = first.into_iter().chain(last).collect();
+        Ok(config)
+    }
+}
+
+/// The object in a file, empty if there is no file.
+fn read_object(path: &Path) -> Result<Map<String, Value>> {
+    match read_json(path) {
+        Err(TokenizerError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Map::new()),
+        bytes => serde_json::from_slice(&bytes?)
+            .map_err(|e| TokenizerError::Parse { path: path.to_owned(), message: e.to_string() }),
+    }
+}
+
+/// The texts of all `..._token` entries.
+fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<String, String>> {
+    // `add_bos_token` ends the same way but is a switch
+    let is_token =
+        |(name, value): &(&String, &Value)| name.ends_with("_token") && !value.is_boolean() && !value.is_null();
+    let token = |(name, value): (&String, &Value)| {
+        let token = Token::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
+        Ok((name.clone(), token.0.content))
+    };
+    tree.iter().filter(is_token).map(token).collect()
+}
+
+fn wrong(path: &Path, field: &str, message: String) -> TokenizerError {
+    TokenizerError::Field { path: path.to_owned(), field: field.to_owned(), message }
+}
+
+/// The beginning of an unexpected value, for error messages.
+pub(crate) fn shortened(value: &Value) -> String {
+    value.to_string().chars().take(80).collect()
 }

@@ -1,230 +1,20 @@
 //! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay in place, in their file's
 //! precision; only the norm weights and biases (one vector each) are widened to f32.
 
-mod delta_net;
-mod dense_beside;
-mod layer_input;
+mod files;
+mod matrix;
+mod parts;
 mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
-use super::{ModelError, ModelSpec, read_json};
-use crate::files;
-pub use delta_net::DeltaNetWeights;
-use delta_net::Mixer;
-pub use dense_beside::DenseBeside;
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-pub use layer_input::{LayerInput, LayerInputs};
-use memmap2::Mmap;
-use random::RandomTensors;
+use super::{ModelError, ModelSpec, Result};
+use files::{PREFIXES, Source, TensorIndex};
+pub use matrix::{DType, Elements, Weight};
+use parts::Mixer;
+pub use parts::{DeltaNetWeights, DenseBeside, LayerInput, LayerInputs};
 pub use random::{Noise, range};
-use safetensors::{Dtype, SafeTensors};
-use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
-
-/// Elements as stored in a file.
-#[derive(Clone, Copy, Debug)]
-pub enum Elements<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [bf16]),
-    F16(&'a [f16]),
-}
-
-impl Elements<'_> {
-    /// The number of elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Elements::F32(v) => v.len(),
-            Elements::Bf16(v) => v.len(),
-            Elements::F16(v) => v.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The i-th element, widened to f32 without loss.
-    pub fn get(&self, i: usize) -> f32 {
-        match self {
-            Elements::F32(v) => v[i],
-            Elements::Bf16(v) => v[i].to_f32(),
-            Elements::F16(v) => v[i].to_f32(),
-        }
-    }
-
-    /// All of them, widened to f32 without loss.
-    pub fn to_vec(&self) -> Vec<f32> {
-        (0..self.len()).map(|i| self.get(i)).collect()
-    }
-}
-
-/// Storage type of a weight in its file, or of keys and values in the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DType {
-    #[default]
-    F32,
-    F16,
-    Bf16,
-}
-
-impl DType {
-    /// The name on the command line and in results: `f32`, `f16`, `bf16`.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-        }
-    }
-
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            DType::F32 => 4,
-            DType::F16 | DType::Bf16 => 2,
-        }
-    }
-
-    /// The nearest value of this type, ties to even.
-    pub fn round(self, x: f32) -> f32 {
-        match self {
-            DType::F32 => x,
-            DType::F16 => f16::from_f32(x).to_f32(),
-            DType::Bf16 => bf16::from_f32(x).to_f32(),
-        }
-    }
-
-    /// Little-endian bytes of values in this type.
-    pub(crate) fn encode(self, numbers: &[f32], bytes: &mut Vec<u8>) {
-        bytes.clear();
-        match self {
-            DType::F32 => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
-            DType::F16 => {
-                let mut halves = vec![f16::ZERO; numbers.len()];
-                halves.convert_from_f32_slice(numbers);
-                bytes.extend(halves.iter().flat_map(|x| x.to_le_bytes()));
-            }
-            DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes())),
-        }
-    }
-}
-
-impl FromStr for DType {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<DType, Self::Err> {
-        [DType::F32, DType::F16, DType::Bf16].into_iter().find(|t| t.name() == name).ok_or("expected f32, f16 or bf16")
-    }
-}
-
-/// A weight matrix `[rows, in_features]`, row-major, in its stored dtype: y = W x.
-#[derive(Clone, Debug)]
-pub struct Weight {
-    pub name: String,
-    pub rows: usize,
-    pub in_features: usize,
-    pub dtype: DType,
-    /// `None`: random values, or only the shape is known.
-    file: Option<Arc<MappedFile>>,
-    /// A copy of data that is unaligned in the file (u64 provides the alignment), or of reordered rows.
-    copy: Option<Arc<Vec<u64>>>,
-    /// The first byte, in the copy or else in the file.
-    start: usize,
-}
-
-/// The concatenated bytes, aligned for any type.
-fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Arc<Vec<u64>> {
-    let mut words = vec![0u64; len.div_ceil(8)];
-    let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-    for part in parts {
-        let (place, after) = rest.split_at_mut(part.len());
-        place.copy_from_slice(part);
-        rest = after;
-    }
-    Arc::new(words)
-}
-
-#[derive(Debug)]
-struct MappedFile {
-    path: PathBuf,
-    map: Mmap,
-}
-
-impl Weight {
-    /// The matrix's elements, `rows * in_features` of them.
-    pub fn elements(&self) -> Elements<'_> {
-        let bytes = self.byte_slice();
-        match self.dtype {
-            DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
-            DType::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
-            DType::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
-        }
-    }
-
-    /// Size in the file.
-    pub fn byte_len(&self) -> usize {
-        self.rows * self.in_features * self.dtype.size()
-    }
-
-    /// A matrix of which only the shape is known; its rows are as long as the last dimension.
-    fn of_shape(name: &str, shape: &[usize]) -> Weight {
-        let in_features = shape.last().copied().unwrap_or(1);
-        let rows = shape.iter().product::<usize>() / in_features;
-        let (name, dtype) = (name.to_owned(), DType::Bf16);
-        Weight { name, rows, in_features, dtype, file: None, copy: None, start: 0 }
-    }
-
-    /// Whether only the shape is known.
-    fn is_shape(&self) -> bool {
-        self.file.is_none() && self.copy.is_none()
-    }
-
-    pub(crate) fn byte_slice(&self) -> &[u8] {
-        let bytes = match (&self.copy, &self.file) {
-            (Some(words), _) => bytemuck::cast_slice(words),
-            (None, Some(file)) => &file.map[..],
-            (None, None) => return &[],
-        };
-        &bytes[self.start..self.start + self.byte_len()]
-    }
-
-    /// Rows `rows`, under their own name.
-    fn part(&self, name: String, rows: Range<usize>) -> Weight {
-        let start = self.start + rows.start * self.in_features * self.dtype.size();
-        Weight { name, rows: rows.len(), start, ..self.clone() }
-    }
-
-    /// The matrix with the rows of each head reordered.
-    fn reordered(&self, order: &[usize]) -> Weight {
-        let rows = (0..self.rows).map(|row| row - row % order.len() + order[row % order.len()]);
-        self.gathered(self.name.clone(), rows.collect())
-    }
-
-    /// A copy of some rows, under their own name.
-    fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
-        let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
-        let numbers = || copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
-        let copy = (!self.is_shape()).then(numbers);
-        Weight { name, rows: rows.len(), copy, start: 0, ..self.clone() }
-    }
-
-    /// Checks for NaN and infinity.
-    fn check_finite(&self) -> Result<(), ModelError> {
-        let elements = self.elements();
-        let index = (0..elements.len()).find(|index| !elements.get(*index).is_finite());
-        let path = self.file.as_ref().map_or_else(PathBuf::new, |file| file.path.clone());
-        let error = |index| ModelError::NotFinite { path, tensor: self.name.clone(), index };
-        index.map_or(Ok(()), |index| Err(error(index)))
-    }
-}
+use std::{cell::RefCell, collections::BTreeSet, collections::HashSet, sync::Arc, sync::OnceLock};
 
 /// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes are named as in [`ModelSpec`], those of
 /// a delta net's queries, keys and values as in [`DeltaNetSpec`](super::config::DeltaNetSpec).
@@ -302,12 +92,12 @@ pub struct Weights {
 
 impl Weights {
     /// Maps the folder's weights and checks every shape against `spec`.
-    pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
+    pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self> {
         Weights::read(&TensorIndex::open(folder)?, spec)
     }
 
     /// Names and shapes of all tensors of a checkpoint, as files contain them (experts in two tensors per layer).
-    pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>, ModelError> {
+    pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>> {
         let noted = RefCell::default();
         let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source: Source::Shapes(&noted) };
         Weights::read(&index, spec)?;
@@ -318,7 +108,7 @@ impl Weights {
         Ok(tensors)
     }
 
-    fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self, ModelError> {
+    fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self> {
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
         let embedding = index.matrix(&index.text("embed_tokens.weight"), vocab, hidden)?;
         let mut warnings = Vec::new();
@@ -391,7 +181,7 @@ impl Weights {
     }
 }
 
-fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {
+fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights> {
     let LayerSpec { head_dim, num_key_value_heads, intermediate_size: inner, kv_layer, .. } = spec.layers[layer];
     let hidden = spec.hidden_size;
     let (q_rows, kv_rows) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);
@@ -407,7 +197,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     };
     let qkv = |at, name: &str, rows| part("self_attn.qkv_proj", (at, q_rows + 2 * kv_rows), name, rows);
     let gate_up = |at, name: &str| part("mlp.gate_up_proj", (at, 2 * inner), name, inner);
-    let dense = || -> Result<Expert, ModelError> {
+    let dense = || -> Result<Expert> {
         let (gate, up) = (gate_up(0, "mlp.gate_proj")?, gate_up(inner, "mlp.up_proj")?);
         Ok(Expert { gate, up, down: matrix("mlp.down_proj", hidden, inner)? })
     };
@@ -430,7 +220,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     };
     let has_k = kv_layer == layer;
     let has_v = has_k && !spec.layers[layer].keys_are_values;
-    let attention = || -> Result<Mixer, ModelError> {
+    let attention = || -> Result<Mixer> {
         let k = has_k.then(|| qkv(q_rows, K, kv_rows)).transpose()?;
         let v = has_v.then(|| qkv(q_rows + kv_rows, V, kv_rows)).transpose()?;
         let o = matrix("self_attn.o_proj", hidden, q_rows)?;
@@ -445,7 +235,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let delta_net = spec.delta_net.filter(|_| spec.layers[layer].delta_net);
     let (q, k, v, o, output_gate, delta_net) = match delta_net {
         None => attention()?,
-        Some(net) => delta_net::read(index, &name("linear_attn"), &net, hidden)?,
+        Some(net) => parts::delta_net(index, &name("linear_attn"), &net, hidden)?,
     };
     let (attends, gated) = (delta_net.is_none(), output_gate.is_some());
     let mut q_bias = bias(spec.qkv_bias && attends, Q, q_rows * if gated { 2 } else { 1 })?;
@@ -509,14 +299,14 @@ fn half_of_heads(rows: usize, head_dim: usize, which: usize) -> Vec<usize> {
 }
 
 /// A feed-forward network whose tensor names start with `name`.
-fn network(index: &TensorIndex, name: &str, inner: usize, hidden: usize) -> Result<Expert, ModelError> {
+fn network(index: &TensorIndex, name: &str, inner: usize, hidden: usize) -> Result<Expert> {
     let matrix = |part: &str, rows, width| index.matrix(&format!("{name}.{part}_proj.weight"), rows, width);
     let (gate, up) = (matrix("gate", inner, hidden)?, matrix("up", inner, hidden)?);
     Ok(Expert { gate, up, down: matrix("down", hidden, inner)? })
 }
 
 /// A layer's experts: separate matrices, or all in two three-dimensional tensors.
-fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>, ModelError> {
+fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>> {
     let inner = spec.moe_intermediate_size;
     let stacked = format!("{name}.gate_up_proj");
     if !index.has(&stacked).unwrap_or(true) {
@@ -560,162 +350,4 @@ impl LayerWeights {
         [&mut self.q_bias, &mut self.k_bias, &mut self.q_norm, &mut self.k_norm].into_iter().for_each(vector);
         std::iter::once(&mut self.q).chain(&mut self.k).for_each(|w| *w = w.reordered(order));
     }
-}
-
-/// Layouts of the text model's tensors: alone, and the two of multimodal checkpoints.
-const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
-
-/// Every tensor of a model, by name.
-struct TensorIndex<'a> {
-    /// The file named by errors about a missing tensor.
-    path: PathBuf,
-    /// Prefix of the text model's tensors.
-    prefix: &'static str,
-    source: Source<'a>,
-}
-
-enum Source<'a> {
-    Files(HashMap<String, Entry>),
-    /// Random values for every tensor.
-    Random(RandomTensors),
-    /// No values; the names and shapes of what is read are recorded.
-    Shapes(&'a RefCell<Vec<(String, Vec<usize>)>>),
-}
-
-struct Entry {
-    file: Arc<MappedFile>,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    /// Range in the file.
-    bytes: Range<usize>,
-}
-
-impl TensorIndex<'_> {
-    fn open(folder: &Path) -> Result<Self, ModelError> {
-        let (single, sharded) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
-        // an index next to a single file is left over from another version of the folder
-        let (path, files) = if single.is_file() {
-            (single.clone(), vec![single])
-        } else if sharded.is_file() {
-            let files = shard_names(&sharded)?.into_iter().map(|name| folder.join(name)).collect();
-            (sharded, files)
-        } else {
-            return Err(ModelError::NoWeights { folder: folder.to_owned() });
-        };
-        let mut tensors = HashMap::new();
-        for file in files {
-            map_file(file, &mut tensors)?;
-        }
-        let has = |prefix: &&&str| tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
-        let prefix = PREFIXES.iter().find(has).unwrap_or(&PREFIXES[0]);
-        Ok(TensorIndex { path, prefix, source: Source::Files(tensors) })
-    }
-
-    /// Name of a tensor of the text model.
-    fn text(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
-    }
-
-    /// The head, if the files have one.
-    fn head_name(&self) -> Option<String> {
-        let names = ["lm_head.weight", "language_model.lm_head.weight"];
-        names.into_iter().find(|name| self.has(name) == Some(true)).map(str::to_owned)
-    }
-
-    /// Whether a tensor exists; `None` if all are assumed to.
-    fn has(&self, name: &str) -> Option<bool> {
-        match &self.source {
-            Source::Files(tensors) => Some(tensors.contains_key(name)),
-            Source::Random(_) => Some(false),
-            Source::Shapes(_) => None,
-        }
-    }
-
-    /// A tensor as a matrix with rows as long as its last dimension.
-    fn tensor(&self, name: &str, expected: &[usize]) -> Result<Weight, ModelError> {
-        let tensors = match &self.source {
-            Source::Files(tensors) => tensors,
-            Source::Random(random) => return Ok(random.weight(name, expected)),
-            Source::Shapes(noted) => {
-                noted.borrow_mut().push((name.to_owned(), expected.to_owned()));
-                return Ok(Weight::of_shape(name, expected));
-            }
-        };
-        let entry = tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
-            path: self.path.clone(),
-            tensor: name.to_owned(),
-            hint: (name == "lm_head.weight").then(|| " (config.json says tie_word_embeddings: false)".to_owned()),
-        })?;
-        let (path, tensor) = (entry.file.path.clone(), name.to_owned());
-        if entry.shape != expected {
-            return Err(ModelError::Shape { path, tensor, expected: expected.to_owned(), found: entry.shape.clone() });
-        }
-        let dtype = match entry.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::BF16 => DType::Bf16,
-            Dtype::F16 => DType::F16,
-            found => return Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
-        };
-        let Entry { file, bytes, .. } = entry;
-        let data = &file.map[bytes.clone()];
-        let unaligned = !(data.as_ptr() as usize).is_multiple_of(dtype.size());
-        let copy = unaligned.then(|| copy(std::iter::once(data), data.len()));
-        let start = if unaligned { 0 } else { bytes.start };
-        Ok(Weight { dtype, file: Some(file.clone()), copy, start, ..Weight::of_shape(name, expected) })
-    }
-
-    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
-        self.tensor(name, &[rows, in_features])
-    }
-
-    /// A norm weight or bias, or a convolution's weights, checked to be finite.
-    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let weight = self.tensor(name, shape)?;
-        if weight.is_shape() {
-            return Ok(vec![0.0; weight.rows * weight.in_features]);
-        }
-        weight.check_finite()?;
-        Ok(weight.elements().to_vec())
-    }
-}
-
-/// File names of `model.safetensors.index.json`'s `weight_map`, each once.
-fn shard_names(path: &Path) -> Result<BTreeSet<String>, ModelError> {
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: HashMap<String, String>,
-    }
-    let names: BTreeSet<String> = read_json::<Index>(path)?.weight_map.into_values().collect();
-    // a name is a file of this folder, never a path outside it
-    match names.iter().find(|n| Path::new(n).components().count() != 1 || n.as_str() == "..") {
-        None => Ok(names),
-        Some(name) => Err(ModelError::Config {
-            path: path.to_owned(),
-            key: "weight_map".to_owned(),
-            message: format!("expected file names, found {name:?}"),
-        }),
-    }
-}
-
-/// Max bytes. Some hundred describe a tensor, and what is parsed from them is held in memory.
-const MAX_HEADER: u64 = 16 << 20;
-
-fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<(), ModelError> {
-    let file = files::open(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
-    // SAFETY: the map is only read. As for every program that maps its input, the file must not be truncated or rewritten while in
-    // use; model files are written once, under a temporary name. If one is truncated all the same (SIGBUS), the commands report it.
-    let map = unsafe { Mmap::map(&file) }.map_err(|source| ModelError::Io { path: path.clone(), source })?;
-    let corrupt = |message: String| ModelError::Safetensors { path: path.clone(), message };
-    if let Some(len) = map.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).filter(|len| *len > MAX_HEADER) {
-        return Err(corrupt(format!("its header has {len} bytes, expected at most {MAX_HEADER}")));
-    }
-    let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| corrupt(e.to_string()))?;
-    let data = size_of::<u64>() + header;
-    let file = Arc::new(MappedFile { path: path.clone(), map });
-    for (name, info) in metadata.tensors() {
-        let (start, end) = info.data_offsets;
-        let (file, shape) = (file.clone(), info.shape.clone());
-        tensors.insert(name, Entry { file, dtype: info.dtype, shape, bytes: data + start..data + end });
-    }
-    Ok(())
 }

@@ -1,8 +1,7 @@
 //! The ensemble: the response and its copies with one filtered chain token replaced.
 
 use super::predictions::{TOP, step_of};
-use super::rules::Candidates;
-use super::{Member, Parameters, Response, TokenLogprob, Traced, Variant};
+use super::{Member, Parameters, Response, TokenLogprob, Traced, Variant, rules::Candidates};
 use crate::order::sort_by;
 use std::ops::Range;
 

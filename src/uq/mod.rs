@@ -8,7 +8,6 @@
 
 pub mod answer;
 pub mod chain;
-pub mod control;
 pub mod ensemble;
 pub mod gamma;
 mod parameters;

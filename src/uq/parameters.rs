@@ -1,14 +1,11 @@
 //! The method's options: a profile, single rules, and the published parameters.
 
 use super::rules::{self, RULES, Rules};
-use crate::backend::entropy::EntropyRule;
 use crate::engine::{SELECTED_HEADS, ThinkingBudget, TraceParts};
-use crate::model::reply::Thinking;
 use crate::names::{Named, named, one_of};
+use crate::{backend::entropy::EntropyRule, model::reply::Thinking};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 named! {
     /// A reading of the method: the authors' code differs from their paper, and both have defects.
@@ -33,7 +30,7 @@ impl Profile {
 }
 
 named! {
-    /// Source of the chain. All but `Attention` are [controls](super::control).
+    /// Source of the chain. All but `Attention` are [controls](super::chain::control).
     #[derive(Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum ChainRule {

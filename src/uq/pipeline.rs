@@ -2,17 +2,14 @@
 //! follow the attention chain → finish with similarity filter, ensemble and scores.
 
 use super::answer::{self, AnswerForm, AnswerRule, AnswerSpan, Finder};
-use super::rules::Extraction;
-use super::scores::Found;
-use super::{Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, similarity};
-use crate::engine::encode::ResponseText;
+use super::{
+    Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, rules::Extraction, scores::Found, similarity,
+};
 use crate::engine::{Engine, EngineError, TracedSequence};
-use crate::model::reply::Reply;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::order::sort_by;
+use crate::{engine::encode::ResponseText, model::reply::Reply, order::sort_by};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
-use std::time::Instant;
+use std::{ops::Range, time::Instant};
 
 /// The final answer as written in the response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,9 +3,8 @@
 //!
 //! [`Reading::set`]: super::Reading::set
 
-use crate::backend::entropy::EntropyRule;
-use crate::engine::encode::Encoding;
 use crate::names::{Named, named};
+use crate::{backend::entropy::EntropyRule, engine::encode::Encoding};
 
 named! {
     /// How the answer is found in the text.

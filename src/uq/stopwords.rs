@@ -1,9 +1,7 @@
 //! Stop words: tokens without reasoning content, never targets of the attention chain.
 
-use super::answer::is_space;
-use super::rules::StopWords;
-use std::collections::HashSet;
-use std::sync::LazyLock;
+use super::{answer::is_space, rules::StopWords};
+use std::{collections::HashSet, sync::LazyLock};
 
 /// The stop words, in lower case; contractions only with the typographic apostrophe (U+2019). `#` lines are headings.
 const WORDS: &str = include_str!("stopwords.txt");

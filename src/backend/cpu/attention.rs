@@ -3,9 +3,7 @@
 //! consecutive rows of a sequence, so that each cached byte is read once for all of them. Scores exist for one chunk at a
 //! time.
 
-mod panel;
 mod scores;
-mod trace_row;
 
 use super::cache::{CHUNK, KvCache, value_stride, with_block};
 use super::norm;
@@ -13,8 +11,8 @@ use super::simd::{Isa, Kernel, LANES, Simd};
 use super::threads::{Disjoint, ThreadPool};
 use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};
+pub use scores::{RowHead, accumulate_row, add_row};
 use std::ops::Range;
-pub use trace_row::{RowHead, accumulate_row, add_row};
 
 /// Query rows (of all heads) processed together per chunk: their scores and the chunk's keys stay in the L1 cache.
 const QUERIES: usize = 24;

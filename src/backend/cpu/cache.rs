@@ -1,9 +1,8 @@
 //! The KV cache of one sequence: chunks of [`CHUNK`] positions, added as the sequence grows. A copy of a prefix shares its chunks;
 //! a write to a shared chunk copies it first.
 
-use crate::backend::cpu::simd::LANES;
-use crate::backend::value_type::q8_scale;
 use crate::backend::{DType, ValueType};
+use crate::{backend::cpu::simd::LANES, backend::device::q8_scale};
 use half::{bf16, f16};
 use std::sync::Arc;
 

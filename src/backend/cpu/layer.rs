@@ -3,13 +3,13 @@
 use super::attention::{self, AttentionRow};
 use super::input_rounding::{InputRounding, round_inputs, round_operands};
 use super::matmul::{Job, matmul, matmul_many};
-use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
-use super::{CpuBackend, norm};
-use crate::backend::{BackendError, DType, Operations};
-use crate::model::ModelSpec;
-use crate::model::config::{Activation, LayerSpec};
-use crate::model::weights::{Expert, LayerWeights};
+use super::{CpuBackend, norm, simd::Isa};
+use crate::backend::{DType, Operations, Result};
+use crate::model::config::{Activation, ExpertSpec, LayerSpec};
+use crate::model::weights::{Expert, LayerInput, LayerWeights, Weight};
+use crate::{backend::reference::choose_experts, model::ModelSpec};
+use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CpuBackend {
     /// h ← (norm of) x, every row.
@@ -99,6 +99,125 @@ impl CpuBackend {
             }
         }
     }
+
+    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last. With a dense network next to them,
+    /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))).
+    pub(super) fn mix_experts(&mut self, l: &LayerWeights, router: &Weight, spec: &ExpertSpec) {
+        let Some(beside) = &l.dense_beside else { return self.mix(l, spec, self.router_logits(router), &[]) };
+        let width = self.spec.hidden_size;
+        self.dense_feed_forward(l, &beside.network);
+        let mut dense = self.pass.h.clone();
+        self.norm_heads(&mut dense, width, Some(&beside.post_norm));
+        self.norm_input(Some(&beside.router_norm));
+        let logits = self.router_logits(router);
+        self.norm_input(Some(&beside.expert_norm));
+        self.mix(l, spec, logits, &beside.expert_scales);
+        let mut h = std::mem::take(&mut self.pass.h);
+        self.norm_heads(&mut h, width, Some(&beside.post_expert_norm));
+        h.iter_mut().zip(dense).for_each(|(h, dense)| *h += dense);
+        self.pass.h = h;
+    }
+
+    /// The experts' logits of h, `[rows, num_experts]`.
+    fn router_logits(&self, router: &Weight) -> Vec<f32> {
+        let (pass, mut logits) = (&self.pass, Vec::new());
+        let router = self.packed.matrix(router);
+        matmul(&self.pool, self.options.isa, &router, &pass.h, pass.rows.len(), &mut logits, None);
+        logits
+    }
+
+    /// h ← Σ_e g_e s_e expert_e(h); s_e = 1 without `scales`.
+    fn mix(&mut self, l: &LayerWeights, spec: &ExpertSpec, mut logits: Vec<f32>, scales: &[f32]) {
+        let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
+        let h = std::mem::take(&mut self.pass.h);
+        let mut groups: Vec<Group> = l.experts.iter().map(Group::new).collect();
+        for (row, logits) in logits.chunks_exact(spec.num_experts).enumerate() {
+            for (expert, share) in choose_experts(logits, spec) {
+                let share = share * scales.get(expert).unwrap_or(&1.0);
+                groups[expert].add(row, share, &h[row * hidden..(row + 1) * hidden]);
+            }
+        }
+        if let Some((expert, gate)) = &l.shared_expert {
+            let mut shared = Group::new(expert);
+            matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, None);
+            for (row, (gate, h)) in logits.iter().zip(h.chunks_exact(hidden)).enumerate() {
+                shared.add(row, (1.0 / (1.0 + f64::from(-gate).exp())) as f32, h);
+            }
+            groups.push(shared);
+        }
+        groups.retain(|group| !group.rows.is_empty());
+        let terms = self.terms();
+        for group in &mut groups {
+            round_inputs(&mut group.x, hidden, group.expert.gate.elements(), terms);
+        }
+        // the products of a single row share one input
+        for groups in groups.chunks_mut(if n == 1 { usize::MAX } else { 1 }) {
+            let (x, rows) = (std::mem::take(&mut groups[0].x), groups[0].rows.len());
+            let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());
+            for Group { expert, gate, up, .. } in groups {
+                jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate });
+                jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up });
+            }
+            matmul_many(&self.pool, isa, &mut jobs, &x, rows);
+        }
+        let (mut sum, mut out) = (h, Vec::new());
+        sum.fill(0.0);
+        for Group { expert, rows, mut gate, up, .. } in groups {
+            let inner = expert.gate.rows;
+            activate(&self.pool, isa, self.spec.activation, &mut gate, &up, inner);
+            round_inputs(&mut gate, inner, expert.down.elements(), terms);
+            matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, None);
+            for ((row, share), out) in rows.into_iter().zip(out.chunks_exact(hidden)) {
+                sum[row * hidden..(row + 1) * hidden].iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
+            }
+        }
+        self.pass.h = sum;
+    }
+
+    // Per-layer embeddings: every layer's input for a token, and how a layer adds its own to the residual stream.
+
+    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
+    pub(super) fn make_layer_inputs(&mut self) {
+        let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return };
+        let (spec, isa, terms) = (&self.spec, self.options.isa, self.terms());
+        let (width, pass) = (w.embedding.in_features, &mut self.pass);
+        pass.h.copy_from_slice(&pass.x);
+        round_inputs(&mut pass.h, spec.hidden_size, w.projection.elements(), terms);
+        let projection = self.packed.matrix(&w.projection);
+        matmul(&self.pool, isa, &projection, &pass.h, pass.rows.len(), &mut pass.inputs, None);
+        let (divisor, scale) = ((spec.hidden_size as f32).sqrt(), (input.hidden_size as f32).sqrt());
+        let (rows, embedding) = (&pass.rows, w.embedding.elements());
+        each_row(&self.pool, &mut pass.inputs, width, &|row, inputs| {
+            let mut embedded = (rows[row].token as usize * width..).map(|i| embedding.get(i) * scale);
+            for part in inputs.chunks_exact_mut(input.hidden_size) {
+                part.iter_mut().for_each(|x| *x /= divisor);
+                norm::rms_norm(isa, part, &w.norm, spec.family.norm_weight_offset, spec.rms_norm_eps);
+                part.iter_mut().zip(&mut embedded).for_each(|(x, e)| *x = (*x + e) * FRAC_1_SQRT_2);
+            }
+        });
+    }
+
+    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, with the layer's input e and factor s.
+    pub(super) fn add_layer_input(&mut self, l: &LayerWeights, layer: usize) {
+        let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
+        if let Some(LayerInput { gate, projection, norm }) = &l.input {
+            let (terms, d) = (self.terms(), gate.rows);
+            let pass = &mut self.pass;
+            pass.h.copy_from_slice(&pass.x);
+            round_inputs(&mut pass.h, hidden, gate.elements(), terms);
+            matmul(&self.pool, isa, &self.packed.matrix(gate), &pass.h, n, &mut pass.gate, None);
+            pass.up.clear();
+            let inputs = pass.inputs.chunks_exact(self.spec.layers.len() * d);
+            inputs.for_each(|row| pass.up.extend_from_slice(&row[layer * d..(layer + 1) * d]));
+            activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, d);
+            round_inputs(&mut pass.gate, d, projection.elements(), terms);
+            matmul(&self.pool, isa, &self.packed.matrix(projection), &pass.gate, n, &mut pass.h, None);
+            self.add_residual(Some(norm));
+        }
+        if l.scalar != 1.0 {
+            self.pass.x.iter_mut().for_each(|x| *x *= l.scalar);
+        }
+    }
 }
 
 /// gate ← act(gate) ⊙ up, both `[rows, inner]`.
@@ -135,7 +254,7 @@ impl Operations for CpuBackend {
         &self.spec
     }
 
-    fn embed(&mut self) -> Result<(), BackendError> {
+    fn embed(&mut self) -> Result<()> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let scale = spec.embedding_scale.unwrap_or(1.0);
         let elements = self.weights.embedding.elements();
@@ -147,7 +266,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn project_qkv(&mut self, layer: usize) -> Result<()> {
         let weights = self.weights.clone();
         let l = &weights.layers[layer];
         self.pass.note_layer();
@@ -197,7 +316,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn attend(&mut self, layer: usize) -> Result<()> {
         let delta_net = self.spec.delta_net.filter(|_| self.spec.layers[layer].delta_net);
         if let Some(net) = &delta_net {
             self.attend_delta_net(layer, net);
@@ -228,7 +347,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn project_output(&mut self, layer: usize) -> Result<()> {
         let (weights, terms) = (self.weights.clone(), self.terms());
         let l = &weights.layers[layer];
         let (isa, n, pass) = (self.options.isa, self.pass.rows.len(), &mut self.pass);
@@ -241,7 +360,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
+    fn feed_forward(&mut self, layer: usize) -> Result<()> {
         let weights = self.weights.clone();
         let l = &weights.layers[layer];
         self.norm_input(l.feed_forward_norm.as_deref());
@@ -254,7 +373,7 @@ impl Operations for CpuBackend {
         Ok(())
     }
 
-    fn final_norm(&mut self) -> Result<(), BackendError> {
+    fn final_norm(&mut self) -> Result<()> {
         let (spec, pass) = (&self.spec, &mut self.pass);
         let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
         let mut norm = |x: &mut [f32]| {
@@ -268,5 +387,31 @@ impl Operations for CpuBackend {
             }
         }
         Ok(())
+    }
+}
+
+// The feed-forward network of a layer with experts: rows are grouped by expert, so that each chosen expert's weights are read
+// once per pass. A row's sum is in the order of its experts' ids, whatever the other rows choose.
+
+/// The rows of a pass that chose one expert.
+struct Group<'a> {
+    expert: &'a Expert,
+    /// With the expert's share in each.
+    rows: Vec<(usize, f32)>,
+    /// Their inputs, `[rows, hidden_size]`
+    x: Vec<f32>,
+    /// `[rows, intermediate size of the expert]`
+    gate: Vec<f32>,
+    up: Vec<f32>,
+}
+
+impl Group<'_> {
+    fn new(expert: &Expert) -> Group<'_> {
+        Group { expert, rows: Vec::new(), x: Vec::new(), gate: Vec::new(), up: Vec::new() }
+    }
+
+    fn add(&mut self, row: usize, share: f32, x: &[f32]) {
+        self.rows.push((row, share));
+        self.x.extend_from_slice(x);
     }
 }

@@ -14,7 +14,6 @@
 //! memory-bound) or a strip of outputs at a time (`wide`, compute-bound).
 
 mod narrow;
-mod q8;
 mod tests;
 #[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
 mod tiled;
@@ -25,11 +24,9 @@ use super::simd::Amx;
 use super::simd::{Isa, LANES, Simd, Stored};
 use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
-use std::cell::Cell;
-use std::ops::Range;
-use std::thread::LocalKey;
+use std::{cell::Cell, ops::Range, thread::LocalKey};
 
-use crate::backend::q8::Q8Block;
+use crate::backend::q8::{BLOCK, Q8Block};
 pub use crate::model::weights::Elements;
 
 /// A weight matrix: [rows, k] row-major, one row per output.
@@ -262,3 +259,20 @@ trait Weight: Stored {
 impl Weight for f32 {}
 impl Weight for bf16 {}
 impl Weight for f16 {}
+
+const _: () = assert!(BLOCK == LANES);
+
+impl Weight for Q8Block {
+    const EACH: usize = LANES;
+}
+
+impl Stored for Q8Block {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const Q8Block) -> S::V {
+        // SAFETY: the caller's pointer is that of a block.
+        unsafe {
+            let Q8Block { scale, ref quants } = *p;
+            S::mul(S::splat(f32::from_bits(u32::from(scale.to_bits()) << 16)), S::load_i8(quants.as_ptr()))
+        }
+    }
+}

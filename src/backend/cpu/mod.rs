@@ -3,38 +3,31 @@
 pub mod attention;
 pub mod cache;
 mod delta_net;
-mod experts;
 mod input_rounding;
 mod layer;
-mod layer_input;
 pub mod matmul;
 pub mod norm;
-mod packed;
 mod pass;
 mod predict;
 pub mod simd;
-mod states;
 pub mod threads;
 pub mod trace;
 
-use super::entropy::Gamma;
+use super::q8::{Q8Block, quantize};
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Predicted, Prediction, STATE_INTERVAL, SequenceId,
-    TraceOptions, ValueType, WeightFormat,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Predicted, Prediction, Result, STATE_INTERVAL,
+    SequenceId, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
 use crate::model::config::{LayerSpec, Rotation};
-use crate::model::weights::Weight;
-use crate::model::{ModelSpec, Weights};
+use crate::model::{ModelSpec, Weights, weights::Weight};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
+use delta_net::States;
 pub use input_rounding::InputRounding;
-use matmul::matmul;
-use packed::Packed;
+use matmul::{Matrix, Numbers, matmul};
 use pass::PassState;
 use simd::Isa;
-use states::States;
-use std::ops::Range;
-use std::sync::Arc;
+use std::{collections::HashMap, ops::Range, sync::Arc};
 use threads::{Disjoint, ThreadPool};
 use trace::{Selection, Trace};
 
@@ -105,7 +98,7 @@ impl CpuBackend {
     }
 
     /// Whether the prediction belongs to a sequence with a wide trace.
-    fn is_wide(&self, request: &Prediction) -> Result<bool, BackendError> {
+    fn is_wide(&self, request: &Prediction) -> Result<bool> {
         let row = self.pass.rows[self.pass.index(request.row)?];
         let trace = self.sequences[row.sequence.0].trace.as_ref();
         Ok(trace.is_some_and(|trace| trace.options.parts.wide))
@@ -159,7 +152,7 @@ impl Backend for CpuBackend {
         MAX_ROWS
     }
 
-    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId> {
         let s = &self.spec;
         let (k, v) = (self.options.k_cache, self.options.v_cache);
         let mut layers = vec![(0, 0); s.layers.len()];
@@ -179,12 +172,7 @@ impl Backend for CpuBackend {
         Ok(SequenceId(free))
     }
 
-    fn fork(
-        &mut self,
-        sequence: SequenceId,
-        positions: usize,
-        trace: Option<TraceOptions>,
-    ) -> Result<SequenceId, BackendError> {
+    fn fork(&mut self, sequence: SequenceId, positions: usize, trace: Option<TraceOptions>) -> Result<SequenceId> {
         let Sequence { cache, states, .. } = &self.sequences[sequence.0];
         let copy = (cache.prefix(positions), states.clone());
         let id = self.open(trace)?;
@@ -224,7 +212,7 @@ impl Backend for CpuBackend {
         self.sequences[sequence.0] = Sequence::default();
     }
 
-    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
+    fn begin(&mut self, pass: &Pass) -> Result<()> {
         self.check_tokens(pass.rows)?;
         self.begin_delta_nets(pass.rows, pass.record)?;
         let query_width = self.spec.widest(|layer| layer.head_dim);
@@ -240,12 +228,12 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), BackendError> {
+    fn check(&self) -> Result<()> {
         let bad = self.pass.finite.iter().position(|finite| !finite);
         bad.map_or(Ok(()), |index| Err(BackendError::not_finite(&self.weights, self.pass.rows[index].position)))
     }
 
-    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>> {
         let (isa, width, vocab) = (self.options.isa, self.spec.hidden_size, self.spec.vocab_size);
         let mut results = Vec::with_capacity(requests.len());
         for requests in requests.chunks(LOGIT_ROWS) {
@@ -281,24 +269,24 @@ impl Backend for CpuBackend {
     }
 
     #[cfg(test)]
-    fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
+    fn hidden(&self, row: usize) -> Result<Vec<f32>> {
         let (row, width) = (self.pass.index(row)?, self.spec.hidden_size);
         Ok(self.pass.x[row * width..(row + 1) * width].to_vec())
     }
 
-    fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
+    fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>> {
         Ok(self.sequences[sequence.0].trace.as_ref().and_then(|trace| trace.head_record(row)))
     }
 
-    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>> {
         Ok(self.sequences[sequence.0].trace.as_ref().and_then(|trace| trace.head_attention(row)))
     }
 
-    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>> {
         Ok(self.sequences[sequence.0].trace.as_ref().and_then(Trace::layer_means))
     }
 
-    fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
+    fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
         let Sequence { cache, trace, .. } = &self.sequences[sequence.0];
         Ok(self.pool.map(rows.len(), |i| {
             let mut row = vec![0.0; rows[i] + 1];
@@ -309,7 +297,7 @@ impl Backend for CpuBackend {
         }))
     }
 
-    fn head_rows(&mut self, sequence: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+    fn head_rows(&mut self, sequence: SequenceId, row: usize) -> Result<Vec<Vec<f32>>> {
         let Sequence { cache, trace: Some(trace), .. } = &self.sequences[sequence.0] else { return Ok(Vec::new()) };
         let selected = trace.selected(row);
         Ok(self.pool.map(selected.len(), |i| {
@@ -319,7 +307,7 @@ impl Backend for CpuBackend {
         }))
     }
 
-    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>> {
         let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(layer));
         let row = &pass.rows[pass.index(0)?];
         let mut sum = vec![0.0; row.position + 1];
@@ -332,7 +320,7 @@ impl Backend for CpuBackend {
         Ok(sum)
     }
 
-    fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
+    fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>> {
         let trace = self.sequences[sequence.0].trace.as_ref();
         let untraced = vec![0.0; self.spec.hidden_size];
         let state = |position| trace.and_then(|trace| trace.hidden(position)).unwrap_or(&untraced);
@@ -352,5 +340,42 @@ impl Backend for CpuBackend {
         let Sequence { cache, states, trace, .. } = &self.sequences[sequence.0];
         let states = states.as_ref().map_or(0, |states| states.count() * self.bytes_of_states());
         (cache.bytes() + states, trace.as_ref().map_or(0, Trace::bytes))
+    }
+}
+
+/// Matrices held in another format, by name; the rest are read from their files, as rows of the embedding always are.
+#[derive(Default)]
+pub struct Packed {
+    q8: HashMap<String, Vec<Q8Block>>,
+}
+
+impl Packed {
+    pub fn new(weights: &Weights, format: WeightFormat, pool: &ThreadPool) -> Packed {
+        if format == WeightFormat::File {
+            return Packed::default();
+        }
+        let products: Vec<&Weight> = weights.products().collect();
+        let packed = pool.map(products.len(), |i| quantize(products[i].elements(), products[i].in_features));
+        let named = products.iter().zip(packed).filter_map(|(weight, q8)| Some((weight.name.clone(), q8?)));
+        Packed { q8: named.collect() }
+    }
+
+    /// The matrix of a product.
+    pub fn matrix<'a>(&'a self, weight: &'a Weight) -> Matrix<'a> {
+        let numbers = match self.q8.get(&weight.name) {
+            Some(blocks) => Numbers::Q8(blocks),
+            None => Numbers::File(weight.elements()),
+        };
+        Matrix { numbers, rows: weight.rows, k: weight.in_features }
+    }
+
+    /// Bytes of a matrix.
+    pub fn bytes_of(&self, weight: &Weight) -> usize {
+        self.q8.get(&weight.name).map_or(weight.byte_len(), |blocks| size_of_val(&blocks[..]))
+    }
+
+    /// Bytes held in addition to the files.
+    pub fn bytes(&self) -> usize {
+        self.q8.values().map(|blocks| size_of_val(&blocks[..])).sum()
     }
 }

@@ -1,9 +1,7 @@
 //! The state of the running pass.
 
-use super::attention::HeadState;
-use super::delta_net::DeltaRows;
-use super::trace::Selection;
-use crate::backend::{BackendError, Pass, Row};
+use super::{attention::HeadState, delta_net::DeltaRows, trace::Selection};
+use crate::backend::{BackendError, Pass, Result, Row};
 use crate::model::ModelSpec;
 
 /// The state of the running pass; dimensions are named as in [`ModelSpec`].
@@ -71,7 +69,7 @@ impl PassState {
     }
 
     /// Index of a row in the finished pass.
-    pub fn index(&self, row: usize) -> Result<usize, BackendError> {
+    pub fn index(&self, row: usize) -> Result<usize> {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
     }
 

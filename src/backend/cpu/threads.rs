@@ -12,11 +12,8 @@ use loom::{sync, thread};
 #[cfg(not(loom))]
 use std::{sync, thread};
 
-use std::any::Any;
-use std::marker::PhantomData;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::PoisonError;
+use std::{any::Any, marker::PhantomData, ops::Range, sync::PoisonError};
 use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use sync::{Arc, Condvar, Mutex, MutexGuard};
 use thread::JoinHandle;

@@ -1,13 +1,10 @@
 //! The interface between host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
 //! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
+use super::launch::TensorMap;
 use super::launch::{Argument, Int, Parameters};
-use super::memory::DevicePtr;
-use super::tensor_map::TensorMap;
-use crate::backend::DType;
-use crate::backend::entropy::Gamma;
-use crate::backend::q8;
-use crate::model::weights::Weight;
+use super::memory::{DevicePtr, Floats};
+use crate::{backend::DType, backend::entropy::Gamma, backend::q8, model::weights::Weight};
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use serde::{Deserialize, Serialize};
@@ -16,7 +13,7 @@ use std::ffi::c_void;
 /// Declares structs in device memory, some of them also passed to kernels by value: public fields in C's layout, without
 /// padding.
 macro_rules! structs {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* })*) => {$(
+    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -28,16 +25,11 @@ macro_rules! structs {
 
 structs! {
     /// 128 8-bit weights (`q8.cuh`): blocks of sixteen, each value plus 128, and the blocks' scales in bf16.
-    Q8Line {
-        quants: [[u8; q8::BLOCK]; 8],
-        scales: [u16; 8],
-    }
+    Q8Line { quants: [[u8; q8::BLOCK]; 8], scales: [u16; 8] }
 
     /// One row of a pass.
     RowState {
-        slot: i32,
-        position: i32,
-        token: i32,
+        slot: i32, position: i32, token: i32,
         /// The sequence's number for the sampler.
         stream: i32,
     }
@@ -45,8 +37,7 @@ structs! {
     /// Work of a block of `attn_prefill`: 64 lines (32 with a head_dim above 256) of a run of consecutive rows.
     PrefillPart {
         /// The run's first row in the pass, and its number of rows.
-        first: i32,
-        rows: i32,
+        first: i32, rows: i32,
         /// The first line, out of the run's rows times the query heads of a group.
         line: i32,
         padding: i32,
@@ -57,7 +48,7 @@ structs! {
         /// `[points, hidden_size]`
         sums: DevicePtr<f64>,
         /// The latest rows, not yet in the sums: `[points, kept, hidden_size]`, row r at r % kept
-        rows: DevicePtr<f32>,
+        rows: Floats,
         /// `[points, blocks of columns]`
         counts: DevicePtr<i32>,
     }
@@ -74,23 +65,19 @@ structs! {
     /// Addresses of a sequence's cache and trace.
     SequenceView {
         /// `[layers][kv_heads][capacity][head_dim]`, both, the largest layers first
-        k: DevicePtr<Stored>,
-        v: DevicePtr<Stored>,
+        k: DevicePtr<Stored>, v: DevicePtr<Stored>,
         /// Positions, a multiple of 64.
         capacity: u32,
-        first_traced_row: i32,
-        trace: TraceView,
+        first_traced_row: i32, trace: TraceView,
         /// States of its delta nets, and destinations of their copies, by number of tokens.
-        states: DevicePtr<f32>,
-        snapshots: DevicePtr<DevicePtr<f32>>,
+        states: Floats, snapshots: DevicePtr<Floats>,
     }
 
     /// A layer's attention.
     LayerShape {
         /// Number of same-sized layers before it in the cache.
         layer: i32,
-        kv_heads: i32,
-        head_dim: i32,
+        kv_heads: i32, head_dim: i32,
         /// 0: none
         window: i32,
     }
@@ -100,8 +87,7 @@ structs! {
         seed: u64,
         /// 0: greedy
         temperature: f32,
-        top_p: f32,
-        top_k: i32,
+        top_p: f32, top_k: i32,
         /// Position of the first sampled token: the counter of the random numbers.
         counter_offset: i32,
         /// Only ids below this are sampled.
@@ -114,50 +100,34 @@ structs! {
         /// `[rows, width]`
         values: DevicePtr<u16>,
         /// `[rows, row_scales(width)]`, one for every [`SHARING`] values
-        scales: DevicePtr<f32>,
+        scales: Floats,
     }
 
     /// One matrix of a product's launch.
     MatrixJob {
         w: DevicePtr<Stored>,
         /// A power of two for each output; null: 1.
-        scales: DevicePtr<f32>,
+        scales: Floats,
         /// Null: none.
-        bias: DevicePtr<f32>,
-        y: DevicePtr<f32>,
-        outs: i32,
-        padding: i32,
+        bias: Floats,
+        y: Floats, outs: i32, padding: i32,
         /// Output of a gate in a wide product, in place of y.
         rounded: RoundedRows,
     }
 
     /// The matrices of an expert, and their rows' power-of-two scales (null: 1).
     ExpertView {
-        gate: DevicePtr<Stored>,
-        gate_scales: DevicePtr<f32>,
-        up: DevicePtr<Stored>,
-        up_scales: DevicePtr<f32>,
-        down: DevicePtr<Stored>,
-        down_scales: DevicePtr<f32>,
+        gate: DevicePtr<Stored>, gate_scales: Floats, up: DevicePtr<Stored>, up_scales: Floats,
+        down: DevicePtr<Stored>, down_scales: Floats,
     }
 
     /// The choices of each expert, numbered row · top_k + i: `[experts, rows]`, and their counts `[experts]`. The default: not grouped.
-    ChoiceGroups {
-        choices: DevicePtr<i32>,
-        counts: DevicePtr<i32>,
-        rows: i32,
-        padding: i32,
-    }
+    ChoiceGroups { choices: DevicePtr<i32>, counts: DevicePtr<i32>, rows: i32, padding: i32 }
 
     /// Outputs of `head_finish`.
     HeadLog {
-        tokens: DevicePtr<i32>,
-        logprobs: DevicePtr<f32>,
-        entropies: DevicePtr<f32>,
-        counts: DevicePtr<i32>,
-        top_ids: DevicePtr<i32>,
-        top_logprobs: DevicePtr<f32>,
-        wide: DevicePtr<WideResult>,
+        tokens: DevicePtr<i32>, logprobs: Floats, entropies: Floats, counts: DevicePtr<i32>,
+        top_ids: DevicePtr<i32>, top_logprobs: Floats, wide: DevicePtr<WideResult>,
         /// Entries per slot; 0: one entry per row.
         ring: i32,
         padding: i32,
@@ -166,44 +136,28 @@ structs! {
     /// Rotation and destination of a layer's queries, keys and values (`rope.cuh`).
     RopeTarget {
         /// `[positions, head_dim / 2]`; null: nothing is rotated or cached.
-        cos: DevicePtr<f32>,
-        sin: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        layer: i32,
-        kv_heads: i32,
-        head_dim: i32,
-        query_scale: f32,
-        k_type: i32,
-        v_type: i32,
+        cos: Floats, sin: Floats,
+        rows: DevicePtr<RowState>, sequences: DevicePtr<SequenceView>, layer: i32, kv_heads: i32, head_dim: i32,
+        query_scale: f32, k_type: i32, v_type: i32,
     }
 
     /// A layer of gated delta nets, and the rows of a pass (`delta_net.cu`). Arrays of three: queries, keys and values.
     DeltaNet {
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
+        rows: DevicePtr<RowState>, sequences: DevicePtr<SequenceView>,
         /// `[rows, components]`
-        raw: [DevicePtr<f32>; 3],
+        raw: [Floats; 3],
         /// `[taps, components]`
-        conv: [DevicePtr<f32>; 3],
+        conv: [Floats; 3],
         /// `[rows, value_heads]`, both
-        a: DevicePtr<f32>,
-        b: DevicePtr<f32>,
+        a: Floats, b: Floats,
         /// `[value_heads]`, both
-        a_log: DevicePtr<f32>,
-        dt_bias: DevicePtr<f32>,
+        a_log: Floats, dt_bias: Floats,
         /// `[rows, heads, key_stride]`, for values `[rows, value_heads, value_dim]`
-        mixed: [DevicePtr<f32>; 3],
+        mixed: [Floats; 3],
         /// `[rows, value_heads, 2]`
-        rates: DevicePtr<f32>,
+        rates: Floats,
         /// Its number among the delta nets.
-        layer: i32,
-        key_heads: i32,
-        value_heads: i32,
-        key_dim: i32,
-        value_dim: i32,
-        taps: i32,
-        activation: i32,
+        layer: i32, key_heads: i32, value_heads: i32, key_dim: i32, value_dim: i32, taps: i32, activation: i32,
         padding: i32,
     }
 }
@@ -280,13 +234,13 @@ impl Q8Line {
     }
 }
 
-/// Type of a matrix on the device.
+/// Type of a matrix on the device, by its number in `plain.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MatrixType {
-    F32,
-    F16,
+    F32 = 0,
+    F16 = 1,
     /// [`Q8Line`]s, row after row.
-    Q8,
+    Q8 = 3,
 }
 
 impl MatrixType {
@@ -296,15 +250,6 @@ impl MatrixType {
             MatrixType::F32 => "f32",
             MatrixType::F16 => "f16",
             MatrixType::Q8 => "q8",
-        }
-    }
-
-    /// Its number in `plain.cu`.
-    pub fn number(self) -> i32 {
-        match self {
-            MatrixType::F32 => type_number(DType::F32),
-            MatrixType::F16 => type_number(DType::F16),
-            MatrixType::Q8 => 3,
         }
     }
 
@@ -328,11 +273,7 @@ impl From<DType> for MatrixType {
 
 /// A dtype's number in kernels (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
 pub fn type_number(dtype: DType) -> i32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Bf16 => 2,
-    }
+    dtype as i32
 }
 
 /// Declares the parameters of kernels: the name, the threads per block, and every parameter with its type. A launch with
@@ -367,7 +308,7 @@ parameters! {
     /// An RMS norm. Null weights: no norm.
     #[derive(Default)]
     Norm {
-        weight: DevicePtr<f32>,
+        weight: Floats,
         /// Added to the weights.
         offset: f32,
         eps: f32,
@@ -376,125 +317,118 @@ parameters! {
     LayerHeads { sequences: DevicePtr<SequenceView>, layer: Int, heads: Int, kv_heads: Int, window: Int, softcap: f32 }
     /// `embed.cu`: `embed_{w}`
     Embed(256) {
-        embedding: DevicePtr<Stored>, scales: DevicePtr<f32>, rows: DevicePtr<RowState>, x: DevicePtr<f32>, width: Int,
-        vocab: Int, scale: f32,
+        embedding: DevicePtr<Stored>, scales: Floats, rows: DevicePtr<RowState>, x: Floats, width: Int, vocab: Int,
+        scale: f32,
     }
     /// `gemv.cu`: `gemv_{w}_{r8,r16,r64,r64s}`; `gemv_ring.cu`: `gemv_{w}_ring`
-    Gemv(256) { x: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, accumulate: Int }
+    Gemv(256) { x: Floats, jobs: MatrixJobs, k: Int, rows: Int, accumulate: Int }
     /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`; `gemv_ring.cu`: `gemv_qkv_{w}_ring`
-    GemvQkv(256) { x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, to: RopeTarget }
+    GemvQkv(256) { x: Floats, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, to: RopeTarget }
     /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`; `gemv_ring.cu`: `gemv_gated_{w}_ring`
-    GemvGated(256) { x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, activation: Int }
+    GemvGated(256) { x: Floats, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int, activation: Int }
     /// `experts.cu`: `choose_experts`
     ChooseExperts(32) {
-        logits: DevicePtr<f32>, experts: Int, top_k: Int, normalize: Int, scales: DevicePtr<f32>, ids: DevicePtr<i32>,
-        shares: DevicePtr<f32>,
+        logits: Floats, experts: Int, top_k: Int, normalize: Int, scales: Floats, ids: DevicePtr<i32>, shares: Floats,
     }
     /// `experts.cu`: `group_choices`
     GroupChoices(32) { ids: DevicePtr<i32>, rows: Int, top_k: Int, groups: ChoiceGroups }
     /// `experts.cu`: `expert_gated_{w}`
     ExpertGated(256) {
-        x: DevicePtr<f32>, ids: DevicePtr<i32>, groups: ChoiceGroups, experts: DevicePtr<ExpertView>, k: Int, inner: Int,
-        top_k: Int, activation: Int, h: DevicePtr<f32>,
+        x: Floats, ids: DevicePtr<i32>, groups: ChoiceGroups, experts: DevicePtr<ExpertView>, k: Int, inner: Int,
+        top_k: Int, activation: Int, h: Floats,
     }
     /// `experts.cu`: `expert_down_{w}`
     ExpertDown(256) {
-        h: DevicePtr<f32>, ids: DevicePtr<i32>, groups: ChoiceGroups, experts: DevicePtr<ExpertView>, inner: Int, outs: Int,
-        products: DevicePtr<f32>,
+        h: Floats, ids: DevicePtr<i32>, groups: ChoiceGroups, experts: DevicePtr<ExpertView>, inner: Int, outs: Int,
+        products: Floats,
     }
     /// `experts.cu`: `expert_sum`
-    ExpertSum(256) {
-        products: DevicePtr<f32>, shares: DevicePtr<f32>, outs: Int, top_k: Int, accumulate: Int, y: DevicePtr<f32>,
-    }
+    ExpertSum(256) { products: Floats, shares: Floats, outs: Int, top_k: Int, accumulate: Int, y: Floats }
     /// `gate.cu`: `gate_rows`
     GateRows(256) {
-        gate: DevicePtr<f32>, gate_stride: Int, gate_step: Int, x: DevicePtr<f32>, x_stride: Int, width: Int,
-        activation: Int, y: DevicePtr<f32>,
+        gate: Floats, gate_stride: Int, gate_step: Int, x: Floats, x_stride: Int, width: Int, activation: Int,
+        y: Floats,
     }
     /// `delta_net.cu`: `delta_mix`
     DeltaMix(128) { net: DeltaNet }
     /// `delta_net.cu`: `delta_rule`
-    DeltaRule(256) { net: DeltaNet, keeps: DevicePtr<DevicePtr<f32>>, interval: Int, out: DevicePtr<f32> }
+    DeltaRule(256) { net: DeltaNet, keeps: DevicePtr<Floats>, interval: Int, out: Floats }
     /// `gemv_wide.cu`: `split_rows`
-    SplitRows(256) { x: DevicePtr<f32>, norm: Norm, terms: DevicePtr<u16>, factors: DevicePtr<f32>, width: Int }
+    SplitRows(256) { x: Floats, norm: Norm, terms: DevicePtr<u16>, factors: Floats, width: Int }
     /// `gemv_wide.cu`: `gemv_wide_m64` (mode: accumulate) and `gemv_wide_gated_m64` (mode: activation); twice the threads for m128
-    GemvWide(128) {
-        terms: DevicePtr<u16>, factors: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, mode: Int,
-    }
+    GemvWide(128) { terms: DevicePtr<u16>, factors: Floats, jobs: MatrixJobs, k: Int, rows: Int, mode: Int }
     /// `gemm.cu`: `gemm_m{rows}` (mode: accumulate) and `gemm_gated_m{rows}` (mode: activation)
     Gemm(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, mode: Int }
     /// `gemm_hopper.cu`: `gemm_hopper` (mode: accumulate) and `gemm_gated_hopper` (mode: activation)
     GemmHopper(384) {
-        x_map: TensorMap, w_maps: [TensorMap; 3], x_scales: DevicePtr<f32>, jobs: MatrixJobs, n: Int, k: Int, mode: Int,
+        x_map: TensorMap, w_maps: [TensorMap; 3], x_scales: Floats, jobs: MatrixJobs, n: Int, k: Int, mode: Int,
     }
     /// `gemm.cu`: `round_rows`
-    RoundRows(1024) { x: DevicePtr<f32>, width: Int, to: RoundedRows }
+    RoundRows(1024) { x: Floats, width: Int, to: RoundedRows }
     /// `weights.cu`: `narrow_weights`
-    NarrowWeights(256) { w: DevicePtr<Stored>, scales: DevicePtr<f32>, k: Int }
+    NarrowWeights(256) { w: DevicePtr<Stored>, scales: Floats, k: Int }
     /// `weights.cu`: `pack_q8_{w}`
     PackQ8(256) { w: DevicePtr<Stored>, lines: DevicePtr<Q8Line>, k: Int }
     /// `norm.cu`: `rms_norm`
-    RmsNorm(256) { x: DevicePtr<f32>, norm: Norm, width: Int, y: DevicePtr<f32>, not_finite: DevicePtr<i32> }
+    RmsNorm(256) { x: Floats, norm: Norm, width: Int, y: Floats, not_finite: DevicePtr<i32> }
     /// `norm.cu`: `rms_norm_f16`
-    RmsNormF16(256) { x: DevicePtr<f32>, norm: Norm, width: Int, to: RoundedRows }
+    RmsNormF16(256) { x: Floats, norm: Norm, width: Int, to: RoundedRows }
     /// `norm.cu`: `add_rms_norm`
-    AddRmsNorm(256) { x: DevicePtr<f32>, h: DevicePtr<f32>, norm: Norm, width: Int, factor: f32 }
+    AddRmsNorm(256) { x: Floats, h: Floats, norm: Norm, width: Int, factor: f32 }
     /// `rope.cu`: `rope_cache`
     RopeCache(128) {
-        q: DevicePtr<f32>, k: DevicePtr<f32>, v: DevicePtr<f32>, v_norm: DevicePtr<f32>, q_norm: DevicePtr<f32>,
-        k_norm: Norm, to: RopeTarget, heads: Int,
+        q: Floats, k: Floats, v: Floats, v_norm: Floats, q_norm: Floats, k_norm: Norm, to: RopeTarget, heads: Int,
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {
-        x: DevicePtr<f32>, rows: DevicePtr<RowState>, n: Int, sequences: DevicePtr<SequenceView>, point: Int, kept: Int,
+        x: Floats, rows: DevicePtr<RowState>, n: Int, sequences: DevicePtr<SequenceView>, point: Int, kept: Int,
         width: Int,
     }
     /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
     AttnDecode(128) {
-        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads, partial_out: DevicePtr<f32>,
-        partial_states: DevicePtr<HeadState>, arrivals: DevicePtr<u32>, out: DevicePtr<f32>,
-        states: DevicePtr<HeadState>,
+        queries: Floats, rows: DevicePtr<RowState>, of: LayerHeads, partial_out: Floats,
+        partial_states: DevicePtr<HeadState>, arrivals: DevicePtr<u32>, out: Floats, states: DevicePtr<HeadState>,
     }
     /// `attn_prefill.cu`: `attn_prefill_k{k}_v{v}_d{head_dim}_t{terms}`
     AttnPrefill(128) {
-        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, parts: DevicePtr<PrefillPart>, of: LayerHeads,
-        out: DevicePtr<f32>, states: DevicePtr<HeadState>, rounded: RoundedRows,
+        queries: Floats, rows: DevicePtr<RowState>, parts: DevicePtr<PrefillPart>, of: LayerHeads, out: Floats,
+        states: DevicePtr<HeadState>, rounded: RoundedRows,
     }
     /// `attn_select.cu`: `attn_select`
     AttnSelect(256) {
-        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, hidden: DevicePtr<f32>, rows: DevicePtr<RowState>,
+        states: DevicePtr<HeadState>, queries: Floats, hidden: Floats, rows: DevicePtr<RowState>,
         sequences: DevicePtr<SequenceView>, shapes: DevicePtr<LayerShape>, first_layer: Int, layers: Int, heads: Int,
         head_dim: Int, hidden_size: Int, hidden_scale: f32, keep: Int, regularized: Int, begin: Int, finish: Int,
     }
     /// `attn_places.cu`: `attn_places_k{k}`
     AttnPlaces(128) {
-        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads,
-        head_dim: Int, trace_layer: Int, layers: Int, regularized: Int,
+        states: DevicePtr<HeadState>, queries: Floats, rows: DevicePtr<RowState>, of: LayerHeads, head_dim: Int,
+        trace_layer: Int, layers: Int, regularized: Int,
     }
     /// `attn_places.cu`: `attn_sum_k{k}`
     AttnSum(128) {
-        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>, of: LayerHeads,
-        head_dim: Int, count: Int, out: DevicePtr<f32>,
+        states: DevicePtr<HeadState>, queries: Floats, rows: DevicePtr<RowState>, of: LayerHeads, head_dim: Int,
+        count: Int, out: Floats,
     }
     /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
     AttnRows(512) {
         sequences: DevicePtr<SequenceView>, slot: Int, asked: DevicePtr<i32>, shapes: DevicePtr<LayerShape>,
-        softcap: f32, heads: Int, keep: Int, stride: Int, out: DevicePtr<f32>,
+        softcap: f32, heads: Int, keep: Int, stride: Int, out: Floats,
     }
     /// `head.cu`: `head_partial`
     HeadPartial(512) {
-        logits: DevicePtr<f32>, vocab: Int, softcap: f32, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
+        logits: Floats, vocab: Int, softcap: f32, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
         lists: DevicePtr<u64>,
     }
     /// `head.cu`: `head_mass`
     HeadMass(512) {
-        logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, samplers: DevicePtr<Sampler>,
+        logits: Floats, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, samplers: DevicePtr<Sampler>,
         masses: DevicePtr<u64>,
     }
     /// `head.cu`: `head_finish`. Null: no given tokens, no next rows, no wide trace.
     #[derive(Default)]
     HeadFinish(512) {
-        logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
+        logits: Floats, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
         lists: DevicePtr<u64>, masses: DevicePtr<u64>, rows: DevicePtr<RowState>, samplers: DevicePtr<Sampler>,
         given: DevicePtr<i32>, next_rows: DevicePtr<RowState>, log: HeadLog, not_finite: DevicePtr<i32>,
     }

@@ -3,16 +3,12 @@
 //! `SequenceView`s, so that a captured decode step stays valid.
 
 use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
-use super::context::Device;
-use super::error::CudaError;
-use super::kernel_set::OVERRUN;
-use super::layers::LayerSums;
-use super::memory::{Buffer, DevicePtr};
-use super::states::{self, States};
-use crate::backend::STATE_INTERVAL;
+use super::delta_net::{self, States};
+use super::error::{CudaError, Result};
+use super::memory::{Buffer, DevicePtr, Floats};
+use super::{context::Device, kernel_set::OVERRUN, layers::LayerSums};
 use crate::backend::{BackendError, DType, ExpectedMemory, HeadAttention, Row, SequenceId, TraceOptions};
-use crate::model::ModelSpec;
-use crate::model::config::LayerSpec;
+use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::LayerSpec};
 use std::collections::HashSet;
 
 /// Capacities are multiples of this, as the kernels require.
@@ -110,7 +106,7 @@ struct Room {
 
 impl Room {
     /// Empty, with addresses for `max` positions.
-    fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
+    fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
         let sums = options.filter(|options| options.parts.layer_means);
         let layers = sums.map(|_| LayerSums::new(device, &shape.spec)).transpose()?;
@@ -179,7 +175,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    pub fn new(device: &Device, spec: &ModelSpec, types: (DType, DType)) -> Result<Sequences, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, types: (DType, DType)) -> Result<Sequences> {
         let shape = Shape::new(spec, types);
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
         let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
@@ -187,7 +183,7 @@ impl Sequences {
     }
 
     /// A new, empty sequence; except for states, memory is allocated with its first row.
-    pub fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId, CudaError> {
+    pub fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId> {
         let new_states = |_| States::new(&self.device, &self.shape.spec, self.max_positions);
         let states = self.shape.spec.delta_net.map(new_states).transpose()?;
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
@@ -205,7 +201,7 @@ impl Sequences {
         }
     }
 
-    pub fn hint(&mut self, id: SequenceId, positions: usize) -> Result<(), CudaError> {
+    pub fn hint(&mut self, id: SequenceId, positions: usize) -> Result<()> {
         let Some(sequence) = self.get_mut(id) else { return Err(not_open(id)) };
         sequence.hint = positions + OVERRUN;
         Ok(())
@@ -239,7 +235,7 @@ impl Sequences {
     }
 
     /// Makes room for positions `0..len`.
-    pub fn reserve(&mut self, id: SequenceId, len: usize) -> Result<(), CudaError> {
+    pub fn reserve(&mut self, id: SequenceId, len: usize) -> Result<()> {
         self.reserve_slots(id.0 + 1)?;
         let Some(sequence) = self.get(id) else { return Err(not_open(id)) };
         if sequence.capacity >= len {
@@ -256,7 +252,7 @@ impl Sequences {
         }
     }
 
-    fn reserve_slots(&mut self, slots: usize) -> Result<(), CudaError> {
+    fn reserve_slots(&mut self, slots: usize) -> Result<()> {
         if slots <= self.slots {
             return Ok(());
         }
@@ -269,7 +265,7 @@ impl Sequences {
     }
 
     /// Raises the capacity. On failure nothing changes.
-    fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<(), CudaError> {
+    fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<()> {
         let Sequences { device, shape, max_positions, sequences, .. } = self;
         let Some(Some(sequence)) = sequences.get_mut(id.0) else { return Ok(()) };
         let max = capacity.max(*max_positions);
@@ -339,7 +335,7 @@ impl Sequences {
     }
 
     /// Rewinds to the states before the rows of a pass; returns where the states after each row are copied to.
-    pub fn begin_states(&mut self, rows: &[Row], record: bool) -> Result<Vec<DevicePtr<f32>>, CudaError> {
+    pub fn begin_states(&mut self, rows: &[Row], record: bool) -> Result<Vec<Floats>> {
         let mut keeps = Vec::new();
         for (i, Row { sequence, position, .. }) in rows.iter().enumerate() {
             let Some(Sequence { states: Some(states), expected, .. }) = self.get_mut(*sequence) else { continue };
@@ -359,7 +355,7 @@ impl Sequences {
     }
 
     /// Copies the first `positions` keys and values of `from` to `to`, which has room for them, and its states at that point.
-    pub fn copy_prefix(&mut self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
+    pub fn copy_prefix(&mut self, from: SequenceId, to: SequenceId, positions: usize) -> Result<()> {
         let both = self.sequences.get_disjoint_mut([from.0, to.0]);
         let Ok([Some(source), Some(target)]) = both else { return Ok(()) };
         if let (Some(from), Some(to)) = (&source.states, &mut target.states) {
@@ -408,14 +404,14 @@ impl Sequences {
         array: TraceArray,
         index: usize,
         count: usize,
-    ) -> Result<Vec<T>, CudaError> {
+    ) -> Result<Vec<T>> {
         let Some(room) = self.get(id).and_then(|s| s.room.as_ref()) else { return Ok(Vec::new()) };
         let (start, width) = (room.sections.starts[array as usize], room.sections.widths[array as usize]);
         self.device.read_at(&room.trace, start + index * width, count)
     }
 
     /// The mean hidden states of all traced rows but the last, if recorded: `[L + 1, hidden_size]`
-    pub fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>, CudaError> {
+    pub fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>> {
         let Some(Sequence { room: Some(Room { layers: Some(layers), .. }), traced, .. }) = self.get(id) else {
             return Ok(None);
         };
@@ -442,7 +438,7 @@ impl Sequences {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
             // the current ones, a copy where the response begins, and one for every interval
-            states: 4 * states::numbers(&shape.spec) * (2 + positions / STATE_INTERVAL),
+            states: 4 * delta_net::numbers(&shape.spec) * (2 + positions / STATE_INTERVAL),
             trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),
             working: 0,

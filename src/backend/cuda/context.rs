@@ -1,16 +1,13 @@
 //! A device and its stream; a captured decode step uses a second one. All of the
 //! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs` and `loader.rs`.
 
-use super::error::{Context, CudaError, describe};
-use crate::backend::BackendError;
-use crate::units;
+use super::error::{Context, CudaError, Result, describe};
+use crate::{backend::BackendError, units};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
-use std::cell::Cell;
 use std::ffi::{CStr, c_char};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";
@@ -38,7 +35,7 @@ pub struct Device {
 }
 
 /// An observer of launches: called before each with the kernel's name.
-pub type Watch = dyn Fn(&str) -> Result<(), CudaError>;
+pub type Watch = dyn Fn(&str) -> Result<()>;
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +51,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    fn of(context: &CudaContext) -> Result<DeviceInfo, CudaError> {
+    fn of(context: &CudaContext) -> Result<DeviceInfo> {
         let (free, total) = context.mem_get_info().during(FREE_MEMORY)?;
         let multiprocessors = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         Ok(DeviceInfo {
@@ -69,7 +66,7 @@ impl DeviceInfo {
 }
 
 /// Loads the driver; returns the number of devices.
-pub fn count() -> Result<usize, CudaError> {
+pub fn count() -> Result<usize> {
     // SAFETY: loading the driver runs its constructors, as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaError::NoDriver);
@@ -82,7 +79,7 @@ pub fn count() -> Result<usize, CudaError> {
 }
 
 impl Device {
-    pub fn open(ordinal: usize) -> Result<Device, CudaError> {
+    pub fn open(ordinal: usize) -> Result<Device> {
         let count = count()?;
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count });
@@ -115,33 +112,33 @@ impl Device {
     }
 
     /// Max shared memory per block in bytes.
-    pub(super) fn max_shared(&self) -> Result<usize, CudaError> {
+    pub(super) fn max_shared(&self) -> Result<usize> {
         let attribute = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         let bytes = self.context.attribute(attribute).during("querying shared memory")?;
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
 
     /// Bytes: (free, total).
-    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+    pub fn memory(&self) -> Result<(usize, usize)> {
         self.context.mem_get_info().during(FREE_MEMORY)
     }
 
-    pub fn synchronize(&self) -> Result<(), CudaError> {
+    pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize().during("waiting for the device")
     }
 
     /// Makes the context current, as calls below cudarc's safe layer require.
-    pub(super) fn bind(&self) -> Result<(), CudaError> {
+    pub(super) fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().during("using the device")
     }
 
     /// The device with a second stream, ordered with this one by events only.
-    pub fn beside(&self) -> Result<Device, CudaError> {
+    pub fn beside(&self) -> Result<Device> {
         Ok(Device { stream: self.context.new_stream().during("creating a stream")?, ..self.clone() })
     }
 
     /// Later work on this stream waits for the work so far on another one.
-    pub fn join(&self, other: &Device) -> Result<(), CudaError> {
+    pub fn join(&self, other: &Device) -> Result<()> {
         self.stream.join(&other.stream).during("ordering two streams")
     }
 
@@ -157,12 +154,12 @@ impl Device {
     }
 
     /// A new event, not yet recorded.
-    pub fn event(&self) -> Result<CudaEvent, CudaError> {
+    pub fn event(&self) -> Result<CudaEvent> {
         self.context.new_event(None).during("creating an event")
     }
 
     /// Makes the event mark the end of the work so far.
-    pub fn record(&self, event: &CudaEvent) -> Result<(), CudaError> {
+    pub fn record(&self, event: &CudaEvent) -> Result<()> {
         event.record(&self.stream).during("recording an event")
     }
 }

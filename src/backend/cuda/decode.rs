@@ -2,20 +2,14 @@
 //! token and sampler live on the device. Results arrive a few steps late: while the device runs [`DECODE_STEPS`] steps, the host
 //! reads the previous ones. Steps after a stop token are dropped; their rows in cache and trace lie beyond the sequence's end.
 
-use super::CudaBackend;
 use super::abi::{HeadFinish, RowState, Sampler};
-use super::context::Device;
-use super::error::{Context, CudaError};
-use super::kernel_set::DECODE_STEPS;
+use super::error::{Context, CudaError, Result};
 use super::lm_head::{LmHead, Log, needs_mass, row_state, sampler};
-use super::memory::Pinned;
 use super::pass::{PassState, shared_trace};
-use super::scratch::HeadScratch;
-use crate::backend::forward;
-use crate::backend::{Backend, BackendError, DecodeRow, Row, Step, TraceParts};
+use super::{CudaBackend, context::Device, kernel_set::DECODE_STEPS, memory::Pinned, scratch::HeadScratch};
+use crate::backend::{Backend, BackendError, DecodeRow, OnStep, Row, Step, TraceParts, forward};
 use cudarc::driver::{CudaEvent, CudaGraph};
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 
 /// Result entries per slot: more than are in flight.
 const RING: usize = 4 * DECODE_STEPS;
@@ -44,7 +38,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    pub fn new(device: &Device, slots: usize) -> Result<Decoder, CudaError> {
+    pub fn new(device: &Device, slots: usize) -> Result<Decoder> {
         let log = Log::new(device, slots * RING, RING)?;
         let arrival = || Ok((device.pinned(log.words.bytes())?, device.event()?));
         let arrivals = [arrival()?, arrival()?];
@@ -60,12 +54,9 @@ impl Decoder {
 /// A row of a batch of steps: its index in the caller's list, and the next row; `None` after its end.
 type Running = Option<(usize, DecodeRow)>;
 
-/// Called with the result of every step.
-pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
-
 impl CudaBackend {
     /// Makes room for steps of up to `rows` rows, as far as memory allows. Returns the number of rows.
-    pub(super) fn room_for(&mut self, rows: usize) -> Result<usize, CudaError> {
+    pub(super) fn room_for(&mut self, rows: usize) -> Result<usize> {
         let mut room = rows.next_power_of_two().max(FIRST_ROOM);
         while rows > self.scratch.heads.rows && room > self.scratch.heads.rows {
             match self.enlarge(room) {
@@ -76,7 +67,7 @@ impl CudaBackend {
         Ok(room.min(rows))
     }
 
-    fn enlarge(&mut self, rows: usize) -> Result<(), CudaError> {
+    fn enlarge(&mut self, rows: usize) -> Result<()> {
         let heads = HeadScratch::new(&self.device, &self.spec, self.splits, rows)?;
         self.head = LmHead::new(&self.device, &self.spec, rows)?;
         self.scratch.heads = heads;
@@ -210,7 +201,7 @@ impl CudaBackend {
     }
 
     /// Makes room for `steps` more positions of every row, and for its results.
-    fn make_room(&mut self, rows: &[Row], steps: usize) -> Result<(), CudaError> {
+    fn make_room(&mut self, rows: &[Row], steps: usize) -> Result<()> {
         for row in rows {
             self.reserve_positions(row.sequence, row.position + steps)?;
             if let Some(states) = self.sequences.states(row.sequence) {

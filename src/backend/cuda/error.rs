@@ -6,6 +6,8 @@ use cudarc::driver::DriverError;
 /// Advice for a device that computes incorrect results.
 pub const PLEASE_REPORT: &str = "please report this with the output of uqac devices --check";
 
+pub type Result<T, E = CudaError> = std::result::Result<T, E>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     #[error("no CUDA driver: libcuda could not be loaded; install the NVIDIA driver, or use --device cpu")]
@@ -55,11 +57,11 @@ pub fn describe(error: DriverError) -> String {
 
 /// Adds the failed call to a driver error.
 pub trait Context<T> {
-    fn during(self, call: &str) -> Result<T, CudaError>;
+    fn during(self, call: &str) -> Result<T>;
 }
 
 impl<T> Context<T> for Result<T, DriverError> {
-    fn during(self, call: &str) -> Result<T, CudaError> {
+    fn during(self, call: &str) -> Result<T> {
         self.map_err(|error| CudaError::Driver { call: call.to_owned(), cause: describe(error) })
     }
 }

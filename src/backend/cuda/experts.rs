@@ -1,20 +1,20 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
-use super::CudaBackend;
-use super::abi::{ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID};
-use super::error::CudaError;
+use super::abi::{
+    AddRmsNorm, ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID,
+};
+use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, Product, ptr_or_null};
 use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
-use super::memory::{Buffer, DevicePtr};
-use super::pass::Gates;
-use super::scratch::ExpertScratch;
-use super::weights::Matrix;
+use super::memory::{Buffer, DevicePtr, Floats};
+use super::{CudaBackend, pass::Gates, scratch::ExpertScratch, weights::Matrix};
 use crate::model::config::ExpertSpec;
-use crate::model::weights::{DenseBeside, Expert};
+use crate::model::weights::{DenseBeside, Expert, LayerInput};
+use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CudaBackend {
     /// x += Σ_e g_e expert_e(norm(x)), every row.
-    pub(super) fn mix_experts(&self, layer: usize, router: &Matrix) -> Result<(), CudaError> {
+    pub(super) fn mix_experts(&self, layer: usize, router: &Matrix) -> Result<()> {
         let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
         self.norm_rows(x, self.input_norm(self.weights.layers[layer].feed_forward_norm.as_ref()), h)?;
         self.choose_experts(router, h, None)?;
@@ -23,7 +23,7 @@ impl CudaBackend {
     }
 
     /// x += sigmoid(gate h) · expert(h), every row, for the shared expert that all rows pass through.
-    fn add_shared_expert(&self, layer: usize, h: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn add_shared_expert(&self, layer: usize, h: Floats) -> Result<()> {
         let shared = &self.weights.layers[layer].shared_expert;
         let Some((Expert { gate, up, down }, gate_of_rows)) = shared else { return Ok(()) };
         let (scratch, n, inner) = (&self.scratch, self.pass.rows.len(), gate.out_features);
@@ -43,7 +43,7 @@ impl CudaBackend {
         router: &Matrix,
         beside: &DenseBeside<Matrix, Buffer<f32>>,
         factor: f32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         let (x, sum) = (scratch.x.ptr(), scratch.h.ptr());
         let gated = self.gated_network(layer, &beside.network)?;
@@ -62,23 +62,18 @@ impl CudaBackend {
         }
     }
 
-    fn norm_rows(&self, x: DevicePtr<f32>, norm: Norm, y: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn norm_rows(&self, x: Floats, norm: Norm, y: Floats) -> Result<()> {
         self.rms_norm(x, norm, y, self.pass.rows.len(), self.spec.hidden_size)
     }
 
-    fn experts(&self) -> Result<(&ExpertSpec, &ExpertKernels), CudaError> {
+    fn experts(&self) -> Result<(&ExpertSpec, &ExpertKernels)> {
         let missing = || CudaError::NoKernel { name: "choose_experts".to_owned() };
         self.spec.experts.as_ref().zip(self.kernels.experts.as_ref()).ok_or_else(missing)
     }
 
     /// Chooses each row's experts from its normed input h, and their shares, times `scales` if given. The router's product uses f32
     /// arithmetic in passes of any width.
-    fn choose_experts(
-        &self,
-        router: &Matrix,
-        h: DevicePtr<f32>,
-        scales: Option<&Buffer<f32>>,
-    ) -> Result<(), CudaError> {
+    fn choose_experts(&self, router: &Matrix, h: Floats, scales: Option<&Buffer<f32>>) -> Result<()> {
         let ((spec, kernels), n) = (self.experts()?, self.pass.rows.len());
         let ExpertScratch { logits, ids, shares, .. } = &self.scratch.experts;
         let job = Job { w: router, bias: None, y: logits.ptr() };
@@ -96,7 +91,7 @@ impl CudaBackend {
     }
 
     /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`. Many choices are grouped by expert, with bit-identical results.
-    fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<(), CudaError> {
+    fn mix(&self, layer: usize, h: Floats, y: Floats, accumulate: bool) -> Result<()> {
         let ((spec, kernels), n, hidden) = (self.experts()?, self.pass.rows.len(), self.spec.hidden_size);
         let ExpertScratch { ids, shares, choices, counts, inner, products, .. } = &self.scratch.experts;
         let (ids, inner, products) = (ids.ptr(), inner.ptr(), products.ptr());
@@ -119,5 +114,31 @@ impl CudaBackend {
         let (shares, top_k, accumulate) = (shares.ptr(), top_k.into(), accumulate.into());
         let parameters = ExpertSum { products, shares, outs: k, top_k, accumulate, y };
         self.device.launch(&kernels.sum, [hidden.div_ceil(256), n, 1], &parameters)
+    }
+
+    // Per-layer embeddings: each layer's input for a token, and how a layer adds it to the residual stream.
+
+    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
+    pub(super) fn make_layer_inputs(&self) -> Result<()> {
+        let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Ok(()) };
+        let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), input.hidden_size);
+        let (inputs, projected) = (scratch.inputs.ptr(), scratch.gate());
+        self.look_up(&w.embedding, (d as f32).sqrt() * FRAC_1_SQRT_2, inputs)?;
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: &w.projection, bias: None, y: projected }, false)?;
+        let norm = Norm { weight: w.norm.ptr(), offset: 0.0, eps: self.spec.rms_norm_eps };
+        let parameters = AddRmsNorm { x: inputs, h: projected, norm, width: d.into(), factor: 1.0 };
+        self.device.launch(&self.kernels.add_rms_norm, [n * self.spec.layers.len(), 1, 1], &parameters)
+    }
+
+    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, with the layer's input e and factor s.
+    pub(super) fn add_layer_input(&self, layer: usize) -> Result<()> {
+        let w = &self.weights.layers[layer];
+        let Some(LayerInput { gate, projection, norm }) = &w.input else { return Ok(()) };
+        let (scratch, d) = (&self.scratch, gate.out_features);
+        let y = scratch.gate();
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, false)?;
+        let gates = Gates { first: y, stride: d, step: 1, activation: self.activation() };
+        self.gate_rows(gates, scratch.inputs.ptr().add(layer * d), self.spec.layers.len() * d, d, y)?;
+        self.add_residual(Input::F32(y), projection, None, Some(norm), w.scalar)
     }
 }

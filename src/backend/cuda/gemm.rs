@@ -2,17 +2,11 @@
 //! in large decode steps; in wide passes `gemm_hopper.cu` on compute capability 9.0 and `gemm.cu` on others, with inputs rounded to
 //! f16 ([`RoundedRows`]).
 
-use super::CudaBackend;
-use super::abi::{
-    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RmsNorm, RmsNormF16, RopeTarget,
-    RoundRows, RoundedRows, SplitRows,
-};
-use super::error::CudaError;
+use super::abi::*;
+use super::error::{CudaError, Result};
 use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
-use super::launch::Int;
-use super::memory::{Buffer, DevicePtr};
-use super::tensor_map::TensorMap;
-use super::weights::Matrix;
+use super::memory::{Buffer, DevicePtr, Floats};
+use super::{CudaBackend, launch::Int, launch::TensorMap, weights::Matrix};
 
 /// One matrix of a product: `y = w x (+ bias)`.
 #[derive(Clone, Copy)]
@@ -20,7 +14,7 @@ pub struct Job<'a> {
     pub w: &'a Matrix,
     pub bias: Option<&'a Buffer<f32>>,
     /// `[rows, out_features]`
-    pub y: DevicePtr<f32>,
+    pub y: Floats,
 }
 
 impl Job<'_> {
@@ -41,7 +35,7 @@ type WideInput<'a> = (&'a WideKernels, RoundedRows);
 /// A product's input `[rows, in_features]`.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
-    F32(DevicePtr<f32>),
+    F32(Floats),
     /// Rounded, for these kernels.
     Rounded(&'a WideKernels, RoundedRows),
 }
@@ -72,7 +66,7 @@ impl Product {
 
 impl GemmHopper {
     /// Parameters with the tensor maps of x `[n, k]` and of each job's matrix.
-    pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper, CudaError> {
+    pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper> {
         let mut w_maps = [TensorMap::NONE; 3];
         for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
             *map = TensorMap::new(job.w.cast(), job.outs as usize, k)?;
@@ -93,7 +87,7 @@ fn all_outs(jobs: &MatrixJobs) -> usize {
 }
 
 /// The buffer's address; null if there is none.
-pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> DevicePtr<f32> {
+pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> Floats {
     buffer.map_or(DevicePtr::NULL, Buffer::ptr)
 }
 
@@ -109,30 +103,23 @@ impl CudaBackend {
     }
 
     /// y = norm(x), for `rows` rows of `width` values.
-    pub(super) fn rms_norm(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        y: DevicePtr<f32>,
-        rows: usize,
-        width: usize,
-    ) -> Result<(), CudaError> {
+    pub(super) fn rms_norm(&self, x: Floats, norm: Norm, y: Floats, rows: usize, width: usize) -> Result<()> {
         let parameters = RmsNorm { x, norm, width: width.into(), y, not_finite: DevicePtr::NULL };
         self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)
     }
 
-    pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels, CudaError> {
+    pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels> {
         let missing = || CudaError::NoKernel { name: format!("gemv_{}_r8", w.dtype.name()) };
         self.kernels.matmul.get(&w.dtype).ok_or_else(missing)
     }
 
     /// The kernels of a wide pass; `None` in a narrow pass and for f32 weights.
-    pub(super) fn wide(&self, w: &Matrix) -> Result<Option<&WideKernels>, CudaError> {
+    pub(super) fn wide(&self, w: &Matrix) -> Result<Option<&WideKernels>> {
         Ok(self.matmul_kernels(w)?.wide.as_ref().filter(|_| !self.pass.narrow()))
     }
 
     /// The product of one matrix and every row; `accumulate` adds to y.
-    pub(super) fn matmul(&self, x: Input, job: Job, accumulate: bool) -> Result<(), CudaError> {
+    pub(super) fn matmul(&self, x: Input, job: Job, accumulate: bool) -> Result<()> {
         let (rows, k, product) = (self.pass.rows.len(), job.w.in_features, Product::Linear { accumulate });
         let (wide, x) = match (x, self.wide(job.w)?) {
             (Input::Rounded(wide, x), _) => (wide, x),
@@ -149,14 +136,14 @@ impl CudaBackend {
     }
 
     /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
-    pub(super) fn rotates(&self, jobs: &[Job]) -> Result<bool, CudaError> {
+    pub(super) fn rotates(&self, jobs: &[Job]) -> Result<bool> {
         let [q, k, v] = jobs else { return Ok(false) };
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
         Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(self.pass.rows.len()).is_none())
     }
 
     /// Queries, keys and values, or some of them, of norm(x), every row. They go to `to`, or if that is the default, to each y.
-    pub(super) fn qkv(&self, x: DevicePtr<f32>, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<(), CudaError> {
+    pub(super) fn qkv(&self, x: Floats, norm: Norm, jobs: &[Job], to: RopeTarget) -> Result<()> {
         let most = MatrixJobs::default().len();
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype).flat_map(|jobs| jobs.chunks(most)) {
             match self.normed_input(x, norm, jobs[0].w)? {
@@ -168,7 +155,7 @@ impl CudaBackend {
     }
 
     /// In a wide pass, the kernels for w, with norm(x) as their input; `None` in the cases of [`Self::wide`].
-    fn normed_input(&self, x: DevicePtr<f32>, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>, CudaError> {
+    fn normed_input(&self, x: Floats, norm: Norm, w: &Matrix) -> Result<Option<WideInput<'_>>> {
         let Some(wide) = self.wide(w)? else { return Ok(None) };
         let to = self.scratch.rounded();
         let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to };
@@ -179,12 +166,12 @@ impl CudaBackend {
     /// act(gate x) ⊙ up x of norm(x), every row: into y of `gate`, or as rounded rows if the next product's kernels are given.
     pub(super) fn gated<'a>(
         &'a self,
-        x: DevicePtr<f32>,
+        x: Floats,
         norm: Norm,
         jobs: [Job; 2],
         activation: Int,
         next: Option<&'a WideKernels>,
-    ) -> Result<Input<'a>, CudaError> {
+    ) -> Result<Input<'a>> {
         let (Job { w, y, .. }, mut table, product) = (jobs[0], Job::table(&jobs, 0), Product::Gated { activation });
         let Some((wide, normed)) = self.normed_input(x, norm, w)? else {
             self.gemv(x, norm, &jobs, self.pass.rows.len(), product)?;
@@ -200,14 +187,7 @@ impl CudaBackend {
 
     /// Products of x `[rows, in_features]` in f32 arithmetic, after `norm` unless that is the default, in as few launches as the
     /// kernels allow.
-    pub(super) fn gemv(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        jobs: &[Job],
-        rows: usize,
-        product: Product,
-    ) -> Result<(), CudaError> {
+    pub(super) fn gemv(&self, x: Floats, norm: Norm, jobs: &[Job], rows: usize, product: Product) -> Result<()> {
         let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
         if let Some(many) = kernels.many(rows) {
             let (terms, factors) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
@@ -246,14 +226,7 @@ impl CudaBackend {
     }
 
     /// A product of rounded rows of k values in one launch. Queries, keys and values are not rotated.
-    fn gemm(
-        &self,
-        wide: &WideKernels,
-        x: RoundedRows,
-        jobs: MatrixJobs,
-        k: usize,
-        product: Product,
-    ) -> Result<(), CudaError> {
+    fn gemm(&self, wide: &WideKernels, x: RoundedRows, jobs: MatrixJobs, k: usize, product: Product) -> Result<()> {
         let ((gated, mode), rows) = (product.mode(), self.pass.rows.len());
         if let Some(hopper) = &wide.hopper {
             let grid = hopper_grid(rows, blocks(&jobs, HOPPER_OUTS, gated), self.device.info.multiprocessors);
@@ -261,10 +234,7 @@ impl CudaBackend {
         }
         let variant = self.device.info.gemm_variant(rows, all_outs(&jobs));
         let grid = [rows.div_ceil(GEMM_ROWS[variant]), blocks(&jobs, GEMM_ROWS[variant], gated), 1];
-        self.device.launch(
-            &wide.gemm[usize::from(gated)][variant],
-            grid,
-            &Gemm { x, jobs, n: rows.into(), k: k.into(), mode },
-        )
+        let parameters = Gemm { x, jobs, n: rows.into(), k: k.into(), mode };
+        self.device.launch(&wide.gemm[usize::from(gated)][variant], grid, &parameters)
     }
 }

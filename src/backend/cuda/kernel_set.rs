@@ -1,19 +1,9 @@
 //! The kernels of a model, and their limits.
 
-use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, DeltaMix, DeltaRule,
-    Embed, ExpertDown, ExpertGated, ExpertSum, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
-    GroupChoices, HeadFinish, HeadMass, HeadPartial, LayerSum, MatrixType, NarrowWeights, PackQ8, RmsNorm, RmsNormF16,
-    RopeCache, RoundRows, SplitRows, type_number,
-};
-use super::context::DeviceInfo;
-use super::error::CudaError;
+use super::abi::*;
 use super::launch::{Int, Kernel, Parameters};
-use super::loader::KernelFiles;
-use super::tensor_map::TensorMap;
-use crate::model::ModelSpec;
-use crate::model::config::LayerSpec;
-use crate::model::weights::DType;
+use super::{context::DeviceInfo, error::Result, launch::TensorMap, loader::KernelFiles};
+use crate::{model::ModelSpec, model::config::LayerSpec, model::weights::DType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -63,7 +53,8 @@ pub struct Lines {
 
 impl Lines {
     pub fn new(heads: usize, layer: &LayerSpec) -> Lines {
-        Lines { of_row: heads / layer.num_key_value_heads, of_block: prefill_lines(layer.head_dim) }
+        let of_block = if layer.head_dim > 256 { 32 } else { 64 };
+        Lines { of_row: heads / layer.num_key_value_heads, of_block }
     }
 
     /// The distinct ones of all layers with attention.
@@ -74,11 +65,6 @@ impl Lines {
         all.dedup();
         all
     }
-}
-
-/// Lines per block of `attn_prefill`.
-pub fn prefill_lines(head_dim: usize) -> usize {
-    if head_dim > 256 { 32 } else { 64 }
 }
 
 /// f16 terms of queries and f32 keys in `attn_prefill.cu`: two hold nearly all of f32.
@@ -205,26 +191,34 @@ pub struct AttentionKernels {
     pub prefill_hopper: Option<Kernel<AttnPrefill>>,
 }
 
-/// `head.cu`, in launch order.
-pub struct HeadKernels {
-    pub partial: Kernel<HeadPartial>,
-    pub mass: Kernel<HeadMass>,
-    pub finish: Kernel<HeadFinish>,
+/// Declares the kernels of a file, in launch order: the parameters and the name of each. `{w}` is the type of the weights.
+macro_rules! kernels_of_a_file {
+    ($($(#[$doc:meta])* $name:ident($file:literal) { $($kernel:ident: $parameters:ty = $of:literal),* })*) => {$(
+        $(#[$doc])*
+        pub struct $name {
+            $(pub $kernel: Kernel<$parameters>,)*
+        }
+
+        impl $name {
+            fn load(files: &KernelFiles, w: &str) -> Result<$name> {
+                Ok($name { $($kernel: files.get($file, &$of.replace("{w}", w))?,)* })
+            }
+        }
+    )*};
 }
 
-/// `experts.cu`, in launch order.
-pub struct ExpertKernels {
-    pub choose: Kernel<ChooseExperts>,
-    pub group: Kernel<GroupChoices>,
-    pub gated: Kernel<ExpertGated>,
-    pub down: Kernel<ExpertDown>,
-    pub sum: Kernel<ExpertSum>,
-}
+kernels_of_a_file! {
+    /// `head.cu`
+    HeadKernels("head") { partial: HeadPartial = "head_partial", mass: HeadMass = "head_mass", finish: HeadFinish = "head_finish" }
 
-/// `delta_net.cu`, in launch order.
-pub struct DeltaKernels {
-    pub mix: Kernel<DeltaMix>,
-    pub rule: Kernel<DeltaRule>,
+    /// `experts.cu`
+    ExpertKernels("experts") {
+        choose: ChooseExperts = "choose_experts", group: GroupChoices = "group_choices",
+        gated: ExpertGated = "expert_gated_{w}", down: ExpertDown = "expert_down_{w}", sum: ExpertSum = "expert_sum"
+    }
+
+    /// `delta_net.cu`
+    DeltaKernels("delta_net") { mix: DeltaMix = "delta_mix", rule: DeltaRule = "delta_rule" }
 }
 
 /// Products with weights of one type.
@@ -322,16 +316,16 @@ pub struct WideKernels {
 impl KernelSet {
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
-    pub fn load(files: &KernelFiles, variants: &Variants, set: Set) -> Result<KernelSet, CudaError> {
+    pub fn load(files: &KernelFiles, variants: &Variants, set: Set) -> Result<KernelSet> {
         let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
         let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, set, *dim, *cache)?)));
-        let (attention, k) = (attention.collect::<Result<_, CudaError>>()?, cache.0.name());
+        let (attention, k) = (attention.collect::<Result<_>>()?, cache.0.name());
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, set, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
             pack_q8: types.contains(&MatrixType::Q8).then(|| load_packing(files)).transpose()?,
             embed: files.get("embed", &format!("embed_{}", embedding.name()))?,
-            matmul: matmul.collect::<Result<_, CudaError>>()?,
+            matmul: matmul.collect::<Result<_>>()?,
             rms_norm: files.get("norm", "rms_norm")?,
             add_rms_norm: files.get("norm", "add_rms_norm")?,
             rope_cache: files.get("rope", "rope_cache")?,
@@ -342,24 +336,15 @@ impl KernelSet {
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
             layer_sums: files.get("layer_sums", "layer_sums")?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{}", widest(head_dims)))?,
-            head: HeadKernels {
-                partial: files.get("head", "head_partial")?,
-                mass: files.get("head", "head_mass")?,
-                finish: files.get("head", "head_finish")?,
-            },
-            experts: experts.map(|w| ExpertKernels::load(files, w)).transpose()?,
-            delta_net: delta_net.then(|| DeltaKernels::load(files)).transpose()?,
+            head: HeadKernels::load(files, "")?,
+            experts: experts.map(|w| ExpertKernels::load(files, w.name())).transpose()?,
+            delta_net: delta_net.then(|| DeltaKernels::load(files, "")).transpose()?,
         })
     }
 }
 
 impl AttentionKernels {
-    fn load(
-        files: &KernelFiles,
-        set: Set,
-        head_dim: usize,
-        (k, v): (DType, DType),
-    ) -> Result<AttentionKernels, CudaError> {
+    fn load(files: &KernelFiles, set: Set, head_dim: usize, (k, v): (DType, DType)) -> Result<AttentionKernels> {
         if set == Set::Plain {
             let ints = [type_number(k), type_number(v), head_dim as i32].map(Int);
             let (decode, prefill) =
@@ -382,19 +367,19 @@ fn widest(head_dims: &[usize]) -> usize {
 }
 
 /// A kernel for [`HOPPER`]; `None` on other devices, without enough shared memory, or if it is not built.
-fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
+fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Result<Option<Kernel<P>>> {
     let fits = files.device.info.capability == HOPPER && files.fits(file, name)?;
     fits.then(|| files.get(file, name)).transpose()
 }
 
-fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3], CudaError> {
+fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3]> {
     let [f32, f16, bf16] =
         [DType::F32, DType::F16, DType::Bf16].map(|t| files.get("weights", &format!("pack_q8_{}", t.name())));
     Ok([f32?, f16?, bf16?])
 }
 
 /// Reserves shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
-fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
+fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
     let narrow = head * shape.layers * shape.heads;
@@ -404,14 +389,10 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
 }
 
 impl MatmulKernels {
-    fn load(files: &KernelFiles, set: Set, dtype: MatrixType) -> Result<MatmulKernels, CudaError> {
+    fn load(files: &KernelFiles, set: Set, dtype: MatrixType) -> Result<MatmulKernels> {
         if set == Set::Plain {
-            return Ok(MatmulKernels {
-                narrow: vec![NarrowKernels::plain(files, dtype)?],
-                ring: None,
-                many: None,
-                wide: None,
-            });
+            let narrow = vec![NarrowKernels::plain(files, dtype)?];
+            return Ok(MatmulKernels { narrow, ring: None, many: None, wide: None });
         }
         let mut narrow: Vec<NarrowKernels> = Vec::new();
         for variant in NARROW_VARIANTS {
@@ -461,8 +442,8 @@ impl MatmulKernels {
 }
 
 impl NarrowKernels {
-    fn plain(files: &KernelFiles, dtype: MatrixType) -> Result<NarrowKernels, CudaError> {
-        let ints = [Int(dtype.number())];
+    fn plain(files: &KernelFiles, dtype: MatrixType) -> Result<NarrowKernels> {
+        let ints = [Int(dtype as i32)];
         Ok(NarrowKernels {
             variant: PLAIN,
             gemv: files.plain("plain_gemv", &ints)?,
@@ -472,7 +453,7 @@ impl NarrowKernels {
     }
 
     /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
-    fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
+    fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>> {
         let (file, threads) = if variant.ring.is_some() { ("gemv_ring", 288) } else { ("gemv", 256) };
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits(file, &name(""))? || !files.fits(file, &name("_gated"))? {
@@ -489,7 +470,7 @@ impl NarrowKernels {
 
 impl ManyKernels {
     /// `None` if they do not fit the device's shared memory.
-    fn load(files: &KernelFiles) -> Result<Option<ManyKernels>, CudaError> {
+    fn load(files: &KernelFiles) -> Result<Option<ManyKernels>> {
         if !files.fits("gemv_wide", "gemv_wide_m128")? {
             return Ok(None);
         }
@@ -504,27 +485,8 @@ impl ManyKernels {
     }
 }
 
-impl ExpertKernels {
-    /// For experts with this weight type.
-    pub fn load(files: &KernelFiles, w: MatrixType) -> Result<ExpertKernels, CudaError> {
-        Ok(ExpertKernels {
-            choose: files.get("experts", "choose_experts")?,
-            group: files.get("experts", "group_choices")?,
-            gated: files.get("experts", &format!("expert_gated_{}", w.name()))?,
-            down: files.get("experts", &format!("expert_down_{}", w.name()))?,
-            sum: files.get("experts", "expert_sum")?,
-        })
-    }
-}
-
-impl DeltaKernels {
-    fn load(files: &KernelFiles) -> Result<DeltaKernels, CudaError> {
-        Ok(DeltaKernels { mix: files.get("delta_net", "delta_mix")?, rule: files.get("delta_net", "delta_rule")? })
-    }
-}
-
 /// A kernel for each of [`GEMM_ROWS`].
-fn of_sizes<P>(load: impl Fn(usize) -> Result<Kernel<P>, CudaError>) -> Result<[Kernel<P>; 2], CudaError> {
+fn of_sizes<P>(load: impl Fn(usize) -> Result<Kernel<P>>) -> Result<[Kernel<P>; 2]> {
     Ok([load(GEMM_ROWS[0])?, load(GEMM_ROWS[1])?])
 }
 

@@ -2,13 +2,13 @@
 //! exported by the kernel's source (`SHARED_BYTES` in `kernels/common.cuh`).
 
 use super::context::{Device, driver_has};
-use super::error::{Context, CudaError, describe};
+use super::error::{Context, CudaError, Result, describe};
+use super::memory::DevicePtr;
 use bytemuck::{Pod, Zeroable};
-use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
+use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUtensorMap};
 use cudarc::driver::{DriverError, result};
 use std::ffi::{CString, c_int, c_void};
-use std::marker::PhantomData;
-use std::rc::Rc;
+use std::{marker::PhantomData, rc::Rc};
 
 /// Shared memory per block without opt-in, in bytes.
 const WITHOUT_OPT_IN: usize = 48 << 10;
@@ -77,7 +77,7 @@ impl Module {
         block: u32,
         sizes: Vec<usize>,
         bound: &[Int],
-    ) -> Result<Option<Loaded>, CudaError> {
+    ) -> Result<Option<Loaded>> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(self.module, c_string(name)) };
@@ -91,7 +91,7 @@ impl Module {
     }
 
     /// The value exported by `SHARED_BYTES(name, ..)`.
-    fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
+    fn shared_bytes(&self, name: &str) -> Result<usize> {
         let variable = format!("{name}_shared_bytes");
         let missing =
             || CudaError::Driver { call: format!("looking for {variable}"), cause: "it is missing".to_owned() };
@@ -99,7 +99,7 @@ impl Module {
     }
 
     /// A value exported by the module.
-    pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
+    pub fn exported(&self, variable: &str) -> Result<Option<u32>> {
         let Some(address) = self.variable::<u32>(variable)? else { return Ok(None) };
         let mut value = [0];
         // SAFETY: the variable has the size of the value.
@@ -108,14 +108,14 @@ impl Module {
     }
 
     /// Sets a variable (`SETTABLE`), if the module has it, for later launches.
-    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<(), CudaError> {
+    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<()> {
         let Some(address) = self.variable::<T>(variable)? else { return Ok(()) };
         // SAFETY: the variable has the size of the value.
         unsafe { result::memcpy_htod_sync(address, &[value]) }.during(&format!("setting {variable}"))
     }
 
     /// The address of a variable of type T.
-    fn variable<T>(&self, name: &str) -> Result<Option<sys::CUdeviceptr>, CudaError> {
+    fn variable<T>(&self, name: &str) -> Result<Option<sys::CUdeviceptr>> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
         let found = unsafe { result::module::get_global(self.module, c_string(name)) };
@@ -172,12 +172,12 @@ impl<P> Kernel<P> {
     }
 
     /// The value exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
-    pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
+    pub fn shared_part(&self, part: &str) -> Result<usize> {
         self.loaded.module.shared_bytes(&format!("{}_{part}", self.loaded.name))
     }
 
     /// See [`Loaded::reserve_shared`].
-    pub fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+    pub fn reserve_shared(&mut self, more: usize) -> Result<()> {
         self.loaded.reserve_shared(more)
     }
 }
@@ -190,7 +190,7 @@ impl Loaded {
     }
 
     /// Adds `more` bytes of dynamic shared memory to every launch.
-    fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+    fn reserve_shared(&mut self, more: usize) -> Result<()> {
         self.shared += more;
         if self.shared > WITHOUT_OPT_IN {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -202,7 +202,7 @@ impl Loaded {
     }
 
     /// Compares the declared parameters with the kernel's, if the driver reports them (12.4 and newer).
-    fn check(&self, declared: Vec<usize>) -> Result<(), CudaError> {
+    fn check(&self, declared: Vec<usize>) -> Result<()> {
         if !driver_has(c"cuFuncGetParamInfo") {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl Loaded {
 
 impl Device {
     /// Launches a kernel. If observed, the launch is waited for.
-    pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
+    pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<()> {
         let mut pointers = Vec::new();
         parameters.add_to(&mut pointers);
         let Some(watch) = &self.watch else { return self.start(&kernel.loaded, grid, pointers) };
@@ -234,7 +234,7 @@ impl Device {
     }
 
     /// `pointers`: to the parameters, which are those that the kernel was loaded with.
-    fn start(&self, kernel: &Loaded, grid: [usize; 3], mut pointers: Vec<*mut c_void>) -> Result<(), CudaError> {
+    fn start(&self, kernel: &Loaded, grid: [usize; 3], mut pointers: Vec<*mut c_void>) -> Result<()> {
         self.bind()?;
         kernel.bound.iter().for_each(|int| int.add_to(&mut pointers));
         let ([x, y, z], stream) = (grid.map(|n| n as u32), self.stream.cu_stream());
@@ -274,7 +274,7 @@ impl Device {
     }
 }
 
-fn if_found<T>(result: Result<T, DriverError>, name: &str) -> Result<Option<T>, CudaError> {
+fn if_found<T>(result: Result<T, DriverError>, name: &str) -> Result<Option<T>> {
     match result {
         Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => Ok(None),
         result => result.during(&format!("looking for {name}")).map(Some),
@@ -283,4 +283,56 @@ fn if_found<T>(result: Result<T, DriverError>, name: &str) -> Result<Option<T>, 
 
 pub fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
+}
+
+// Descriptors for copies of whole tiles (TMA): the `TensorMap` of `kernels/hopper.cuh`.
+
+/// Rows and elements of k per tile: a row is 128 bytes, in chunks of 16 permuted by the row's number.
+const TILE: [u32; 2] = [64, 64];
+
+/// An f16 matrix in tiles; opaque.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct TensorMap(CUtensorMap);
+
+// SAFETY: only integers; zeros describe no matrix.
+unsafe impl Zeroable for TensorMap {}
+// SAFETY: as above; only the driver reads them, and 16 words of 8 bytes leave no padding.
+unsafe impl Pod for TensorMap {}
+
+impl TensorMap {
+    /// Describes no matrix, for unused parameters.
+    pub const NONE: TensorMap = TensorMap(CUtensorMap { opaque: [0; 16] });
+
+    /// Whether the driver supports tensor maps: 12.0 and newer.
+    pub fn supported() -> bool {
+        driver_has(c"cuTensorMapEncodeTiled")
+    }
+
+    /// Describes an f16 matrix `[rows, width]`, itself and its rows aligned to 16 bytes; a tile's elements beyond it are zeros.
+    pub fn new(matrix: DevicePtr<u16>, rows: usize, width: usize) -> Result<TensorMap> {
+        let mut map = TensorMap::NONE;
+        let sizes = [width as u64, rows as u64];
+        let (stride, one) = ([2 * width as u64], [1, 1]);
+        // SAFETY: the driver has the call (`supported`); it reads two sizes, one stride, two tile extents and two element
+        // strides, writes the map, and does not access the matrix.
+        let made = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map.0,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                2,
+                matrix.address as *mut _,
+                sizes.as_ptr(),
+                stride.as_ptr(),
+                [TILE[1], TILE[0]].as_ptr(),
+                one.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        made.result().during(&format!("encoding a tensor map of a matrix [{rows}, {width}]"))?;
+        Ok(map)
+    }
 }

@@ -1,10 +1,6 @@
 //! Sums of a sequence's hidden states, one per layer input and one after the final norm (`kernels/layer_sums.cu`).
 
-use super::abi::LayersView;
-use super::context::Device;
-use super::error::CudaError;
-use super::kernel_set::OVERRUN;
-use super::memory::Buffer;
+use super::{abi::LayersView, context::Device, error::Result, kernel_set::OVERRUN, memory::Buffer};
 use crate::model::ModelSpec;
 
 /// Columns per block of `layer_sums`.
@@ -27,7 +23,7 @@ pub struct LayerSums {
 }
 
 impl LayerSums {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<LayerSums, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<LayerSums> {
         let (points, width) = (spec.layers.len() + 1, spec.hidden_size);
         let (what, size, blocks) = ("the sums of hidden states", points * width, width.div_ceil(COLUMNS));
         let sums = device.upload(what, &vec![0.0; size])?;
@@ -50,7 +46,7 @@ impl LayerSums {
     }
 
     /// The mean of the first `rows` rows, `[points, width]`. At most `OVERRUN` + 1 rows follow them.
-    pub fn means(&self, device: &Device, rows: usize) -> Result<Vec<Vec<f64>>, CudaError> {
+    pub fn means(&self, device: &Device, rows: usize) -> Result<Vec<Vec<f64>>> {
         let count = device.read(&self.counts, 0, 1)?.first().map_or(0, |count| *count as usize);
         let (mut sums, kept) = (device.read(&self.sums, 0, self.points * self.width)?, KEPT * self.width);
         let mut mean = |(sums, kept): (&mut [f64], &[f32])| {

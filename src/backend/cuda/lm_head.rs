@@ -1,14 +1,11 @@
 //! From hidden states to predictions: the logits stay on the device; the token, its
 //! log-probability, the entropy and the top alternatives are copied back.
 
-use super::CudaBackend;
-use super::abi::{
-    HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, Norm, RowState, Sampler, WidePart, WideResult,
-};
-use super::context::Device;
-use super::error::CudaError;
+use super::abi::*;
+use super::error::{CudaError, Result};
 use super::gemm::{Job, Product};
-use super::memory::{Buffer, DevicePtr};
+use super::memory::{Buffer, DevicePtr, Floats};
+use super::{CudaBackend, context::Device};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Predicted, Prediction, Row, Step, TokenLogprob};
 use crate::model::ModelSpec;
@@ -48,7 +45,7 @@ pub struct LmHead {
 }
 
 impl LmHead {
-    pub fn new(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead> {
         let chunks = rows * spec.vocab_size.div_ceil(CHUNK);
         Ok(LmHead {
             logits: device.scratch("logits", rows * spec.vocab_size)?,
@@ -74,12 +71,12 @@ pub struct Log {
 
 impl Log {
     /// `ring` entries per slot; 0: one entry per row.
-    pub fn new(device: &Device, entries: usize, ring: usize) -> Result<Log, CudaError> {
+    pub fn new(device: &Device, entries: usize, ring: usize) -> Result<Log> {
         Ok(Log { words: device.scratch("results", entries * WORDS)?, entries, ring })
     }
 
     /// A copy of all words, once all earlier work is done.
-    pub fn read(&self, device: &Device) -> Result<Vec<u32>, CudaError> {
+    pub fn read(&self, device: &Device) -> Result<Vec<u32>> {
         device.read(&self.words, 0, self.entries * WORDS)
     }
 
@@ -115,13 +112,8 @@ impl Log {
             .collect();
         let distribution = (detail && wide).then(|| {
             let number = |field: usize| f64::from(float(4 + 2 * MAX_TOP, entry * size_of::<WideResult>() / 4 + field));
-            Distribution {
-                top_logprob: number(0),
-                uniform_kl: number(1),
-                log_affinity: number(2),
-                dominant: number(3),
-                dominant_logprob: number(4),
-            }
+            let [top_logprob, uniform_kl, log_affinity, dominant, dominant_logprob] = std::array::from_fn(number);
+            Distribution { top_logprob, uniform_kl, log_affinity, dominant, dominant_logprob }
         });
         let entropy = if detail { f64::from(entropy) } else { 0.0 };
         Some((Step { logprob, entropy, top, distribution, ..Step::default() }, token))
@@ -135,7 +127,7 @@ pub fn row_state(row: &Row, stream: u64) -> RowState {
 }
 
 /// The sampler for the token after the row at `row_position`.
-pub fn sampler(choice: &Choice, row_position: usize) -> Result<Sampler, CudaError> {
+pub fn sampler(choice: &Choice, row_position: usize) -> Result<Sampler> {
     let Choice { sampling: Sampling { temperature, top_p, top_k, seed }, position, vocabulary, .. } = *choice;
     let top_k = if top_k >= vocabulary { 0 } else { top_k };
     if temperature > 0.0 && top_k > LIST {
@@ -153,7 +145,7 @@ pub fn needs_mass(sampler: &Sampler) -> bool {
 
 impl CudaBackend {
     /// logits `[rows, vocab_size]` of a narrow pass's hidden states.
-    pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
+    pub(super) fn logits(&self, hidden: Floats, rows: usize) -> Result<()> {
         let job = Job { w: self.weights.head(), bias: None, y: self.head.logits.ptr() };
         self.gemv(hidden, Norm::default(), &[job], rows, Product::Logits)
     }
@@ -176,7 +168,7 @@ impl CudaBackend {
 
     /// Partial results of `rows` rows, one per chunk of their logits; a launch of [`HeadFinish`] combines them. `mass`:
     /// sampling needs that of the whole vocabulary.
-    pub(super) fn reduce(&self, run: &HeadFinish, rows: usize, mass: bool) -> Result<(), CudaError> {
+    pub(super) fn reduce(&self, run: &HeadFinish, rows: usize, mass: bool) -> Result<()> {
         let HeadFinish { logits, vocab, blocks, partials, wide, lists, masses, samplers, .. } = *run;
         let (kernels, grid) = (&self.kernels.head, [self.spec.vocab_size.div_ceil(CHUNK), rows, 1]);
         let softcap = self.spec.final_logit_softcapping.unwrap_or(0.0);
@@ -240,7 +232,7 @@ impl CudaBackend {
     }
 
     /// The requests' hidden states, contiguous.
-    fn gather(&self, requests: &[Prediction]) -> Result<DevicePtr<f32>, CudaError> {
+    fn gather(&self, requests: &[Prediction]) -> Result<Floats> {
         let width = self.spec.hidden_size;
         let first = requests.first().map_or(0, |r| r.row);
         if requests.iter().enumerate().all(|(i, r)| r.row == first + i) {
@@ -254,7 +246,7 @@ impl CudaBackend {
     }
 
     /// The position of the pass's first row whose hidden state is not finite; clears the flag.
-    fn first_bad_row(&self) -> Result<usize, CudaError> {
+    fn first_bad_row(&self) -> Result<usize> {
         self.device.fill(&self.scratch.not_finite, 0)?;
         let (n, width) = (self.pass.rows.len(), self.spec.hidden_size);
         let hidden: Vec<f32> = self.device.read(&self.scratch.h, 0, n * width)?;

@@ -2,17 +2,15 @@
 //! on disk under a hash of everything that went into it.
 
 use super::context::{Device, DeviceInfo};
-use super::error::{CudaError, describe};
+use super::error::{CudaError, Result, describe};
 use super::launch::{Int, Kernel, Module, Parameters, c_string};
 use crate::cache;
 use bytemuck::Pod;
 use cudarc::nvrtc::{result as calls, result::NvrtcError, sys as nvrtc};
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 mod table {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
@@ -53,7 +51,7 @@ struct Target {
 }
 
 impl KernelFiles {
-    pub fn new(device: &Device) -> Result<KernelFiles, CudaError> {
+    pub fn new(device: &Device) -> Result<KernelFiles> {
         let (major, minor) = device.info.capability;
         if major < 8 {
             return Err(CudaError::TooOld { device: device.info.name.clone(), major, minor });
@@ -73,28 +71,28 @@ impl KernelFiles {
     }
 
     /// The kernel `name` of `kernels/<file>.cu`.
-    pub fn get<P: Parameters>(&self, file: &str, name: &str) -> Result<Kernel<P>, CudaError> {
+    pub fn get<P: Parameters>(&self, file: &str, name: &str) -> Result<Kernel<P>> {
         self.find(file, name, &[])?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
     }
 
     /// A kernel of `plain.cu`, with the types and sizes that are in the names of the kernels it stands in for.
-    pub fn plain<P: Parameters>(&self, name: &str, ints: &[Int]) -> Result<Kernel<P>, CudaError> {
+    pub fn plain<P: Parameters>(&self, name: &str, ints: &[Int]) -> Result<Kernel<P>> {
         self.find("plain", name, ints)?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
     }
 
     /// A kernel with parameters P followed by these ints; `None` if there is no such kernel.
-    pub fn find<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>, CudaError> {
+    pub fn find<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>> {
         let Some(module) = self.module(file)? else { return Ok(None) };
         Ok(module.kernel(name, P::BLOCK, P::sizes(), ints)?.map(Kernel::from))
     }
 
     /// Sets a variable in all files that have been loaded and have it.
-    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<(), CudaError> {
+    pub fn set<T: Pod>(&self, variable: &str, value: T) -> Result<()> {
         self.modules.borrow().values().try_for_each(|module| module.set(variable, value))
     }
 
     /// Whether the kernel exists and the device has enough shared memory for it.
-    pub fn fits(&self, file: &str, name: &str) -> Result<bool, CudaError> {
+    pub fn fits(&self, file: &str, name: &str) -> Result<bool> {
         let Some(module) = self.module(file)? else { return Ok(false) };
         let (needed, limit) = (module.exported(&format!("{name}_shared_bytes"))?, self.device.max_shared()?);
         Ok(needed.is_some_and(|bytes| bytes as usize <= limit))
@@ -111,7 +109,7 @@ impl KernelFiles {
         hasher.finish()
     }
 
-    fn module(&self, file: &str) -> Result<Option<Rc<Module>>, CudaError> {
+    fn module(&self, file: &str) -> Result<Option<Rc<Module>>> {
         let Some(file) = table::KERNEL_FILES.iter().find(|f| f.name == file) else { return Ok(None) };
         if let Some(module) = self.modules.borrow().get(file.name) {
             return Ok(Some(module.clone()));
@@ -144,7 +142,7 @@ impl Target {
 }
 
 impl Compiler {
-    fn new(info: &DeviceInfo) -> Result<Compiler, CudaError> {
+    fn new(info: &DeviceInfo) -> Result<Compiler> {
         // SAFETY: loading the library runs its constructors.
         if !unsafe { nvrtc::is_culib_present() } {
             return Err(CudaError::NoKernels { reason: "libnvrtc could not be loaded".to_owned() });
@@ -175,7 +173,7 @@ impl Compiler {
     }
 
     /// The image of a kernel file, from the cache if present; PTX ends with a NUL.
-    fn image(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
+    fn image(&self, file: &KernelFile) -> Result<Vec<u8>> {
         let suffix = if self.target.cubin { "cubin" } else { "ptx" };
         let name = || format!("{}-{:016x}.{suffix}", file.name, self.key(file));
         let cached = self.cache.as_ref().map(|folder| folder.join(name()));
@@ -190,7 +188,7 @@ impl Compiler {
         Ok(image)
     }
 
-    fn compile(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
+    fn compile(&self, file: &KernelFile) -> Result<Vec<u8>> {
         let failed = |error: NvrtcError| compile_error(file, format!("{:?}", error.0));
         let (source, name) = (c_string(file.source), c_string(&format!("{}.cu", file.name)));
         let program = Program(calls::create_program(&source, Some(&name)).map_err(failed)?);

@@ -6,17 +6,13 @@
 //! map memory (some virtual machines), growing allocates a new buffer and copies.
 
 use super::context::{Device, allocation_properties};
-use super::error::{Context, CudaError, describe};
-use crate::model::weights::DType;
-use crate::units;
+use super::error::{Context, CudaError, Result, describe};
+use crate::{model::weights::DType, units};
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use half::{bf16, f16};
-use std::cell::Cell;
-use std::marker::PhantomData;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::{cell::Cell, marker::PhantomData, rc::Rc, sync::Arc};
 
 /// The address of elements in device memory.
 #[repr(transparent)]
@@ -25,6 +21,9 @@ pub struct DevicePtr<T> {
     pub address: u64,
     element: PhantomData<fn() -> T>,
 }
+
+/// The address of f32 values.
+pub type Floats = DevicePtr<f32>;
 
 /// Device memory with elements of type T.
 pub struct Buffer<T> {
@@ -53,23 +52,20 @@ struct Part {
 
 impl Device {
     /// Uninitialised memory for `count` elements; `what` names it in errors.
-    pub fn allocate<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
+    pub fn allocate<T>(&self, what: &str, count: usize) -> Result<Buffer<T>> {
         self.bind()?;
         let bytes = (count * size_of::<T>()).max(16);
         // SAFETY: the context is current; the memory is freed once, by `Buffer`.
         let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| self.refused(error, what, bytes))?;
-        Ok(Buffer {
-            context: self.context.clone(),
-            address,
-            bytes,
-            store: Store::Whole,
-            counted: None,
-            element: PhantomData,
-        })
+        Ok(self.buffer(address, bytes, Store::Whole))
+    }
+
+    fn buffer<T>(&self, address: u64, bytes: usize, store: Store) -> Buffer<T> {
+        Buffer { context: self.context.clone(), address, bytes, store, counted: None, element: PhantomData }
     }
 
     /// Scratch memory for `count` elements, counted in [`Device::scratch_bytes`] while it exists.
-    pub fn scratch<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
+    pub fn scratch<T>(&self, what: &str, count: usize) -> Result<Buffer<T>> {
         let mut buffer = self.allocate(&format!("scratch memory ({what})"), count)?;
         self.scratch_bytes.set(self.scratch_bytes.get() + buffer.bytes);
         buffer.counted = Some(self.scratch_bytes.clone());
@@ -77,14 +73,14 @@ impl Device {
     }
 
     /// Memory initialised with these values.
-    pub fn upload<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer<T>, CudaError> {
+    pub fn upload<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer<T>> {
         let buffer = self.allocate(what, values.len())?;
         self.write(&buffer, 0, values)?;
         Ok(buffer)
     }
 
     /// An empty buffer that can grow to `max` elements.
-    pub fn growing<T>(&self, what: &str, max: usize) -> Result<Buffer<T>, CudaError> {
+    pub fn growing<T>(&self, what: &str, max: usize) -> Result<Buffer<T>> {
         let Some(granularity) = self.granularity else { return self.allocate(what, 0) };
         self.bind()?;
         let (mut address, reserved) = (0, (max * size_of::<T>()).max(1).next_multiple_of(granularity));
@@ -92,13 +88,12 @@ impl Device {
         unsafe { sys::cuMemAddressReserve(&mut address, reserved, 0, 0, 0) }
             .result()
             .map_err(|error| self.refused(error, &format!("the addresses of {what}"), reserved))?;
-        let store = Store::Mapped { reserved, parts: Vec::new() };
-        Ok(Buffer { context: self.context.clone(), address, bytes: 0, store, counted: None, element: PhantomData })
+        Ok(self.buffer(address, 0, Store::Mapped { reserved, parts: Vec::new() }))
     }
 
     /// Grows a buffer to at least `count` elements, keeping its contents. Its address may change. On failure nothing
     /// changes.
-    pub fn grow<T>(&self, buffer: &mut Buffer<T>, what: &str, count: usize) -> Result<(), CudaError> {
+    pub fn grow<T>(&self, buffer: &mut Buffer<T>, what: &str, count: usize) -> Result<()> {
         let bytes = count * size_of::<T>();
         if bytes <= buffer.bytes {
             return Ok(());
@@ -126,7 +121,7 @@ impl Device {
 
     /// Frees the parts that [`Device::grow`] added to a buffer beyond `bytes` bytes.
     /// They must not be in use.
-    pub fn shrink<T>(&self, buffer: &mut Buffer<T>, bytes: usize) -> Result<(), CudaError> {
+    pub fn shrink<T>(&self, buffer: &mut Buffer<T>, bytes: usize) -> Result<()> {
         let Store::Mapped { parts, .. } = &mut buffer.store else { return Ok(()) };
         self.bind()?;
         while let Some(part) = parts.pop_if(|part| buffer.bytes - part.bytes >= bytes) {
@@ -138,7 +133,7 @@ impl Device {
     }
 
     /// Allocates memory and maps it at an address.
-    fn map(&self, at: u64, bytes: usize, what: &str) -> Result<sys::CUmemGenericAllocationHandle, CudaError> {
+    fn map(&self, at: u64, bytes: usize, what: &str) -> Result<sys::CUmemGenericAllocationHandle> {
         self.bind()?;
         let properties = allocation_properties(self.context.ordinal());
         let mut handle = 0;
@@ -176,7 +171,7 @@ impl Device {
 
     /// Copies values to a buffer, in stream order. They may be changed once this returns; those in [`Pinned`] memory only after
     /// an event recorded after the copy.
-    pub fn write<T: Pod>(&self, to: &Buffer<T>, offset: usize, values: &[T]) -> Result<(), CudaError> {
+    pub fn write<T: Pod>(&self, to: &Buffer<T>, offset: usize, values: &[T]) -> Result<()> {
         let at = to.range(offset, values.len())?;
         self.bind()?;
         if values.is_empty() {
@@ -188,7 +183,7 @@ impl Device {
     }
 
     /// Reads values of a buffer once all earlier work is done.
-    pub fn read<T: Pod>(&self, from: &Buffer<T>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
+    pub fn read<T: Pod>(&self, from: &Buffer<T>, offset: usize, count: usize) -> Result<Vec<T>> {
         let (at, mut values) = (from.range(offset, count)?, vec![T::zeroed(); count]);
         self.bind()?;
         if count == 0 {
@@ -202,7 +197,7 @@ impl Device {
     }
 
     /// As [`Device::read`], but for values at byte `offset` of a buffer of several arrays.
-    pub fn read_at<T: Pod>(&self, from: &Buffer<u8>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
+    pub fn read_at<T: Pod>(&self, from: &Buffer<u8>, offset: usize, count: usize) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); count];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         bytes.copy_from_slice(&self.read(from, offset, bytes.len())?);
@@ -210,13 +205,7 @@ impl Device {
     }
 
     /// The same for elements of a given type, as f32.
-    pub fn read_numbers(
-        &self,
-        from: &Buffer<u8>,
-        offset: usize,
-        count: usize,
-        dtype: DType,
-    ) -> Result<Vec<f32>, CudaError> {
+    pub fn read_numbers(&self, from: &Buffer<u8>, offset: usize, count: usize, dtype: DType) -> Result<Vec<f32>> {
         Ok(match dtype {
             DType::F32 => self.read_at(from, offset, count)?,
             DType::F16 => self.read_at::<f16>(from, offset, count)?.into_iter().map(f16::to_f32).collect(),
@@ -225,7 +214,7 @@ impl Device {
     }
 
     /// Starts a copy of a buffer to pinned memory of its size; it is complete after an event recorded afterwards.
-    pub fn read_pinned<T>(&self, to: &mut Pinned, from: &Buffer<T>) -> Result<(), CudaError> {
+    pub fn read_pinned<T>(&self, to: &mut Pinned, from: &Buffer<T>) -> Result<()> {
         let at = from.range(0, to.bytes / size_of::<T>())?;
         self.bind()?;
         // SAFETY: both ranges are in bounds; pinned memory is freed after the stream's work.
@@ -234,7 +223,7 @@ impl Device {
     }
 
     /// Copies between buffers, in stream order.
-    pub fn copy<T>(&self, to: (&Buffer<T>, usize), from: (&Buffer<T>, usize), count: usize) -> Result<(), CudaError> {
+    pub fn copy<T>(&self, to: (&Buffer<T>, usize), from: (&Buffer<T>, usize), count: usize) -> Result<()> {
         let (to, from) = (to.0.range(to.1, count)?, from.0.range(from.1, count)?);
         self.bind()?;
         if count == 0 {
@@ -252,7 +241,7 @@ impl Device {
         (from, from_start, from_pitch): (&Buffer<u8>, usize, usize),
         bytes: usize,
         rows: usize,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         if bytes == 0 || rows == 0 {
             return Ok(());
         }
@@ -281,7 +270,7 @@ impl Device {
     }
 
     /// Fills a buffer with a byte, in stream order.
-    pub fn fill<T>(&self, buffer: &Buffer<T>, byte: u8) -> Result<(), CudaError> {
+    pub fn fill<T>(&self, buffer: &Buffer<T>, byte: u8) -> Result<()> {
         self.bind()?;
         // SAFETY: the range is the buffer's.
         unsafe { result::memset_d8_async(buffer.address, byte, buffer.bytes, self.stream.cu_stream()) }
@@ -290,7 +279,7 @@ impl Device {
 
     /// Moves ranges of a buffer towards its end, in stream order: (from, to, bytes), in ascending order, disjoint before and
     /// after, with to >= from.
-    pub fn spread(&self, buffer: &Buffer<u8>, ranges: &[(usize, usize, usize)]) -> Result<(), CudaError> {
+    pub fn spread(&self, buffer: &Buffer<u8>, ranges: &[(usize, usize, usize)]) -> Result<()> {
         for &(from, to, bytes) in ranges.iter().rev() {
             let (distance, mut left) = (to - from, if to == from { 0 } else { bytes });
             while left > 0 {
@@ -304,7 +293,7 @@ impl Device {
     }
 
     /// Host memory that the device can copy to and from directly.
-    pub fn pinned(&self, bytes: usize) -> Result<Pinned, CudaError> {
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
         self.bind()?;
         // SAFETY: the context is current; the memory is freed once, by `Pinned`.
         let memory = unsafe { result::malloc_host(bytes.max(16), 0) }.during("allocating pinned memory")?;
@@ -361,7 +350,7 @@ impl<T> Buffer<T> {
     }
 
     /// The address of elements `offset .. offset + count`, if they are in bounds.
-    fn range(&self, offset: usize, count: usize) -> Result<u64, CudaError> {
+    fn range(&self, offset: usize, count: usize) -> Result<u64> {
         if offset.checked_add(count).is_some_and(|end| end * size_of::<T>() <= self.bytes) {
             return Ok(self.ptr().add(offset).address);
         }

@@ -14,7 +14,6 @@ mod experts;
 mod gemm;
 mod kernel_set;
 mod launch;
-mod layer_input;
 mod layers;
 mod lm_head;
 mod loader;
@@ -22,18 +21,14 @@ mod memory;
 mod pass;
 mod scratch;
 mod selftest;
-mod states;
-mod tensor_map;
 mod weights;
 
-use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Predicted, Prediction,
-    Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, OnStep, Pass, Predicted,
+    Prediction, Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
-use crate::model::config::Rotation;
-use crate::model::weights::Weight;
 use crate::model::{ModelSpec, Weights};
+use crate::{model::config::Rotation, model::weights::Weight};
 use abi::{AttnRows, AttnSum, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
 use context::Device;
@@ -49,8 +44,7 @@ use pass::{PassState, prefill_parts, shared_trace};
 use scratch::{QUERY_ROWS, Queries, Scratch};
 pub use selftest::{Check, check_all, run_if_child};
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use weights::{DeviceWeights, MatrixTypes};
 
 /// Growth step of rotary tables, in positions.
@@ -255,20 +249,15 @@ impl Backend for CudaBackend {
         NARROW_ROWS
     }
 
-    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId> {
         Ok(self.sequences.open(trace)?)
     }
 
-    fn reserve(&mut self, sequence: SequenceId, positions: usize) -> Result<(), BackendError> {
+    fn reserve(&mut self, sequence: SequenceId, positions: usize) -> Result<()> {
         Ok(self.sequences.hint(sequence, positions)?)
     }
 
-    fn fork(
-        &mut self,
-        sequence: SequenceId,
-        positions: usize,
-        trace: Option<TraceOptions>,
-    ) -> Result<SequenceId, BackendError> {
+    fn fork(&mut self, sequence: SequenceId, positions: usize, trace: Option<TraceOptions>) -> Result<SequenceId> {
         if self.sequences.resumes_at(sequence, positions) != positions {
             return Err(BackendError::NotHeld { position: positions });
         }
@@ -303,7 +292,7 @@ impl Backend for CudaBackend {
         self.sequences.close(sequence);
     }
 
-    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
+    fn begin(&mut self, pass: &Pass) -> Result<()> {
         let Pass { rows, record, .. } = *pass;
         self.check_tokens(rows)?;
         self.sequences.check_states(rows)?;
@@ -336,7 +325,7 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
-    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>, BackendError> {
+    fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>> {
         let mut results = Vec::with_capacity(requests.len());
         for some in requests.chunks(NARROW_ROWS) {
             results.extend(self.predict_some(some)?);
@@ -344,7 +333,7 @@ impl Backend for CudaBackend {
         Ok(results)
     }
 
-    fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>, BackendError> {
+    fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>> {
         let shape = self.begin_group(rows, vocabulary)?;
         self.replay(shape, 1)?;
         rows.iter().for_each(|row| self.entered(&row.row));
@@ -352,12 +341,7 @@ impl Backend for CudaBackend {
         rows.iter().map(|row| self.result(&words, row)).collect()
     }
 
-    fn decode(
-        &mut self,
-        rows: &[DecodeRow],
-        vocabulary: usize,
-        on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
-    ) -> Result<(), BackendError> {
+    fn decode(&mut self, rows: &[DecodeRow], vocabulary: usize, on_step: &mut OnStep) -> Result<()> {
         let room = self.room_for(rows.len().min(DECODE_ROWS))?;
         let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
         let mut active = Vec::new();
@@ -373,13 +357,13 @@ impl Backend for CudaBackend {
     }
 
     #[cfg(test)]
-    fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
+    fn hidden(&self, row: usize) -> Result<Vec<f32>> {
         self.pass.row(row)?;
         let width = self.spec.hidden_size;
         Ok(self.device.read(&self.scratch.h, row * width, width)?)
     }
 
-    fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
+    fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>> {
         let (Some(index), Some(options)) = (self.sequences.trace_index(id, row), self.sequences.options(id)) else {
             return Ok(None);
         };
@@ -394,17 +378,17 @@ impl Backend for CudaBackend {
         Ok(Some(HeadRecord { heads, entropies, gap }))
     }
 
-    fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+    fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>> {
         let recorded = self.sequences.options(id).is_some_and(|options| options.parts.head_attention);
         let Some(index) = self.sequences.trace_index(id, row).filter(|_| recorded) else { return Ok(None) };
         Ok(Some(self.sequences.read_trace(id, TraceArray::Places, index, self.spec.total_heads())?))
     }
 
-    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>> {
         Ok(self.sequences.layer_means(sequence)?)
     }
 
-    fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
+    fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
         let Some(options) = self.sequences.options(id) else { return Ok(result) };
         let traced: Vec<usize> =
@@ -437,7 +421,7 @@ impl Backend for CudaBackend {
     }
 
     /// For the pass's first row.
-    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
         self.queries.reserve(&self.device, count)?;
         let (scratch, out) = (&self.scratch, &self.queries.out);
@@ -454,7 +438,7 @@ impl Backend for CudaBackend {
         Ok(self.device.read(out, 0, count)?)
     }
 
-    fn hidden_states(&self, id: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
+    fn hidden_states(&self, id: SequenceId, positions: Range<usize>) -> Result<Vec<f32>> {
         let (width, mut states) = (self.spec.hidden_size, Vec::with_capacity(positions.len() * self.spec.hidden_size));
         let is_traced = |position: &usize| self.sequences.trace_index(id, *position).is_some();
         let traced = positions.clone().filter(is_traced).count();

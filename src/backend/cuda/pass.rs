@@ -2,25 +2,15 @@
 //! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may belong to several
 //! sequences. A captured decode step consists of the same operations, recorded by their stream.
 
-use super::CudaBackend;
-use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GateRows, LayerHeads, LayerSum, Norm,
-    PrefillPart, RmsNorm, RopeCache, RopeTarget, RoundedRows, SHARING, SIGMOID, SILU, type_number,
-};
-use super::cache::Sequences;
-use super::context::Device;
-use super::error::CudaError;
+use super::abi::*;
+use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};
-use super::launch::Int;
-use super::layers;
-use super::memory::{Buffer, DevicePtr};
-use super::weights::Matrix;
-use crate::backend::entropy::EntropyRule;
+use super::memory::{Buffer, DevicePtr, Floats};
+use super::{CudaBackend, cache::Sequences, context::Device, launch::Int, layers, weights::Matrix};
 use crate::backend::{BackendError, Operations, Row, TraceParts};
-use crate::model::ModelSpec;
 use crate::model::config::{Activation, QkNorm};
-use crate::model::weights::Expert;
+use crate::{backend::entropy::EntropyRule, model::ModelSpec, model::weights::Expert};
 use std::ops::Range;
 
 /// The pass in flight, or the last one.
@@ -49,7 +39,7 @@ impl PassState {
 
 /// Gates of a pass's rows, in device memory.
 pub struct Gates {
-    pub first: DevicePtr<f32>,
+    pub first: Floats,
     /// Elements from row to row.
     pub stride: usize,
     /// Elements from one gate of a row to the next.
@@ -71,7 +61,7 @@ pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<Pre
 }
 
 /// The parts of the trace shared by all traced rows; `wide` if one of them is.
-pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceParts>, CudaError> {
+pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceParts>> {
     let mut shared: Option<TraceParts> = None;
     for row in rows {
         let Some(options) = sequences.options(row.sequence) else { continue };
@@ -197,7 +187,7 @@ impl CudaBackend {
     }
 
     /// A layer's queries.
-    pub(super) fn layer_queries(&self, layer: usize) -> DevicePtr<f32> {
+    pub(super) fn layer_queries(&self, layer: usize) -> Floats {
         self.scratch.heads.q.ptr().add(self.heads_before(layer) * self.widest_head())
     }
 
@@ -215,14 +205,14 @@ impl CudaBackend {
         self.spec.attn_logit_softcapping.unwrap_or(0.0)
     }
 
-    fn attention_kernels(&self, layer: usize) -> Result<&AttentionKernels, CudaError> {
+    fn attention_kernels(&self, layer: usize) -> Result<&AttentionKernels> {
         let head_dim = self.spec.layers[layer].head_dim;
         let missing = || CudaError::NoKernel { name: format!("attn_decode with a head_dim of {head_dim}") };
         self.kernels.attention.get(&head_dim).ok_or_else(missing)
     }
 
     /// x = E\[token\] · scale, every row.
-    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: DevicePtr<f32>) -> Result<(), CudaError> {
+    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: Floats) -> Result<()> {
         let parameters = Embed {
             embedding: embedding.ptr(),
             scales: embedding.scales(),
@@ -237,7 +227,7 @@ impl CudaBackend {
     }
 
     /// act(gate x) ⊙ up x of norm(x), the input of the network's `down`.
-    pub(super) fn gated_network(&self, layer: usize, network: &'_ Expert<Matrix>) -> Result<Input<'_>, CudaError> {
+    pub(super) fn gated_network(&self, layer: usize, network: &'_ Expert<Matrix>) -> Result<Input<'_>> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         let gate = Job { w: &network.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
         let up = Job { w: &network.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
@@ -277,7 +267,7 @@ impl CudaBackend {
     }
 
     /// Norm per head, rotation and query scale; k and v to the cache.
-    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<(), CudaError> {
+    fn rotate_and_cache(&self, layer: usize, q: Floats, to: RopeTarget) -> Result<()> {
         let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
         let of_heads =
             |norm: &'_ Option<Buffer<f32>>| ptr_or_null(norm.as_ref().filter(|_| s.family.qk_norm == QkNorm::Head));
@@ -296,7 +286,7 @@ impl CudaBackend {
     }
 
     /// Attention's output, the input of `o`: rounded in a wide pass if the kernel and the product support it.
-    pub(super) fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
+    pub(super) fn attended(&self, layer: usize) -> Result<Input<'_>> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
         let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING) && w.output_gate.is_none();
         Ok(match self.wide(&w.o)? {
@@ -306,7 +296,7 @@ impl CudaBackend {
     }
 
     /// attended ← attended ⊙ sigmoid(gate), or in a delta net attended ⊙ silu(gate), if there is a gate.
-    fn gate_heads(&self, layer: usize) -> Result<(), CudaError> {
+    fn gate_heads(&self, layer: usize) -> Result<()> {
         let (w, attended) = (&self.weights.layers[layer], self.scratch.attended());
         if w.output_gate.is_none() {
             return Ok(());
@@ -318,14 +308,7 @@ impl CudaBackend {
     }
 
     /// y = act(gate) ⊙ x, every row of `width`; a row of x is `x_stride` elements after the one before.
-    pub(super) fn gate_rows(
-        &self,
-        gates: Gates,
-        x: DevicePtr<f32>,
-        x_stride: usize,
-        width: usize,
-        y: DevicePtr<f32>,
-    ) -> Result<(), CudaError> {
+    pub(super) fn gate_rows(&self, gates: Gates, x: Floats, x_stride: usize, width: usize, y: Floats) -> Result<()> {
         let parameters = GateRows {
             gate: gates.first,
             gate_stride: gates.stride.into(),
@@ -339,7 +322,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.gate, [width.div_ceil(256), self.pass.rows.len(), 1], &parameters)
     }
 
-    fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
+    fn attend_prefill(&self, layer: usize) -> Result<()> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let lines = Lines::new(s.num_attention_heads, &s.layers[layer]);
         let parts = self.pass.parts.iter().find(|(of, _)| *of == lines).map_or(0..0, |(_, parts)| parts.clone());
@@ -362,7 +345,7 @@ impl CudaBackend {
     }
 
     /// Attention of a narrow pass: each row separately.
-    fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
+    fn attend_decode(&self, layer: usize) -> Result<()> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let kernels = self.attention_kernels(layer)?;
         let kernel = match (&kernels.decode_plain, self.pass.trace) {
@@ -385,7 +368,7 @@ impl CudaBackend {
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.
-    fn note_layer(&self, point: usize, x: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn note_layer(&self, point: usize, x: Floats) -> Result<()> {
         if !self.pass.trace.is_some_and(|trace| trace.layer_means) {
             return Ok(());
         }
@@ -403,7 +386,7 @@ impl CudaBackend {
     }
 
     /// Records the attention targets of the layer's heads in the traced rows.
-    fn note_places(&self, layer: usize) -> Result<(), CudaError> {
+    fn note_places(&self, layer: usize) -> Result<()> {
         let (scratch, heads) = (&self.scratch, self.spec.num_attention_heads);
         let parameters = AttnPlaces {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
@@ -420,7 +403,7 @@ impl CudaBackend {
 
     /// Ends the selections of the traced rows, on the stream of `device`: all layers with attention after a narrow pass, the last
     /// after a wide one, and the hidden states.
-    pub(super) fn finish_selection(&self, device: &Device) -> Result<(), CudaError> {
+    pub(super) fn finish_selection(&self, device: &Device) -> Result<()> {
         let layers = self.spec.attention_layers().count();
         let first = if self.pass.narrow() { 0 } else { layers - 1 };
         self.select_heads(device, first..layers, self.scratch.h.ptr())
@@ -428,7 +411,7 @@ impl CudaBackend {
 
     /// Adds these of the layers with attention to the selections of the traced rows. Hidden states, if not
     /// null, are recorded too.
-    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn select_heads(&self, device: &Device, layers: Range<usize>, hidden: Floats) -> Result<()> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -460,7 +443,7 @@ impl CudaBackend {
         bias: Option<&Buffer<f32>>,
         norm: Option<&Buffer<f32>>,
         factor: f32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
         let Some(norm) = norm else { return self.matmul(input, Job { w, bias, y: x }, true) };
         self.matmul(input, Job { w, bias, y: h }, false)?;
@@ -468,13 +451,7 @@ impl CudaBackend {
     }
 
     /// x ← factor · (x + norm(h)), every row.
-    pub(super) fn add_normed(
-        &self,
-        x: DevicePtr<f32>,
-        h: DevicePtr<f32>,
-        norm: &Buffer<f32>,
-        factor: f32,
-    ) -> Result<(), CudaError> {
+    pub(super) fn add_normed(&self, x: Floats, h: Floats, norm: &Buffer<f32>, factor: f32) -> Result<()> {
         let parameters = AddRmsNorm { x, h, norm: self.norm(norm), width: self.spec.hidden_size.into(), factor };
         self.device.launch(&self.kernels.add_rms_norm, [self.pass.rows.len(), 1, 1], &parameters)
     }

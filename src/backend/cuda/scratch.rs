@@ -2,11 +2,9 @@
 //! a traced response.
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
-use super::context::Device;
-use super::error::CudaError;
 use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
-use super::memory::{Buffer, DevicePtr};
-use super::states::key_stride;
+use super::memory::{Buffer, Floats};
+use super::{context::Device, delta_net::key_stride, error::Result};
 use crate::model::ModelSpec;
 use crate::model::config::{DeltaNetSpec, ExpertSpec};
 
@@ -40,7 +38,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch> {
         let q_width = spec.num_attention_heads * spec.widest(|layer| layer.head_dim);
         let kv_width = spec.widest(|layer| layer.num_key_value_heads * layer.head_dim);
         let shared = spec.experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0);
@@ -74,12 +72,12 @@ impl Scratch {
     }
 
     /// `[N, intermediate_size]`: overlays the three below, which feed-forward no longer needs; has room for 2 `[N, hidden_size]`.
-    pub fn gate(&self) -> DevicePtr<f32> {
+    pub fn gate(&self) -> Floats {
         self.inner.ptr()
     }
 
     /// `[N, heads, head_dim]`
-    pub fn attended(&self) -> DevicePtr<f32> {
+    pub fn attended(&self) -> Floats {
         self.inner.ptr()
     }
 
@@ -94,11 +92,11 @@ impl Scratch {
     }
 
     /// `[N, kv_heads, head_dim]`
-    pub fn k(&self) -> DevicePtr<f32> {
+    pub fn k(&self) -> Floats {
         self.attended().add(MAX_ROWS * self.q_width)
     }
 
-    pub fn v(&self) -> DevicePtr<f32> {
+    pub fn v(&self) -> Floats {
         self.k().add(MAX_ROWS * self.kv_width)
     }
 }
@@ -120,7 +118,7 @@ pub struct ExpertScratch {
 }
 
 impl ExpertScratch {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch> {
         let size = |size: fn(&ExpertSpec) -> usize| MAX_ROWS * spec.experts.as_ref().map_or(0, size);
         let experts = spec.experts.as_ref().map_or(0, |experts| experts.num_experts);
         Ok(ExpertScratch {
@@ -146,11 +144,11 @@ pub struct DeltaScratch {
     /// `[N, num_value_heads, 2]`
     pub rates: Buffer<f32>,
     /// Destinations for copies of the states after a row: `[N]`
-    pub keeps: Buffer<DevicePtr<f32>>,
+    pub keeps: Buffer<Floats>,
 }
 
 impl DeltaScratch {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<DeltaScratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<DeltaScratch> {
         let size = |size: fn(&DeltaNetSpec) -> usize| MAX_ROWS * spec.delta_net.as_ref().map_or(0, size);
         let (floats, heads) = (|width| device.scratch("delta nets", width), size(|net| net.num_value_heads));
         Ok(DeltaScratch {
@@ -164,13 +162,13 @@ impl DeltaScratch {
     }
 
     /// Queries, keys and values before their convolutions.
-    pub fn raw(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
+    pub fn raw(&self, net: &DeltaNetSpec) -> [Floats; 3] {
         let key = MAX_ROWS * net.widths()[0];
         [0, key, 2 * key].map(|before| self.raw.ptr().add(before))
     }
 
     /// The same after their convolutions.
-    pub fn mixed(&self, net: &DeltaNetSpec) -> [DevicePtr<f32>; 3] {
+    pub fn mixed(&self, net: &DeltaNetSpec) -> [Floats; 3] {
         let key = MAX_ROWS * net.num_key_heads * key_stride(net);
         [0, key, 2 * key].map(|before| self.mixed.ptr().add(before))
     }
@@ -198,7 +196,7 @@ pub struct HeadScratch {
 }
 
 impl HeadScratch {
-    pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch> {
         let (heads, layers) = (spec.num_attention_heads, spec.attention_layers().count());
         let (q_width, traced_rows) = (heads * spec.widest(|layer| layer.head_dim), MAX_ROWS.max(layers * rows));
         let arrivals = device.scratch("splits that are done", rows * heads)?;
@@ -228,12 +226,12 @@ pub struct Queries {
 }
 
 impl Queries {
-    pub fn new(device: &Device) -> Result<Queries, CudaError> {
+    pub fn new(device: &Device) -> Result<Queries> {
         Ok(Queries { rows: device.allocate(QUERIES, QUERY_ROWS)?, out: device.allocate(QUERIES, 0)? })
     }
 
     /// Ensures capacity for `out` results; their contents are lost.
-    pub fn reserve(&mut self, device: &Device, out: usize) -> Result<(), CudaError> {
+    pub fn reserve(&mut self, device: &Device, out: usize) -> Result<()> {
         if self.out.bytes() < 4 * out {
             self.out = device.allocate(QUERIES, out.next_power_of_two())?;
         }

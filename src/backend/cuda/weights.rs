@@ -5,20 +5,18 @@
 
 use super::abi::{ExpertView, MatrixType, NarrowWeights, PackQ8, Q8Line, Stored, type_number};
 use super::context::Device;
-use super::error::{Context, CudaError};
+use super::error::{Context, CudaError, Result};
 use super::kernel_set::{KernelSet, MAX_CHOSEN, MAX_KEY_DIM};
-use super::memory::{Buffer, DevicePtr, Pinned};
+use super::memory::{Buffer, DevicePtr, Floats, Pinned};
 use crate::backend::{WeightFormat, q8};
-use crate::model::config::LayerSpec;
 use crate::model::weights::{
     DType, DeltaNetWeights, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight,
 };
-use crate::model::{ModelSpec, Weights};
+use crate::model::{ModelSpec, Weights, config::LayerSpec};
 use cudarc::driver::CudaEvent;
 use half::f16;
 use std::collections::{BTreeSet, HashSet};
-use std::f32::consts::FRAC_1_SQRT_2;
-use std::rc::Rc;
+use std::{f32::consts::FRAC_1_SQRT_2, rc::Rc};
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;
@@ -69,12 +67,12 @@ impl Matrix {
     }
 
     /// Null: all scales are 1.
-    pub fn scales(&self) -> DevicePtr<f32> {
+    pub fn scales(&self) -> Floats {
         self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
 
     /// Its values, row by row.
-    pub fn read(&self, device: &Device) -> Result<Vec<f32>, CudaError> {
+    pub fn read(&self, device: &Device) -> Result<Vec<f32>> {
         let count = self.out_features * self.in_features;
         let numbers = match self.dtype {
             MatrixType::F32 => device.read_numbers(&self.data, 0, count, DType::F32)?,
@@ -92,7 +90,7 @@ impl Matrix {
     }
 
     /// The same matrix times a factor.
-    fn times(&self, factor: f32, device: &Device) -> Result<Matrix, CudaError> {
+    fn times(&self, factor: f32, device: &Device) -> Result<Matrix> {
         let scales = match &self.scales {
             Some(scales) => device.read(scales, 0, self.out_features)?,
             None => vec![1.0; self.out_features],
@@ -132,7 +130,7 @@ impl DeviceWeights {
         spec: &ModelSpec,
         kernels: &KernelSet,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<DeviceWeights, CudaError> {
+    ) -> Result<DeviceWeights> {
         let format = if kernels.pack_q8.is_some() { WeightFormat::Q8 } else { WeightFormat::File };
         let types = MatrixTypes::new(weights, format);
         let (embedding, head) = (&weights.embedding, &weights.head);
@@ -177,7 +175,7 @@ impl DeviceWeights {
 }
 
 /// The experts of a layer, for the kernels; none for a layer without a router.
-fn expert_views(device: &Device, layer: &DeviceLayer) -> Result<Buffer<ExpertView>, CudaError> {
+fn expert_views(device: &Device, layer: &DeviceLayer) -> Result<Buffer<ExpertView>> {
     let view = |Expert { gate, up, down }: &Expert<Matrix>| ExpertView {
         gate: gate.ptr(),
         gate_scales: gate.scales(),
@@ -204,7 +202,7 @@ pub fn expert_type(weights: &Weights) -> Option<MatrixType> {
 }
 
 /// Checks the kernels' requirements on a model's shape; reports the first one not met.
-pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) -> Result<(), CudaError> {
+pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) -> Result<()> {
     let experts = spec.experts.as_ref();
     let packed_experts = experts.filter(|_| !format.is_file());
     let packed_experts = packed_experts.map(|_| format!("experts with weights in {format}: use --device cpu"));
@@ -213,14 +211,12 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) ->
         let q_width = spec.num_attention_heads * layer.head_dim;
         [("intermediate_size", layer.intermediate_size), ("heads x head_dim", q_width)]
     };
+    let shared = experts.and_then(|experts| experts.shared_expert_intermediate_size);
     let of_model = [
         ("hidden_size", spec.hidden_size),
         ("moe_intermediate_size", experts.map_or(0, |experts| experts.moe_intermediate_size)),
         ("hidden_size_per_layer_input", spec.layer_input.map_or(0, |input| input.hidden_size)),
-        (
-            "shared_expert_intermediate_size",
-            experts.and_then(|experts| experts.shared_expert_intermediate_size).unwrap_or(0),
-        ),
+        ("shared_expert_intermediate_size", shared.unwrap_or(0)),
     ];
     let mut widths = of_model.into_iter().chain(spec.layers.iter().flat_map(of_layer));
     let width = widths.find(|(_, width)| width % 8 != 0);
@@ -275,7 +271,7 @@ struct Uploader<'a> {
 
 impl Uploader<'_> {
     /// A layer whose blocks' outputs are multiplied by `residual`.
-    fn layer(&mut self, layer: &LayerWeights, residual: f32) -> Result<DeviceLayer, CudaError> {
+    fn layer(&mut self, layer: &LayerWeights, residual: f32) -> Result<DeviceLayer> {
         let device = self.device;
         let vector = |values: &Vec<f32>| device.upload("a norm or bias", values);
         let optional = |values: &Option<Vec<f32>>| values.as_ref().map(vector).transpose();
@@ -313,19 +309,15 @@ impl Uploader<'_> {
         })
     }
 
-    fn expert(&mut self, Expert { gate, up, down }: &Expert, residual: f32) -> Result<Expert<Matrix>, CudaError> {
+    fn expert(&mut self, Expert { gate, up, down }: &Expert, residual: f32) -> Result<Expert<Matrix>> {
         Ok(Expert { gate: self.matrix(gate)?, up: self.matrix(up)?, down: self.scaled(down, residual)? })
     }
 
-    fn vector(&self, values: &[f32]) -> Result<Buffer<f32>, CudaError> {
+    fn vector(&self, values: &[f32]) -> Result<Buffer<f32>> {
         self.device.upload("a norm or bias", values)
     }
 
-    fn layer_inputs(
-        &mut self,
-        inputs: &LayerInputs,
-        spec: &ModelSpec,
-    ) -> Result<LayerInputs<Matrix, Buffer<f32>>, CudaError> {
+    fn layer_inputs(&mut self, inputs: &LayerInputs, spec: &ModelSpec) -> Result<LayerInputs<Matrix, Buffer<f32>>> {
         let norm: Vec<f32> = inputs.norm.iter().map(|w| (spec.family.norm_weight_offset + w) * FRAC_1_SQRT_2).collect();
         Ok(LayerInputs {
             embedding: self.stored(&inputs.embedding)?,
@@ -334,12 +326,12 @@ impl Uploader<'_> {
         })
     }
 
-    fn layer_input(&mut self, input: &LayerInput) -> Result<LayerInput<Matrix, Buffer<f32>>, CudaError> {
+    fn layer_input(&mut self, input: &LayerInput) -> Result<LayerInput<Matrix, Buffer<f32>>> {
         let (gate, projection) = (self.matrix(&input.gate)?, self.matrix(&input.projection)?);
         Ok(LayerInput { gate, projection, norm: self.vector(&input.norm)? })
     }
 
-    fn delta_net(&mut self, net: &DeltaNetWeights) -> Result<DeltaNetWeights<Matrix, Buffer<f32>>, CudaError> {
+    fn delta_net(&mut self, net: &DeltaNetWeights) -> Result<DeltaNetWeights<Matrix, Buffer<f32>>> {
         let [q, k, v] = net.conv.each_ref().map(|taps| self.vector(taps));
         Ok(DeltaNetWeights {
             a: self.stored(&net.a)?,
@@ -351,7 +343,7 @@ impl Uploader<'_> {
         })
     }
 
-    fn dense_beside(&mut self, beside: &DenseBeside) -> Result<DenseBeside<Matrix, Buffer<f32>>, CudaError> {
+    fn dense_beside(&mut self, beside: &DenseBeside) -> Result<DenseBeside<Matrix, Buffer<f32>>> {
         Ok(DenseBeside {
             network: self.expert(&beside.network, 1.0)?,
             post_norm: self.vector(&beside.post_norm)?,
@@ -363,13 +355,13 @@ impl Uploader<'_> {
     }
 
     /// A matrix times a factor.
-    fn scaled(&mut self, weight: &Weight, factor: f32) -> Result<Matrix, CudaError> {
+    fn scaled(&mut self, weight: &Weight, factor: f32) -> Result<Matrix> {
         let matrix = self.matrix(weight)?;
         if factor == 1.0 { Ok(matrix) } else { matrix.times(factor, self.device) }
     }
 
     /// A product's matrix, in its type.
-    fn matrix(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
+    fn matrix(&mut self, weight: &Weight) -> Result<Matrix> {
         let Some(kernels) = self.kernels.pack_q8.as_ref().filter(|_| self.types.of(weight) == MatrixType::Q8) else {
             return self.stored(weight);
         };
@@ -377,17 +369,12 @@ impl Uploader<'_> {
         let data = self.device.allocate(&weight.name, MatrixType::Q8.bytes(weight))?;
         let parameters = PackQ8 { w: raw.ptr().cast(), lines: data.ptr().cast(), k: k.into() };
         self.device.launch(&kernels[type_number(weight.dtype) as usize], [weight.rows, 1, 1], &parameters)?;
-        Ok(Matrix {
-            data: Rc::new(data),
-            scales: None,
-            out_features: weight.rows,
-            in_features: k,
-            dtype: MatrixType::Q8,
-        })
+        let (data, out_features) = (Rc::new(data), weight.rows);
+        Ok(Matrix { data, scales: None, out_features, in_features: k, dtype: MatrixType::Q8 })
     }
 
     /// A matrix in its file's type, bf16 as f16.
-    fn stored(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
+    fn stored(&mut self, weight: &Weight) -> Result<Matrix> {
         let data = self.bytes(weight)?;
         let (out_features, in_features) = (weight.rows, weight.in_features);
         let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
@@ -396,7 +383,7 @@ impl Uploader<'_> {
     }
 
     /// A copy of a matrix's bytes.
-    fn bytes(&mut self, weight: &Weight) -> Result<Buffer<u8>, CudaError> {
+    fn bytes(&mut self, weight: &Weight) -> Result<Buffer<u8>> {
         let bytes = weight.byte_slice();
         let data = self.device.allocate(&weight.name, bytes.len())?;
         let mut offset = 0;
@@ -408,7 +395,7 @@ impl Uploader<'_> {
     }
 
     /// Converts a copied bf16 matrix to f16; returns the row scales.
-    fn narrow(&self, data: &Buffer<u8>, weight: &Weight) -> Result<Buffer<f32>, CudaError> {
+    fn narrow(&self, data: &Buffer<u8>, weight: &Weight) -> Result<Buffer<f32>> {
         let scales = self.device.allocate(&weight.name, weight.rows)?;
         let parameters = NarrowWeights { w: data.ptr().cast(), scales: scales.ptr(), k: weight.in_features.into() };
         self.device.launch(&self.kernels.narrow_weights, [weight.rows, 1, 1], &parameters)?;
@@ -416,7 +403,7 @@ impl Uploader<'_> {
     }
 
     /// Copies a part through one stage while the other stage's copy is in flight.
-    fn copy(&mut self, to: &Buffer<u8>, offset: usize, part: &[u8]) -> Result<(), CudaError> {
+    fn copy(&mut self, to: &Buffer<u8>, offset: usize, part: &[u8]) -> Result<()> {
         let (stage, copied) = &mut self.stages[self.next];
         copied.synchronize().during("waiting for the device")?;
         stage.bytes_mut()[..part.len()].copy_from_slice(part);

@@ -10,8 +10,7 @@
 //! S included.
 
 use super::{Model, activate};
-use crate::model::config::Activation;
-use crate::model::weights::DeltaNetWeights;
+use crate::{model::config::Activation, model::weights::DeltaNetWeights};
 use std::collections::HashMap;
 
 /// By (layer, position), like the KV cache: all states can be recomputed from them.

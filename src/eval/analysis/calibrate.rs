@@ -13,12 +13,11 @@
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
-use crate::eval::metrics::risk::Controlled;
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
-use crate::eval::run::fingerprint::Fingerprint;
-use crate::order::sort_by;
-use crate::uq::Reading;
-use crate::uq::scores::Group;
+use crate::{
+    eval::metrics::risk::Controlled, eval::run::fingerprint::Fingerprint, order::sort_by, uq::Reading,
+    uq::scores::Group,
+};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

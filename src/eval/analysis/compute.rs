@@ -3,9 +3,7 @@
 use super::load::{Run, load};
 use super::methods::{self, TASK_IDENTITY};
 use super::*;
-use crate::eval::metrics::MeanSd;
-use crate::files;
-use crate::order::sort_by;
+use crate::{eval::metrics::MeanSd, files, order::sort_by};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads and analyses run folders. Shards of one run, in one folder or several, are merged.
@@ -92,7 +90,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             methods,
             common,
             controls: controls::controls(data),
-            sweep: sweep::settings(data),
+            sweep: controls::settings(data),
             early: early::curves(data),
             overhead: summary::stages(&items),
             items,

@@ -1,9 +1,8 @@
 //! Savings and costs of stopping low-confidence responses early, computed from responses that ran to completion, in
 //! runs with a wide trace.
 
-use super::compare::estimates;
-use super::summary::wilson;
 use super::*;
+use super::{compare::estimates, summary::wilson};
 use crate::engine::running::{Measure, WINDOW};
 use crate::eval::metrics::{Ranking, auroc};
 use crate::names::Named;

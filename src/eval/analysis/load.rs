@@ -1,14 +1,13 @@
 //! Reads run folders into runs of items.
 
 use super::Method;
-use crate::eval::metrics::Confidence;
-use crate::eval::run::manifest::comparable;
-use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
 use crate::files::{self, entries, name};
 use crate::io::jsonl::{Lines, ReadError};
-use crate::io::record::Status;
-use crate::uq::answer::pattern;
+use crate::{
+    eval::metrics::Confidence, eval::run::manifest::comparable, eval::run::sweep::SweepRow, io::record::Status,
+    uq::answer::pattern,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -19,7 +19,6 @@ pub mod early;
 pub mod load;
 pub mod methods;
 mod summary;
-mod sweep;
 
 pub use compute::analyse;
 pub use load::{AnalysisError, Item, for_each_line, sample_files};
@@ -34,8 +33,7 @@ use crate::units::count;
 use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// Format version of [`results_json`].
 pub const FORMAT: u32 = 1;
@@ -140,13 +138,8 @@ impl RunAnalysis {
 
     /// The variant of expected calibration error for this run's profile.
     pub fn ece(&self) -> Metric {
-        ece_of(self.profile.as_deref())
+        if self.profile.as_deref() == Some("paper") { Metric::EceRight } else { Metric::Ece }
     }
-}
-
-/// The variant of expected calibration error for a profile.
-fn ece_of(profile: Option<&str>) -> Metric {
-    if profile == Some("paper") { Metric::EceRight } else { Metric::Ece }
 }
 
 /// Whether a task is top-level.

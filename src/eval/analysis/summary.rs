@@ -1,10 +1,8 @@
 //! Counts a task's items, and the costs of the stages they went through.
 
 use super::{Item, Stage, Summary, Votes};
-use crate::eval::run::methods::self_consistency::SelfConsistency;
-use crate::eval::sample::Similarity;
 use crate::io::record::{CutOff, Status};
-use crate::order::sort_by;
+use crate::{eval::run::methods::self_consistency::SelfConsistency, eval::sample::Similarity, order::sort_by};
 use serde::Deserialize;
 
 use std::collections::BTreeSet;

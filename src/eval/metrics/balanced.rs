@@ -1,8 +1,7 @@
 //! The paper's evaluation sets: equal numbers of right and wrong answers, at most 500 of each.
 
-use super::mt19937::permutation;
 use super::ranking::{Level, totals};
-use super::{Bin, Binning, Confidence, Metric, Ranking, reliability};
+use super::{Bin, Binning, Confidence, Metric, Ranking, mt19937::permutation, reliability};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,12 +1,9 @@
-//! Controls for every response: P_attn and P_sim of chains not derived from attention ([`crate::uq::control`]). They
+//! Controls for every response: P_attn and P_sim of chains not derived from attention ([`chain::control`]). They
 //! cost no forward pass; P's ensemble, which does, is left to `--sweep chain=random,..`.
 
-use super::manifest::EvalOptions;
-use super::methods::MethodError;
-use crate::engine::TracedSequence;
-use crate::eval::sample::SweepPoint;
-use crate::names::Named;
-use crate::uq::{ChainRule, Outcome, Parameters, chain, control, pipeline};
+use super::{manifest::EvalOptions, methods::MethodError};
+use crate::uq::{ChainRule, Outcome, Parameters, chain, pipeline};
+use crate::{engine::TracedSequence, eval::sample::SweepPoint, names::Named};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -47,7 +44,7 @@ pub fn controls(
             let answer = outcome.answer.clone();
             let chain = match rule {
                 ChainRule::None => chain::attention_chain(&response, answer, &parameters, &mut queries)?,
-                _ => control::chain(&response, &answer, &outcome.chain, &parameters, &mut queries)?,
+                _ => chain::control(&response, &answer, &outcome.chain, &parameters, &mut queries)?,
             };
             let (found, _) = pipeline::run(&response, outcome.answer.clone(), Some(chain), &parameters, &mut queries)?;
             let mut point = SweepPoint::of(setting(rule, index), found);

@@ -1,8 +1,6 @@
 //! Identifies a model's files without reading gigabytes.
 
-use crate::files;
-use crate::model::ModelSpec;
-use crate::units;
+use crate::{files, model::ModelSpec, units};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};

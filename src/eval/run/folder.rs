@@ -2,9 +2,8 @@
 //! that died resumes after its last whole line.
 
 use super::manifest::Manifest;
-use crate::cache;
-use crate::files;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
+use crate::{cache, files};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,11 +2,9 @@
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, ValueType, WeightFormat};
-use crate::engine::ThinkingBudget;
-use crate::engine::running::RunningConfidence;
 use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER};
-use crate::units::count;
 use crate::uq::{Parameters, Profile};
+use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

@@ -3,7 +3,6 @@
 //! Responses are generated [`RunOptions::batch_size`] at a time, regardless of item; an item is assessed and written once all
 //! its responses have ended. A killed run loses the items in flight.
 
-pub mod assess;
 mod batching;
 pub mod controls;
 pub mod fingerprint;
@@ -17,8 +16,7 @@ use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{BATCH_SIZE, Engine, EngineError};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
-use crate::model::chat::Conversation;
-use crate::units::count;
+use crate::{model::chat::Conversation, units::count};
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
 use serde_json::{Map, Value};

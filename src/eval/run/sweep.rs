@@ -1,22 +1,17 @@
 //! A run's responses under other parameters: each is generated once and assessed many times. Rows go to `sweep_<task>.jsonl`,
 //! so a sweep can be added to a finished run, and resumes where it stopped.
 
-use super::RunError;
 use super::controls::{draw_number, setting};
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
-use super::manifest::Manifest;
+use super::{RunError, manifest::Manifest};
 use crate::backend::{DType, ValueType};
-use crate::engine::Engine;
 use crate::eval::sample::{Sample, SweepPoint};
-use crate::io::jsonl::append::Appender;
-use crate::io::record::Status;
-use crate::uq::rules::RULES;
 use crate::uq::{Parameters, Profile, RuleError, pipeline};
+use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, uq::rules::RULES};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
-use std::ops::RangeInclusive;
-use std::str::FromStr;
+use std::{ops::RangeInclusive, str::FromStr};
 
 /// Max heads per row that every device's trace can hold.
 const MAX_HEADS: usize = 32;

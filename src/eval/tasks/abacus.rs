@@ -2,9 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items};
-use crate::io::target::Target;
-use crate::model::demo;
-use crate::uq::answer::AnswerRule;
+use crate::{io::target::Target, model::demo, uq::answer::AnswerRule};
 
 pub(super) const ABACUS: Benchmark = Benchmark {
     key: "abacus",

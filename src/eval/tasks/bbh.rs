@@ -1,11 +1,9 @@
 //! BIG-Bench Hard: 27 kinds of puzzles, each with three worked examples.
 
 use super::read::{Record, examples, text};
-use super::source::matches;
-use super::{Benchmark, Grader, Question, TaskError, items};
-use crate::files;
-use crate::io::target::Target;
+use super::{Benchmark, Grader, Question, TaskError, items, source::matches};
 use crate::uq::answer::{AnswerRule, pattern};
+use crate::{files, io::target::Target};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,8 @@
 
 use super::read::{Record, records};
 use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
-use crate::files;
 use crate::io::target::{Choices, Target};
-use crate::uq::answer::AnswerPattern;
+use crate::{files, uq::answer::AnswerPattern};
 use serde::Deserialize;
 use std::path::Path;
 

@@ -2,8 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::{Benchmark, BoxedInstruction, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, TaskOptions, asked, items};
-use crate::io::target::Target;
-use crate::uq::answer::AnswerRule;
+use crate::{io::target::Target, uq::answer::AnswerRule};
 
 pub(super) const GSM8K: Benchmark = Benchmark {
     key: "gsm8k",

@@ -1,11 +1,9 @@
 //! MATH: competition problems whose answer is in the solution's `\boxed{…}`.
 
 use super::read::{Record, first_record, record, records};
-use super::source::matches;
-use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items};
-use crate::files;
-use crate::io::target::Target;
+use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items, source::matches};
 use crate::uq::answer::{AnswerRule, last_box};
+use crate::{files, io::target::Target};
 use std::path::{Path, PathBuf};
 
 pub(super) const MATH: Benchmark = Benchmark {

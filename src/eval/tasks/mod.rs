@@ -12,10 +12,8 @@
 //! Files may be compressed (`.gz`). The search covers the given folder ([`TaskOptions::data`]), then the Hugging Face cache;
 //! nothing is downloaded; the error names the download command.
 
-use crate::io::jsonl::ReadError;
-use crate::io::target::Target;
-use crate::model::demo::DemoError;
 use crate::uq::answer::{AnswerPattern, AnswerRule};
+use crate::{io::jsonl::ReadError, io::target::Target, model::demo::DemoError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

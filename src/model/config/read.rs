@@ -5,13 +5,12 @@ mod rope;
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
 use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
-use crate::model::{ModelError, ModelSpec, read_json};
+use crate::model::{ModelError, ModelSpec, Result, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::collections::HashMap;
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 const CONFIG: &str = "config.json";
 
@@ -20,7 +19,7 @@ impl ModelSpec {
     ///
     /// # Errors
     /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
-    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+    pub fn from_folder(folder: &Path) -> Result<Self> {
         let path = folder.join(CONFIG);
         let mut spec = ModelSpec::of_config(&path, &read_json(&path)?)?;
         let generation = folder.join("generation_config.json");
@@ -41,12 +40,12 @@ impl ModelSpec {
     ///
     /// # Errors
     /// As [`ModelSpec::from_folder`].
-    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
+    pub fn from_config(config: &Value) -> Result<Self> {
         ModelSpec::of_config(Path::new(CONFIG), config)
     }
 
     /// The settings of `config.json` alone; errors refer to it as `path`.
-    fn of_config(path: &Path, config: &Value) -> Result<Self, ModelError> {
+    fn of_config(path: &Path, config: &Value) -> Result<Self> {
         let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
         let (architecture, family) = family(&typed::<Named>(path, config)?).map_err(error)?;
         let config = typed::<Config>(path, &settings(config, family))?;
@@ -102,7 +101,7 @@ fn settings(tree: &Value, family: &Family) -> Value {
 }
 
 /// Values of a file's tree; an error names the file and the key.
-fn typed<T: DeserializeOwned>(path: &Path, tree: &Value) -> Result<T, ModelError> {
+fn typed<T: DeserializeOwned>(path: &Path, tree: &Value) -> Result<T> {
     serde_path_to_error::deserialize(tree).map_err(|error| {
         let (key, message) = (error.path().to_string(), error.inner().to_string());
         ModelError::Config { path: path.to_owned(), key, message }
@@ -187,75 +186,59 @@ struct TextConfig {
     model_type: Option<String>,
 }
 
-/// A family's keys of `config.json`, under its names, with its defaults; the other families' keys are `None`.
-#[derive(Deserialize)]
-struct Config {
-    hidden_size: Size,
-    num_hidden_layers: Size,
-    num_attention_heads: Size,
-    num_key_value_heads: Option<Size>,
-    head_dim: Option<Size>,
-    intermediate_size: Size,
-    vocab_size: Size,
-    max_position_embeddings: Size,
-    rms_norm_eps: Option<Positive>,
-    hidden_act: Option<String>,
-    hidden_activation: Option<String>,
-    tie_word_embeddings: Option<bool>,
-    attention_bias: Option<bool>,
-    mlp_bias: Option<bool>,
-    query_pre_attn_scalar: Option<Positive>,
-    attn_logit_softcapping: Option<Positive>,
-    final_logit_softcapping: Option<Positive>,
-    embedding_multiplier: Option<Positive>,
-    attention_multiplier: Option<Positive>,
-    residual_multiplier: Option<Positive>,
-    logits_scaling: Option<Positive>,
-    rope_theta: Option<Positive>,
-    rope_local_base_freq: Option<Positive>,
-    partial_rotary_factor: Option<Positive>,
-    original_max_position_embeddings: Option<Positive>,
-    rope_scaling: Option<Rope>,
-    /// transformers 5: one table, or one per layer type.
-    rope_parameters: Option<Rope>,
-    no_rope_layers: Option<Vec<u32>>,
-    no_rope_layer_interval: Option<Size>,
-    layer_types: Option<Vec<LayerType>>,
-    /// A flag, or the kind of attention: "vision" means that of images only.
-    use_bidirectional_attention: Option<Value>,
-    global_head_dim: Option<Size>,
-    num_global_key_value_heads: Option<Size>,
-    #[serde(default, deserialize_with = "per_layer::written")]
-    per_layer_config: Option<HashMap<usize, Sizes>>,
-    attention_k_eq_v: Option<bool>,
-    num_kv_shared_layers: Option<usize>,
-    use_double_wide_mlp: Option<bool>,
-    hidden_size_per_layer_input: Option<u32>,
-    vocab_size_per_layer_input: Option<Size>,
-    enable_moe_block: Option<bool>,
-    num_experts: Option<Size>,
-    /// The newer name of `num_experts`.
-    num_local_experts: Option<Size>,
-    #[serde(alias = "top_k_experts")]
-    num_experts_per_tok: Option<Size>,
-    moe_intermediate_size: Option<Size>,
-    norm_topk_prob: Option<bool>,
-    shared_expert_intermediate_size: Option<Size>,
-    decoder_sparse_step: Option<Size>,
-    mlp_only_layers: Option<Vec<usize>>,
-    full_attention_interval: Option<Size>,
-    linear_num_key_heads: Option<Size>,
-    linear_num_value_heads: Option<Size>,
-    linear_key_head_dim: Option<Size>,
-    linear_value_head_dim: Option<Size>,
-    linear_conv_kernel_dim: Option<Size>,
-    // some configs that do not use it contain 0 or -1
-    sliding_window: Option<Value>,
-    use_sliding_window: Option<bool>,
-    sliding_window_pattern: Option<Size>,
-    max_window_layers: Option<usize>,
-    #[serde(default)]
-    eos_token_id: TokenIds,
+/// Declares a struct of a file's keys, by the type of their values.
+macro_rules! keys {
+    ($(#[$of_struct:meta])* struct $name:ident { $($type:ty: $($(#[$of_key:meta])* $key:ident),+;)* }) => {
+        $(#[$of_struct])*
+        struct $name {
+            $($($(#[$of_key])* $key: $type,)+)*
+        }
+    };
+}
+
+keys! {
+    /// A family's keys of `config.json`, under its names, with its defaults; the other families' keys are `None`.
+    #[derive(Deserialize)]
+    struct Config {
+        Size: hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, vocab_size, max_position_embeddings;
+        Option<Size>:
+            num_key_value_heads, head_dim, global_head_dim, num_global_key_value_heads, no_rope_layer_interval,
+            sliding_window_pattern, full_attention_interval, vocab_size_per_layer_input, num_experts,
+            /// The newer name of `num_experts`.
+            num_local_experts,
+            #[serde(alias = "top_k_experts")]
+            num_experts_per_tok,
+            moe_intermediate_size, shared_expert_intermediate_size, decoder_sparse_step, linear_num_key_heads,
+            linear_num_value_heads, linear_key_head_dim, linear_value_head_dim, linear_conv_kernel_dim;
+        Option<Positive>:
+            rms_norm_eps, query_pre_attn_scalar, attn_logit_softcapping, final_logit_softcapping, embedding_multiplier,
+            attention_multiplier, residual_multiplier, logits_scaling, rope_theta, rope_local_base_freq,
+            partial_rotary_factor, original_max_position_embeddings;
+        Option<bool>:
+            tie_word_embeddings, attention_bias, mlp_bias, attention_k_eq_v, use_double_wide_mlp, enable_moe_block,
+            norm_topk_prob, use_sliding_window;
+        Option<String>: hidden_act, hidden_activation;
+        Option<Rope>:
+            rope_scaling,
+            /// transformers 5: one table, or one per layer type.
+            rope_parameters;
+        Option<Vec<u32>>: no_rope_layers;
+        Option<Vec<usize>>: mlp_only_layers;
+        Option<Vec<LayerType>>: layer_types;
+        Option<usize>: num_kv_shared_layers, max_window_layers;
+        Option<u32>: hidden_size_per_layer_input;
+        Option<Value>:
+            /// A flag, or the kind of attention: "vision" means that of images only.
+            use_bidirectional_attention,
+            /// Some configs that do not use it contain 0 or -1.
+            sliding_window;
+        Option<HashMap<usize, Sizes>>:
+            #[serde(default, deserialize_with = "per_layer::written")]
+            per_layer_config;
+        TokenIds:
+            #[serde(default)]
+            eos_token_id;
+    }
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq)]
@@ -269,29 +252,22 @@ enum LayerType {
     Linear,
 }
 
-/// One table as written, or (for `rope_parameters`) one per layer type.
-#[derive(Clone, Default, Deserialize)]
-struct Rope {
-    full_attention: Option<Box<Rope>>,
-    sliding_attention: Option<Box<Rope>>,
-    rope_theta: Option<Positive>,
-    rope_type: Option<String>,
-    /// The older name of `rope_type`.
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    partial_rotary_factor: Option<Positive>,
-    factor: Option<Positive>,
-    low_freq_factor: Option<Positive>,
-    high_freq_factor: Option<Positive>,
-    original_max_position_embeddings: Option<Positive>,
-    attention_factor: Option<Positive>,
-    beta_fast: Option<Positive>,
-    beta_slow: Option<Positive>,
-    mscale: Option<Positive>,
-    mscale_all_dim: Option<Positive>,
-    truncate: Option<bool>,
-    short_factor: Option<Vec<Positive>>,
-    llama_4_scaling_beta: Option<Positive>,
+keys! {
+    /// One table as written, or (for `rope_parameters`) one per layer type.
+    #[derive(Clone, Default, Deserialize)]
+    struct Rope {
+        Option<Box<Rope>>: full_attention, sliding_attention;
+        Option<Positive>:
+            rope_theta, partial_rotary_factor, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings,
+            attention_factor, beta_fast, beta_slow, mscale, mscale_all_dim, llama_4_scaling_beta;
+        Option<Vec<Positive>>: short_factor;
+        Option<bool>: truncate;
+        Option<String>:
+            rope_type,
+            /// The older name of `rope_type`.
+            #[serde(rename = "type")]
+            kind;
+    }
 }
 
 /// The deepest models have some hundred layers; each is allocated before the weights can show whether it exists.

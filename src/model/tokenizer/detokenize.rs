@@ -11,7 +11,7 @@ use tokenizers::Decoder;
 use tokenizers::decoders::DecoderWrapper;
 
 use super::super::boundary::caught;
-use super::{Tokenizer, TokenizerError};
+use super::{Result, Tokenizer, TokenizerError};
 
 /// How tokens are joined into a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Plan {
     }
 
     /// The bytes of `token` after `previous` (none: it is the first, which some steps treat differently).
-    fn piece(&self, token: &str, previous: Option<&str>) -> Result<Piece, TokenizerError> {
+    fn piece(&self, token: &str, previous: Option<&str>) -> Result<Piece> {
         let mut tokens: Vec<String> = previous.into_iter().chain([token]).map(str::to_string).collect();
         for step in &self.per_token {
             tokens = caught(|| step.decode_chain(tokens)).map_err(TokenizerError::Decode)?;
@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// The bytes of `token` at the `start` of a text, or after other tokens; see [`Tokenizer::token_bytes`].
-    pub fn bytes(&self, token: &str, start: bool) -> Result<Vec<u8>, TokenizerError> {
+    pub fn bytes(&self, token: &str, start: bool) -> Result<Vec<u8>> {
         // steps only distinguish the first token from the rest
         let mut bytes = match self.piece(token, (!start).then_some("a"))? {
             Piece::Bytes(bytes) => bytes,
@@ -123,7 +123,7 @@ impl Plan {
     }
 
     /// The text of `tokens` and each token's byte range in it; see [`Tokenizer::decode_with_offsets`].
-    pub fn text_with_ranges(&self, tokens: &[String]) -> Result<(String, Vec<Range<usize>>), TokenizerError> {
+    pub fn text_with_ranges(&self, tokens: &[String]) -> Result<(String, Vec<Range<usize>>)> {
         let mut text = String::new();
         let mut ranges = Vec::with_capacity(tokens.len());
         let mut run: Vec<Vec<u8>> = Vec::new();
@@ -212,7 +212,7 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary; the stream is then unchanged.
-    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+    pub fn push(&mut self, id: u32) -> Result<String> {
         let token = self.tokenizer.token_text(id)?;
         let mut out = String::new();
         match self.tokenizer.plan.piece(&token, self.previous.as_deref())? {

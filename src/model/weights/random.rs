@@ -1,7 +1,7 @@
 //! Weights that are in no file: uniform random values, in ranges that keep activations finite.
 
-use super::{DType, PREFIXES, Source, TensorIndex, Weight, copy};
-use crate::model::{ModelError, ModelSpec, Weights};
+use super::{DType, PREFIXES, Source, TensorIndex, Weight, matrix::copy};
+use crate::model::{ModelSpec, Result, Weights};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
@@ -80,10 +80,7 @@ impl Weights {
     ///
     /// # Errors
     /// Those of an inconsistent model.
-    pub fn random(
-        spec: &ModelSpec,
-        rounding: impl Fn(&str, usize, &mut [f32]) -> DType + 'static,
-    ) -> Result<Self, ModelError> {
+    pub fn random(spec: &ModelSpec, rounding: impl Fn(&str, usize, &mut [f32]) -> DType + 'static) -> Result<Self> {
         let random = RandomTensors { rounding: Box::new(rounding), norm_offset: spec.family.norm_weight_offset };
         let (path, prefix, source) = (PathBuf::new(), PREFIXES[0], Source::Random(random));
         Self::read(&TensorIndex { path, prefix, source }, spec)

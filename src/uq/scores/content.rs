@@ -2,8 +2,7 @@
 //! the chain's own list, `uq/stopwords.rs`); the answer's own form counts as content.
 
 use super::{Found, SINGLE_PASS, mean};
-use crate::uq::predictions::step_of;
-use crate::uq::stopwords::is_stop_word_for_answer;
+use crate::{uq::predictions::step_of, uq::stopwords::is_stop_word_for_answer};
 
 scores! {
     SINGLE_PASS:

@@ -18,9 +18,7 @@ macro_rules! scores {
 
 mod attention;
 mod content;
-mod deepconf;
 mod distribution;
-mod embedding;
 mod entropy;
 mod likelihood;
 mod profile;
@@ -28,8 +26,7 @@ mod rivals;
 mod uqac;
 
 use super::predictions::{chosen, response_span};
-use super::rules::Rules;
-use super::{Link, Member, Response};
+use super::{Link, Member, Response, rules::Rules};
 use crate::backend::{Distribution, Step};
 use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};
@@ -99,17 +96,15 @@ pub const SINGLE_PASS: Score = Score {
 const UQAC: Score = Score { group: Group::Uqac, is_probability: true, of_answer: true, ..SINGLE_PASS };
 
 /// The registry: the entries of every family, in JSON order.
-const FAMILIES: [&[Score]; 10] = [
+const FAMILIES: [&[Score]; 8] = [
     likelihood::SCORES,
     uqac::SCORES,
     entropy::SCORES,
     rivals::SCORES,
     content::SCORES,
     profile::SCORES,
-    deepconf::SCORES,
     distribution::SCORES,
     attention::SCORES,
-    embedding::SCORES,
 ];
 
 /// The score to rank answers by if there is no calibration: in a run registered beforehand, it ranked better than log

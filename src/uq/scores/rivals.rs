@@ -45,7 +45,7 @@ fn g4(found: &Found) -> f64 {
 }
 
 /// The lowest mean of ln p over any window of 64 consecutive tokens (over all if there are fewer), as a probability. DeepConf's
-/// (`deepconf.rs`) uses the top 20 tokens of each step instead of the one written.
+/// (`distribution.rs`) uses the top 20 tokens of each step instead of the one written.
 fn lowest_window(logprobs: &[f64]) -> f64 {
     window_means(logprobs, WINDOW).into_iter().fold(0.0, f64::min).exp()
 }

@@ -2,10 +2,8 @@
 //! and P, the marginal over the ensemble; and the logarithms of the products.
 
 use super::{Found, UQAC};
-use crate::backend::reference::log_sum_exp;
-use crate::uq::Member;
-use crate::uq::ensemble::marginal;
 use crate::uq::predictions::{chosen, product_and_mean, token_logprob};
+use crate::{backend::reference::log_sum_exp, uq::Member, uq::ensemble::marginal};
 
 scores! {
     UQAC:

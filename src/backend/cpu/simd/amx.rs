@@ -3,9 +3,8 @@
 //! The compiler never uses tiles on its own, so their contents persist from one assembly block to the next.
 
 use super::tiles::Tiles;
-use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
-use std::sync::OnceLock;
+use std::{arch::asm, sync::OnceLock};
 
 pub struct Amx;
 

@@ -6,31 +6,23 @@
 //! A step starts from the reference's values, so that a faulty kernel shows only in its own steps. The device is synchronized after
 //! every launch, so that a fault or hang belongs to the kernel launched last.
 
-mod cache;
-mod child;
-mod compare;
 mod ledger;
 mod model;
 mod pair;
 mod record;
 
-use super::abi::MatrixType;
-use super::context::Device;
-use super::error::{CudaError, PLEASE_REPORT};
+use super::error::{CudaError, PLEASE_REPORT, Result};
 use super::kernel_set::{HOPPER, KernelSet, Set, Variants};
-use super::loader::KernelFiles;
-use crate::backend::BackendError;
-use crate::model::weights::DType;
-use child::Request;
+use super::{abi::MatrixType, context::Device, loader::KernelFiles};
+use crate::{backend::BackendError, model::weights::DType};
 use ledger::Ledger;
 use model::CASES;
 use pair::Pair;
-use record::{Known, Record};
+use record::{Known, Record, Request};
 use serde::Serialize;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::{cell::RefCell, rc::Rc};
 
-pub use child::run_if_child;
+pub use record::run_if_child;
 
 /// The verdict on what one kind of model uses of a set of kernels.
 #[derive(Clone, Debug, Serialize)]
@@ -61,11 +53,7 @@ const EARLY: &str = "early_starts";
 ///
 /// # Errors
 /// [`CudaError::SelfTest`]: a kernel of the plain set fails, too.
-pub fn settle(
-    device: Device,
-    files: &KernelFiles,
-    variants: &Variants,
-) -> Result<(Device, KernelSet, Vec<String>), CudaError> {
+pub fn settle(device: Device, files: &KernelFiles, variants: &Variants) -> Result<(Device, KernelSet, Vec<String>)> {
     let fast = KernelSet::load(files, variants, Set::Fast)?;
     let early = device.with_early_starts().unwrap_or_else(|| device.clone());
     if cfg!(test) {
@@ -90,12 +78,12 @@ pub fn settle(
 ///
 /// # Errors
 /// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
-pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
+pub fn check_all(ordinal: usize) -> Result<Vec<Check>> {
     run(Request { ordinal, ..Request::default() })
 }
 
 /// Runs the tests of a request.
-fn run(request: Request) -> Result<Vec<Check>, CudaError> {
+fn run(request: Request) -> Result<Vec<Check>> {
     let device = Device::open(request.ordinal)?;
     let files = KernelFiles::new(&device)?;
     if request.kernels.is_some_and(|fingerprint| fingerprint != files.fingerprint()) {
@@ -141,7 +129,7 @@ impl<'a> SelfTest<'a> {
     }
 
     /// Tests models with the fast set and, if a kernel of that fails or all kernels are tested, with the plain one: each a check.
-    fn models(&mut self, models: &[Variants]) -> Result<Vec<Check>, CudaError> {
+    fn models(&mut self, models: &[Variants]) -> Result<Vec<Check>> {
         if self.is_complete && self.request.is_some() {
             self.ledger.record.borrow_mut().lock();
             self.ledger.record.borrow_mut().known = Known::default();
@@ -159,7 +147,7 @@ impl<'a> SelfTest<'a> {
     }
 
     /// The verdict on a set of kernels for a model, which is tested if it has not been, in child processes if possible.
-    fn verdict(&mut self, set: Set, variants: &Variants) -> Result<Check, CudaError> {
+    fn verdict(&mut self, set: Set, variants: &Variants) -> Result<Check> {
         let (ledger, tested) = (self.ledger.clone(), self.name(set, variants));
         let known = || ledger.record.borrow().known.tested.get(&tested).cloned();
         if known().is_none()
@@ -194,7 +182,7 @@ impl<'a> SelfTest<'a> {
 
     /// Handles an error in a test; returns the kernel that fails. A fault is that of the kernel launched last, if the driver reported
     /// it while that was running.
-    fn blame(&self, error: CudaError) -> Result<String, CudaError> {
+    fn blame(&self, error: CudaError) -> Result<String> {
         let running = self.ledger.running.take();
         let (kernel, reason, faulted) = match (error, running) {
             (CudaError::SelfTest { kernel, reason, .. }, _) => (kernel, reason, false),
@@ -220,7 +208,7 @@ impl<'a> SelfTest<'a> {
     ///
     /// # Errors
     /// [`CudaError::SelfTest`]: the first that fails.
-    fn test(&self, set: Set, variants: &Variants) -> Result<(), CudaError> {
+    fn test(&self, set: Set, variants: &Variants) -> Result<()> {
         let (ledger, watch) = (&self.ledger, self.ledger.clone());
         ledger.passed.take();
         let device = self.device.watched(Rc::new(move |kernel| watch.begins(kernel)));
@@ -232,9 +220,8 @@ impl<'a> SelfTest<'a> {
                 let own = variants.types.contains(dtype) && case.is_needed(variants);
                 if case.attention || own && !case.is_repeated(set, hopper) {
                     ledger.begin(format!("{case}, {}", dtype.name()));
-                    Pair::new(self, &device, case, set, (variants, *dtype))
-                        .and_then(|mut pair| pair.run())
-                        .map_err(on_device)?;
+                    let pair = Pair::new(self, &device, case, set, (variants, *dtype));
+                    pair.and_then(|mut pair| pair.run()).map_err(on_device)?;
                 }
             }
         }
@@ -243,9 +230,8 @@ impl<'a> SelfTest<'a> {
             ledger.begin("captured steps".to_owned());
             ledger.begins(EARLY)?;
             let dtype = variants.types.first().copied().unwrap_or(MatrixType::F16);
-            Pair::new(self, &early, &CASES[2], set, (variants, dtype))
-                .and_then(|mut pair| pair.steps(EARLY))
-                .map_err(on_device)?;
+            let pair = Pair::new(self, &early, &CASES[2], set, (variants, dtype));
+            pair.and_then(|mut pair| pair.steps(EARLY)).map_err(on_device)?;
         }
         ledger.runs(None);
         Ok(())

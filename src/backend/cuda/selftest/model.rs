@@ -1,15 +1,13 @@
 //! The small random models of the self-test, and the table of its cases.
 
 use super::super::abi::MatrixType;
-use super::super::error::CudaError;
+use super::super::error::{CudaError, Result};
 use super::super::kernel_set::{Set, Variants};
-use crate::backend::q8;
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
-use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
+use crate::{backend::q8, model::weights::DType};
 use serde_json::json;
-use std::fmt;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
@@ -88,7 +86,7 @@ impl fmt::Display for Case {
 
 impl Family {
     /// A model with a layer or two for each head_dim.
-    pub fn spec(self, variants: &Variants) -> Result<ModelSpec, CudaError> {
+    pub fn spec(self, variants: &Variants) -> Result<ModelSpec> {
         let mut config = json!({
             "hidden_size": 72, "intermediate_size": 456, "num_attention_heads": 6, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "head_dim": 64, "vocab_size": 264, "max_position_embeddings": 512,
@@ -134,12 +132,7 @@ impl Family {
     }
 
     /// Weights of type `dtype` on the device; and the same values in f32, which the reference widens much faster than f16.
-    pub fn weights(
-        self,
-        spec: &ModelSpec,
-        variants: &Variants,
-        dtype: MatrixType,
-    ) -> Result<[Arc<Weights>; 2], CudaError> {
+    pub fn weights(self, spec: &ModelSpec, variants: &Variants, dtype: MatrixType) -> Result<[Arc<Weights>; 2]> {
         let stored_as = |on_device| if on_device == MatrixType::F16 { DType::F16 } else { DType::F32 };
         let [embedding, experts] = [variants.embedding, variants.experts.unwrap_or(dtype)].map(stored_as);
         let of_name = move |name: &str| match name {

@@ -1,18 +1,12 @@
 //! A small model on the device and in the reference, in lockstep: every operation starts from the reference's values on both
 //! sides, and its results are compared.
 
-use super::super::CudaBackend;
 use super::super::abi::{HeadState, LogitPart, MatrixType};
-use super::super::context::Device;
-use super::super::error::CudaError;
-use super::super::gemm::Input;
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
-use super::super::lm_head::CHUNK;
-use super::super::memory::Buffer;
-use super::compare::{Bound, Rows, lists, rows};
-use super::ledger::Ledger;
+use super::super::{CudaBackend, context::Device, error::Result, gemm::Input, lm_head::CHUNK, memory::Buffer};
+use super::SelfTest;
+use super::ledger::{Bound, Ledger, Rows, lists, rows};
 use super::model::{Case, Family};
-use super::{SelfTest, cache};
 use crate::backend::entropy::{EntropyRule, Gamma};
 use crate::backend::reference::{PassRow, ReferenceBackend};
 use crate::backend::sampling::{Choice, Sampling};
@@ -189,21 +183,21 @@ impl<'a> Pair<'a> {
         (buffer, first): (&Buffer<f32>, usize),
         want: Vec<f32>,
         bound: Bound,
-    ) -> Result<(), CudaError> {
+    ) -> Result<()> {
         let (device, width) = (&self.device.device, want.len() / self.case.rows);
         let found: Vec<f32> = device.read(buffer, first, want.len())?;
         self.ledger.compare(&[], what, rows(&found, width), rows(&want, width), bound)?;
         device.write(buffer, first, &want)
     }
 
-    fn compare_residual(&self, what: &str, bound: Bound) -> Result<(), CudaError> {
+    fn compare_residual(&self, what: &str, bound: Bound) -> Result<()> {
         self.compare_and_set(what, (&self.device.scratch.x, 0), self.of_rows(|row| &row.x), bound)?;
         self.ledger.end_step();
         Ok(())
     }
 
     /// Compares gates, keys, values and queries; for a delta net, its values after their convolution.
-    fn compare_projected(&mut self, layer: usize) -> Result<(), CudaError> {
+    fn compare_projected(&mut self, layer: usize) -> Result<()> {
         let gates = self.of_rows(|row| &row.gate);
         if !gates.is_empty() {
             let place = (&self.device.scratch.output_gate, 0);
@@ -215,10 +209,10 @@ impl<'a> Pair<'a> {
             let place = (&delta.mixed, delta.values(&self.device.spec));
             return self.compare_and_set(&format!("values of layer {layer}"), place, want, self.bound);
         }
-        let (rows, found) = (self.rows.clone(), cache::read(&self.device, layer, &self.rows)?);
+        let (rows, found) = (self.rows.clone(), read_cache(&self.device, layer, &self.rows)?);
         let sequence = &self.reference.sequences[rows[0].sequence.0];
         let cached = [&sequence.keys, &sequence.values];
-        let own: cache::Numbers = cached.map(|of| rows.iter().map(|row| of[&(layer, row.position)].clone()).collect());
+        let own: Numbers = cached.map(|of| rows.iter().map(|row| of[&(layer, row.position)].clone()).collect());
         let types = [self.device.cache.0, self.device.cache.1];
         for part in [0, 1] {
             let what = format!("{} of layer {layer}", ["keys", "values"][part]);
@@ -252,14 +246,8 @@ impl<'a> Pair<'a> {
             self.ledger.end_step();
         }
         let [found, want] = self.both(|backend| Ok(lists(&[backend.layer_attention(layer)?])))?;
-        self.ledger.compare(
-            &of_heads("attn_sum"),
-            &format!("weights of layer {layer}"),
-            found,
-            want,
-            Bound::OF_WEIGHTS,
-        )?;
-        Ok(())
+        let (kernels, what) = (of_heads("attn_sum"), format!("weights of layer {layer}"));
+        Ok(self.ledger.compare(&kernels, &what, found, want, Bound::OF_WEIGHTS)?)
     }
 
     /// Compares what is read back from the trace of the pass.
@@ -333,7 +321,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Compares the sums over each chunk of the device's own logits.
-    fn compare_parts(&self, count: usize) -> Result<(), CudaError> {
+    fn compare_parts(&self, count: usize) -> Result<()> {
         let (device, head, spec) = (&self.device.device, &self.device.head, &self.device.spec);
         let logits: Vec<f32> = device.read(&head.logits, 0, count * spec.vocab_size)?;
         let part = |chunk: &[f32]| {
@@ -347,7 +335,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Fills the positions before the first row with random keys and values.
-    fn fill_context(&mut self) -> Result<(), CudaError> {
+    fn fill_context(&mut self) -> Result<()> {
         let first = self.rows[0];
         self.device.reserve_positions(first.sequence, first.position + self.case.rows)?;
         let context: Vec<Row> = (0..self.case.context()).map(|position| Row { position, ..first }).collect();
@@ -355,14 +343,14 @@ impl<'a> Pair<'a> {
         for layer in layers {
             let LayerSpec { head_dim, num_key_value_heads: heads, .. } = self.device.spec.layers[layer];
             let numbers = [(); 2].map(|()| context.iter().map(|_| self.noise.floats(heads * head_dim, 1.7)).collect());
-            cache::write(&self.device, layer, &context, &numbers)?;
-            self.hold(layer, &context, cache::read(&self.device, layer, &context)?);
+            write_cache(&self.device, layer, &context, &numbers)?;
+            self.hold(layer, &context, read_cache(&self.device, layer, &context)?);
         }
         Ok(())
     }
 
     /// Makes the reference continue with the keys and values that the device holds.
-    fn hold(&mut self, layer: usize, rows: &[Row], held: cache::Numbers) {
+    fn hold(&mut self, layer: usize, rows: &[Row], held: Numbers) {
         let sequence = &mut self.reference.sequences[rows[0].sequence.0];
         for (numbers, of) in held.into_iter().zip([&mut sequence.keys, &mut sequence.values]) {
             of.extend(rows.iter().map(|row| (layer, row.position)).zip(numbers));
@@ -376,4 +364,62 @@ fn finite<T: Default>(found: Result<T, BackendError>) -> Result<T, BackendError>
         Err(BackendError::NotFinite { .. } | BackendError::Rows(_)) => Ok(T::default()),
         found => found,
     }
+}
+
+// Keys and values in the device's cache, as f32.
+
+/// Keys and values of consecutive rows, `[rows][heads · head_dim]` each.
+type Numbers = [Vec<Vec<f32>>; 2];
+
+/// The keys (part 0) or values of one head.
+struct Plane<'a> {
+    part: usize,
+    head: usize,
+    buffer: &'a Buffer<u8>,
+    /// Byte offset of the first row.
+    start: usize,
+    /// Each value is the sum of `terms` elements of this type (two: `Halves` in `kernels/common.cuh`).
+    stored: DType,
+    terms: usize,
+}
+
+/// All heads of a layer, from `row` on; and head_dim.
+fn planes<'a>(backend: &'a CudaBackend, layer: usize, row: &Row) -> (Vec<Plane<'a>>, usize) {
+    let (shape, capacity) = (backend.sequences.layer_shape(layer), backend.sequences.capacity(row.sequence));
+    let (heads, head_dim) = (shape.kv_heads as usize, shape.head_dim as usize);
+    let plane = |head: usize, part: usize, buffer| {
+        let dtype = [backend.cache.0, backend.cache.1][part];
+        let (stored, terms) = if part == 0 && dtype == DType::F32 { (DType::F16, 2) } else { (dtype, 1) };
+        let before = (shape.layer as usize * heads + head) * capacity + row.position;
+        Plane { part, head, buffer, start: before * head_dim * dtype.size(), stored, terms }
+    };
+    let buffers = backend.sequences.cached(row.sequence).into_iter().flatten().enumerate();
+    let planes = buffers.flat_map(|(part, buffer)| (0..heads).map(move |head| plane(head, part, buffer)));
+    (planes.collect(), head_dim)
+}
+
+/// Reads the keys and values that the device holds.
+fn read_cache(backend: &CudaBackend, layer: usize, rows: &[Row]) -> Result<Numbers> {
+    let (device, (planes, d)) = (&backend.device, planes(backend, layer, &rows[0]));
+    let mut held = [(); 2].map(|()| vec![Vec::new(); rows.len()]);
+    for Plane { part, buffer, start, stored, terms, .. } in planes {
+        let count = rows.len() * terms * d;
+        let numbers = device.read_numbers(buffer, start, count, stored)?;
+        for (row, numbers) in held[part].iter_mut().zip(numbers.chunks(terms * d)) {
+            row.extend((0..d).map(|i| numbers[i..].iter().step_by(d).sum::<f32>()));
+        }
+    }
+    Ok(held)
+}
+
+/// Writes keys and values, keys rounded to one term.
+fn write_cache(backend: &CudaBackend, layer: usize, rows: &[Row], numbers: &Numbers) -> Result<()> {
+    let ((planes, d), mut bytes) = (planes(backend, layer, &rows[0]), Vec::new());
+    for Plane { part, head, buffer, start, stored, terms } in planes {
+        let terms = |row: &Vec<f32>| [&row[head * d..][..d], &vec![0.0; (terms - 1) * d]].concat();
+        let terms: Vec<f32> = numbers[part].iter().flat_map(terms).collect();
+        stored.encode(&terms, &mut bytes);
+        backend.device.write(buffer, start, &bytes)?;
+    }
+    Ok(())
 }

@@ -3,7 +3,6 @@
 //! To add a method, write a file with a [`Method`] and add a row to [`METHODS`]; `--methods`, the manifest, the samples and the
 //! reports pick it up from there.
 
-pub mod csl;
 pub mod p_true;
 pub mod pmi;
 pub mod self_consistency;
@@ -13,17 +12,14 @@ use super::manifest::EvalOptions;
 use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
-use crate::model::chat::Conversation;
-use crate::model::reply::Reply;
-use crate::model::tokenizer::TokenizerError;
-use crate::uq::answer::Finder;
 use crate::uq::pipeline::{self, Answer};
 use crate::uq::scores::{Group, SINGLE_PASS, Score};
+use crate::{model::chat::Conversation, model::reply::Reply, model::tokenizer::TokenizerError, uq::answer::Finder};
 use serde_json::Value;
 
 /// Every method with its own passes, in execution order.
 pub static METHODS: &[Method] =
-    &[self_consistency::SELF_CONSISTENCY, verbalized::VERBALIZED, p_true::P_TRUE, pmi::PMI, csl::CSL];
+    &[self_consistency::SELF_CONSISTENCY, verbalized::VERBALIZED, p_true::P_TRUE, pmi::PMI, p_true::CSL];
 
 /// The methods with these keys.
 pub fn own_passes(keys: &[String]) -> impl Iterator<Item = &'static Method> + use<'_> {

@@ -3,11 +3,10 @@
 use super::{Draw, Draws, Findings, Found, METHOD, Method, Reading, SCORE, Score, Subject};
 use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
-use crate::eval::grading;
-use crate::eval::run::manifest::EvalOptions;
-use crate::eval::tasks::Question;
-use crate::model::tokenizer::TokenizerError;
-use crate::uq::pipeline::Answer;
+use crate::{
+    eval::grading, eval::run::manifest::EvalOptions, eval::tasks::Question, model::tokenizer::TokenizerError,
+    uq::pipeline::Answer,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;

@@ -1,8 +1,7 @@
 //! Verbalized confidence: the model is asked how confident it is.
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
-use crate::engine::encode::ResponseText;
-use crate::engine::{GenerateOptions, Generation, TracedSequence};
+use crate::engine::{GenerateOptions, Generation, TracedSequence, encode::ResponseText};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_in_reply};
 use serde_json::json;
 

@@ -2,8 +2,7 @@
 
 use super::{Config, LayerSpec, Size, Wrong};
 use crate::model::config::LayerInputSpec;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::HashMap;
 
 /// An entry of `per_layer_config`: a layer's own sizes.

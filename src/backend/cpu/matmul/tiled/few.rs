@@ -9,8 +9,7 @@ use super::super::super::threads::ThreadPool;
 use super::super::{INPUTS, Line, Product, SCRATCH, for_panels, with_lines};
 use super::{CUT, Depth, TERMS, split, step_of, weights, weights_of};
 use half::bf16;
-use std::marker::PhantomData;
-use std::ops::Range;
+use std::{marker::PhantomData, ops::Range};
 
 /// Rows whose terms fill all tiles of sums.
 pub const MAX_ROWS: usize = SUMS * SIDE / TERMS;

@@ -9,8 +9,7 @@ use super::super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::super::super::threads::{Disjoint, ThreadPool};
 use super::super::{INPUTS, Line, Product, SCRATCH, TASKS, for_panels, with_lines};
 use super::{CUT, Depth, TERMS, split, step_of, weights, weights_of};
-use std::marker::PhantomData;
-use std::ops::Range;
+use std::{marker::PhantomData, ops::Range};
 
 /// Groups of sixteen rows, and strips of sixteen outputs, that are multiplied together.
 const GROUPS: usize = 2;
