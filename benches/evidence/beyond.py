@@ -1,20 +1,9 @@
 """The tables that tables.py prints beyond the registered questions, and the registered table of items without an answer."""
 import numpy as np
-from samples import SEED, auroc, feature, holm, platt, shown, two_sided
+from measures import SEED, auroc, held_out, holm, less, shown, two_sided
+from samples import feature, has_digit, parts, text_of
 
-# G4's parts by −ln, and the minimum value of a part: a response without digits has no digit to be unsure of.
-LEAST_PART = 1e-4
 G4 = "G4, spreads of the other runs, over log P(response), AUROC"
-
-
-def text_of(sample):
-    """The bytes of the response that belong to each of its tokens."""
-    text = sample["resps"][0][0].encode()
-    return [text[start:end] for start, end in sample["uq"]["tokens"]["offsets"]]
-
-
-def has_digit(token):
-    return any(48 <= byte <= 57 for byte in token)
 
 
 def unanswered(run):
@@ -51,24 +40,6 @@ def same_length(run, boot):
     print(f"\n### {run.name}: pairs of like length ({int(alike.sum())})\n\nP {shown(p, p_drawn)}, log P(response) {shown(log_p, log_p_drawn)}, "
           f"difference {shown(log_p - p, log_p_drawn - p_drawn, '+')}")
     return {"Q1 among pairs of like length: log P(response) over P": (log_p - p, log_p_drawn - p_drawn)}
-
-
-def held_out(run, boot, scores, base):
-    """Reduction in Brier score: every item's squared error when held out from Platt's fit, averaged over 20 splits, resampled by
-    item."""
-    errors, times = np.zeros((2, len(run.labels))), np.zeros(len(run.labels))
-    among = np.isfinite(scores) & np.isfinite(base)
-    for k in range(20):
-        split = np.random.default_rng(SEED + k).permutation(len(run.labels))
-        split = split[among[split]]
-        fit, held = split[: len(split) // 2], split[len(split) // 2:]
-        times[held] += 1
-        for error, one in zip(errors, [scores, base]):
-            error[held] += (platt(one[fit], run.labels[fit])(one[held]) - run.labels[held]) ** 2
-    among &= times > 0
-    gap = (errors[0] - errors[1])[among] / times[among]
-    counts = boot.counts[:, among].astype(np.float64)
-    return gap.mean(), counts @ gap / counts.sum(1)
 
 
 def after_a_fit(run, boot):
@@ -108,15 +79,6 @@ def digits(run, boot):
     return {"digits of the chain over as many at random, AUROC": (value, resampled)}
 
 
-def parts(run):
-    """−ln of response NLL, response entropy, answer entropy and NLL of the digits: [items, 4]."""
-    def of(sample):
-        scores, logprobs = sample["uq"]["scores"], sample["uq"]["tokens"]["logprobs"]
-        digit = -sum(logprob for token, logprob in zip(text_of(sample), logprobs) if logprob is not None and has_digit(token))
-        return [-scores["response_logprob"], -scores["predictive_entropy"], -scores["answer_entropy"], digit]
-    return -np.log(np.maximum([of(sample) for sample in run.samples], LEAST_PART))
-
-
 def g4(runs, boots):
     """G4, each part divided by its standard deviation in the other runs; the frozen constants come from all runs."""
     if len(runs) < 2:
@@ -128,9 +90,8 @@ def g4(runs, boots):
     asked = []
     for i, (run, boot) in enumerate(zip(runs, boots)):
         scores = (found[i] / np.delete(spreads, i, axis=0).mean(axis=0)).mean(axis=1)
-        base, everyone = run.score("response_prob"), np.ones(len(scores), bool)
-        value = auroc(scores, run.labels) - auroc(base, run.labels)
-        resampled = boot.auroc(scores, run.labels, everyone) - boot.auroc(base, run.labels, everyone)
+        base = run.score("response_prob")
+        value, resampled = less(run, boot, scores, base)
         print(f"| {run.name} | {auroc(scores, run.labels):.3f} | {auroc(base, run.labels):.3f} | {shown(value, resampled, '+')} |")
         asked.append({G4: (value, resampled)})
     return asked

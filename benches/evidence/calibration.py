@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from samples import SEED, Run
+from measures import SEED
+from samples import Run
 from scipy.stats import binom
 
 SCORES = ["p", "response_prob", "min_token_prob"]

@@ -9,7 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from samples import SEED, lines, shown
+from measures import SEED, shown
+from samples import lines
 
 KINDS = ["digit of the chain", "digit off the chain", "word off the chain"]
 HALF = -np.log(2)

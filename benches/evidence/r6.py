@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from beyond import held_out
-from samples import LOGARITHMS, Bootstrap, Run, auroc, holm, pool, shown, two_sided
+from measures import Bootstrap, auroc, held_out, holm, less, pooled, shown, two_sided
+from samples import LOGARITHMS, Run
 from scipy.stats import norm, rankdata
 from sklearn.linear_model import LogisticRegression
 
@@ -51,13 +51,6 @@ def ridge(runs, keys):
     return lambda run: model.decision_function(ranks(run, keys))
 
 
-def less(run, boot, scores, base, among=None):
-    """Difference of AUROCs on the items that have both scores."""
-    both = np.isfinite(scores) & np.isfinite(base) & (True if among is None else among)
-    value = auroc(scores[both], run.labels[both]) - auroc(base[both], run.labels[both])
-    return value, boot.auroc(scores, run.labels, both) - boot.auroc(base, run.labels, both)
-
-
 def of_attention(run, boot):
     """Picks the best attention score on the even items and compares it with G4 on the odd ones, and vice versa."""
     even = np.arange(len(run.labels)) % 2 == 0
@@ -90,14 +83,6 @@ def last_tokens(run):
     return np.array(found)
 
 
-def pooled(runs, name, found):
-    """Prints a measure's row; returns its name and pooled p."""
-    value, resampled = pool(found)
-    cells = [shown(*one, "+") for one in found] + [f"**{shown(value, resampled, '+')}**"]
-    print(f"| {name} | " + " | ".join(cells) + " |")
-    return name, two_sided(resampled)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", type=Path)
@@ -128,7 +113,7 @@ def main():
     pooled(runs, "ridge less G4", by(lambda run, boot: less(run, boot, weights(run), run.score("g4"))))
     pooled(runs, "log P(response) less P", by(lambda run, boot: less(run, boot, base(run), run.score("p"))))
     print("\n| secondary | p | corrected |\n| --- | --- | --- |")
-    for p, name, corrected in holm([(p, name) for name, p in tests]):
+    for p, name, corrected in holm([(two_sided(resampled), name) for name, _, resampled in tests]):
         print(f"| {name} | {p:.4f} | {corrected:.4f} |")
 
 

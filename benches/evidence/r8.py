@@ -8,33 +8,8 @@ the intervals of its first table.
 import argparse
 from pathlib import Path
 
-import numpy as np
-from r6 import less
-from samples import Bootstrap, Run, auroc, holm, shown, two_sided
-
-
-def same(a, b):
-    if a is None:
-        return False
-    plain = [text.replace(",", "").replace("$", "").strip().rstrip(".") for text in (a, b)]
-    try:
-        return float(plain[0]) == float(plain[1])
-    except ValueError:
-        return plain[0] == plain[1]
-
-
-def agreement(run, samples):
-    """The share of an item's first `samples` samples that agree with its response."""
-    def of(sample):
-        answers = sample["uq"]["self_consistency"]["answers"][:samples]
-        return sum(same(answer, sample["uq"]["answer"]["text"]) for answer in answers) / samples
-    return np.array([of(sample) for sample in run.samples])
-
-
-def passes(run, samples):
-    """Total tokens of the response and its first `samples` samples, relative to those of the response."""
-    drawn = sum(sum(sample["uq"]["self_consistency"]["response_tokens"][:samples]) for sample in run.samples)
-    return 1 + drawn / run.tokens.sum()
+from measures import Bootstrap, auroc, holm, less, shown, two_sided
+from samples import Run, agreement, passes, ties_broken
 
 
 def main():
@@ -53,11 +28,10 @@ def main():
     print("\n| score | AUROC | passes |\n| --- | --- | --- |")
     row("log P(response)", log_p, 1)
     row("g4", g4, 1)
-    spread = (log_p - log_p.min()) / (np.ptp(log_p) or 1) - 0.5
     broken = {}
     for samples in (1, 2, 3, 5):
         share = agreement(run, samples)
-        broken[samples] = share + 0.9 * spread / samples
+        broken[samples] = ties_broken(share, log_p, samples)
         row(f"agreement of {samples}", share, passes(run, samples))
         row(f"agreement of {samples}, ties by log P", broken[samples], passes(run, samples))
     five = run.score("self_consistency")

@@ -1,16 +1,16 @@
-"""Input of the tables in EVIDENCE.md: samples of runs, and the measures, for tables.py and its parts."""
+"""Input of the analyses in EVIDENCE.md: the samples of a run, and what is read from them."""
 import gzip
 import json
+from itertools import product
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 
-SEED = 20261122
 # For a product of probabilities: the score with its logarithm, which is used for ranking.
 LOGARITHMS = {"answer_prob": "answer_logprob", "response_prob": "response_logprob", "p_attn": "attn_logprob",
               "p_sim": "sim_logprob", "p": "p_logprob"}
 CHAIN_SCORES = ["p_attn", "p_sim", "p"]
+# The minimum of a part of G4: a response without digits has no digit to be unsure of.
+LEAST_PART = 1e-4
 CHAINS = ["random", "random-digits", "digits-matched", "random-content", "similarity", "none"]
 
 
@@ -29,6 +29,7 @@ class Run:
         samples.sort(key=lambda sample: (sample["task"], sample["doc_id"]))
         self.name = folder.name
         self.errors = sum(sample["uq"]["status"] == "error" for sample in samples)
+        self.items = {(sample["task"], sample["doc_id"]) for sample in samples}
         graded = [sample for sample in samples if sample["uq"]["status"] != "error"]
         self.graded, self.right = len(graded), sum(sample["metrics"]["acc"] == 1 for sample in graded)
         self.samples = [sample for sample in graded if sample["uq"]["status"] == "ok"]
@@ -79,72 +80,6 @@ class Run:
         return found
 
 
-class Bootstrap:
-    """Resamples of items; statistics are computed on a batch of counts [B, n]."""
-
-    def __init__(self, n, resamples):
-        draw = np.random.default_rng(SEED).integers(0, n, size=(resamples, n))
-        self.counts = np.stack([np.bincount(row, minlength=n) for row in draw]).astype(np.float32)
-
-    def auroc(self, scores, labels, among=None):
-        """AUROC of every resample, over the items `among`."""
-        among = np.isfinite(scores) if among is None else among
-        scores, labels, counts = scores[among], labels[among], self.counts[:, among]
-        order = np.argsort(scores, kind="stable")
-        scores, labels = scores[order], labels[order]
-        starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-        found = []
-        for chunk in np.array_split(counts, max(1, counts.size // 4_000_000)):
-            chunk = chunk[:, order].astype(np.float64)
-            right = np.add.reduceat(chunk * labels, starts, axis=1)
-            wrong = np.add.reduceat(chunk * ~labels, starts, axis=1)
-            below = np.cumsum(wrong, axis=1) - 0.5 * wrong
-            with np.errstate(invalid="ignore"):
-                found.append((right * below).sum(1) / (right.sum(1) * wrong.sum(1)))
-        return np.concatenate(found)
-
-
-def interval(values):
-    return np.nanpercentile(values, [2.5, 97.5])
-
-
-def shown(value, resampled, sign=""):
-    low, high = interval(resampled)
-    return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
-
-
-def two_sided(resampled):
-    """Two-sided bootstrap p value for a difference of 0."""
-    resampled = resampled[np.isfinite(resampled)]
-    return min(1, 2 * (min((resampled <= 0).sum(), (resampled >= 0).sum()) + 1) / (len(resampled) + 1))
-
-
-def holm(found):
-    """Rows that start with their p, sorted ascending, each with its p after Holm's correction over all of them."""
-    corrected = 0
-    for i, row in enumerate(sorted(found, key=lambda row: row[0])):
-        corrected = max(corrected, min(1, row[0] * (len(found) - i)))
-        yield *row, corrected
-
-
-def pool(found):
-    """Pools (value, resamples) of several runs, each weighted by the inverse of its bootstrap variance."""
-    weights = np.array([1 / np.nanvar(resampled) for _, resampled in found])
-    weights /= weights.sum()
-    return sum(w * value for w, (value, _) in zip(weights, found)), sum(w * resampled for w, (_, resampled) in zip(weights, found))
-
-
-def ece(p, labels, bins):
-    """Equal-width bins [a, b), the last closed; weighted |mean p − accuracy|."""
-    place = np.minimum((p * bins).astype(int), bins - 1)
-    gaps = [(place == b).sum() * abs(p[place == b].mean() - labels[place == b].mean()) for b in set(place)]
-    return sum(gaps) / len(p)
-
-
-def auroc(scores, labels):
-    return roc_auc_score(labels, scores) if 0 < labels.sum() < len(labels) else np.nan
-
-
 def feature(run, key):
     """Logarithms of products unchanged; log-odds of other probabilities."""
     if key in LOGARITHMS and key != "p":
@@ -153,12 +88,67 @@ def feature(run, key):
     return np.log(p) - np.log1p(-p)
 
 
-def platt(scores, labels):
-    mean, sd = scores.mean(), scores.std() or 1.0
-    model = LogisticRegression(C=1e6).fit(((scores - mean) / sd)[:, None], labels)
-    return lambda scores: model.predict_proba(((scores - mean) / sd)[:, None])[:, 1]
+def text_of(sample):
+    """The bytes of the response that belong to each of its tokens."""
+    text = sample["resps"][0][0].encode()
+    return [text[start:end] for start, end in sample["uq"]["tokens"]["offsets"]]
 
 
-def wilson(k, n, z=1.959963984540054):
-    centre, half = (k + z * z / 2) / (n + z * z), z / (n + z * z) * (k * (n - k) / n + z * z / 4) ** 0.5
-    return centre - half, centre + half
+def has_digit(token):
+    return any(48 <= byte <= 57 for byte in token)
+
+
+def parts(run):
+    """−ln of response NLL, response entropy, answer entropy and NLL of the digits: [items, 4]."""
+    def of(sample):
+        scores, logprobs = sample["uq"]["scores"], sample["uq"]["tokens"]["logprobs"]
+        digit = -sum(logprob for token, logprob in zip(text_of(sample), logprobs) if logprob is not None and has_digit(token))
+        return [-scores["response_logprob"], -scores["predictive_entropy"], -scores["answer_entropy"], digit]
+    return -np.log(np.maximum([of(sample) for sample in run.samples], LEAST_PART))
+
+
+def same(a, b):
+    if a is None:
+        return False
+    plain = [text.replace(",", "").replace("$", "").strip().rstrip(".") for text in (a, b)]
+    try:
+        return float(plain[0]) == float(plain[1])
+    except ValueError:
+        return plain[0] == plain[1]
+
+
+def agreement(run, samples):
+    """The share of an item's first `samples` samples that agree with its response."""
+    def of(sample):
+        answers = sample["uq"]["self_consistency"]["answers"][:samples]
+        return sum(same(answer, sample["uq"]["answer"]["text"]) for answer in answers) / samples
+    return np.array([of(sample) for sample in run.samples])
+
+
+def ties_broken(share, scores, samples):
+    """Agreement with ties broken by a score, which is mapped to less than the smallest difference of shares."""
+    return share + 0.9 * ((scores - scores.min()) / (np.ptp(scores) or 1) - 0.5) / samples
+
+
+def passes(run, samples):
+    """Total tokens of the response and its first `samples` samples, relative to those of the response."""
+    drawn = sum(sum(sample["uq"]["self_consistency"]["response_tokens"][:samples]) for sample in run.samples)
+    return 1 + drawn / run.tokens.sum()
+
+
+def agreeing(sample):
+    """Which samples agree with the response as the program's grader compares answers (`\\frac12` and `0.5` are equal): the votes
+    that add up to the score. Where several subsets do (a vote of 0), the one closest to `same`."""
+    uq = sample["uq"]
+    votes, support = uq["self_consistency"]["weights"], uq["scores"]["self_consistency"]
+    alike = [same(answer, uq["answer"]["text"]) for answer in uq["self_consistency"]["answers"]]
+
+    def distance(subset):
+        apart = abs(sum(vote for vote, taken in zip(votes, subset) if taken) - support)
+        return apart > 1e-12, sum(a != b for a, b in zip(subset, alike))
+    return min(product([False, True], repeat=len(votes)), key=distance)
+
+
+def g4_agreement(share, g4):
+    """The share of agreeing samples plus σ(G4), as registered for R9."""
+    return share + 1 / (1 + np.exp(-g4))

@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import beyond
+import measures
 import numpy as np
-from samples import (CHAIN_SCORES, CHAINS, LOGARITHMS, SEED, Bootstrap, Run, auroc, ece, feature, holm, interval, platt,
-                     pool, shown, two_sided, wilson)
+from measures import SEED, Bootstrap, auroc, ece, holm, interval, less, platt, pool, shown, two_sided, wilson
+from samples import CHAIN_SCORES, CHAINS, LOGARITHMS, Run, feature
 from sklearn.metrics import brier_score_loss
 
 # The paper's baselines that claim to be probabilities.
@@ -38,10 +39,8 @@ def ranking(run, boot):
         if key == "self_consistency_majority" or np.isfinite(scores).sum() < 2:
             continue
         among = np.isfinite(scores)
-        both = among & np.isfinite(p)
         value, own = auroc(scores[among], run.labels[among]), boot.auroc(scores, run.labels)
-        difference = auroc(scores[both], run.labels[both]) - auroc(p[both], run.labels[both])
-        paired = boot.auroc(scores, run.labels, both) - boot.auroc(p, run.labels, both)
+        difference, paired = less(run, boot, scores, p)
         rows.append((value, f"| {key} | {among.sum()} | {shown(value, own)} | {'' if key == 'p' else shown(difference, paired, '+')} |"))
         if key == "response_prob":
             asked = {"Q1: log P(response) over P, AUROC": (difference, paired)}
@@ -165,9 +164,9 @@ def newer(run, boot):
         best = max(NEWER, key=value)
         chosen.append(best)
         for other in differences:
-            use = held & np.isfinite(run.score(best)) & np.isfinite(run.score(other))
-            differences[other].append(auroc(run.score(best)[use], run.labels[use]) - auroc(run.score(other)[use], run.labels[use]))
-            resampled[other].append(boot.auroc(run.score(best), run.labels, use) - boot.auroc(run.score(other), run.labels, use))
+            value, drawn = less(run, boot, run.score(best), run.score(other), held)
+            differences[other].append(value)
+            resampled[other].append(drawn)
     print(f"\n### {run.name}: the best newer method of one half on the other ({', '.join(chosen)})\n\n| less | AUROC difference [95 %] |\n| --- | --- |")
     asked = {}
     for other in differences:
@@ -204,16 +203,12 @@ def pooled(runs, asked):
 
 
 def balanced(run):
-    """The paper's claim: ECE in 20 bins on samples with equal numbers of right and wrong answers (at most 500 each, seeds 0 to 4),
-    next to a constant, which is useless as a confidence. The interval is over bootstrap resamples of the items, drawn from once."""
+    """The paper's claim: ECE in 20 bins on samples with equal numbers of right and wrong answers, next to a constant, which is
+    useless as a confidence. The interval is over bootstrap resamples of the items, drawn from once."""
     right, wrong = np.flatnonzero(run.labels), np.flatnonzero(~run.labels)
     n = min(len(right), len(wrong), 500)
     print(f"\n### {run.name}: ECE on balanced samples, {n} right and {n} wrong\n\n| score | ECE, 20 bins, mean ± sd [95 %] | AUROC, mean |\n| --- | --- | --- |")
-
-    def half(seed, among):
-        """Same as `DataFrame.sample(n, random_state=seed)`."""
-        return among[np.random.RandomState(seed).choice(len(among), n, replace=False)]
-    samples = [np.r_[half(seed, right), half(seed, wrong)] for seed in range(5)]
+    samples = measures.balanced(run.labels)
     rng = np.random.default_rng(SEED)
     worlds = [np.r_[rng.choice(right, n), rng.choice(wrong, n)] for _ in range(1000)]
     rows = [("constant 0.5", np.full(len(run.labels), 0.5))]
