@@ -7,7 +7,6 @@ mod calibrate;
 mod devices;
 mod error;
 mod eval;
-mod fit_gamma;
 mod inspect;
 mod options;
 mod progress;
@@ -68,7 +67,6 @@ enum Command {
     Serve(serve::ServeArgs),
     Eval(eval::EvalArgs),
     Calibrate(calibrate::CalibrateArgs),
-    FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
     Bench(bench::BenchArgs),
@@ -119,7 +117,6 @@ fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
         Command::Devices(args) => return devices::run(&args),
         Command::Serve(args) => serve::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
-        Command::FitGamma(args) => fit_gamma::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
         Command::Report(args) => report::run(&args)?,

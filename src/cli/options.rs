@@ -53,8 +53,8 @@ pub struct ModelArgs {
     model: Option<String>,
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// γ, the discount of the nearest positions: output of `fit-gamma --json`, or a JSON list, nearest first [default: the
-    /// published γ]
+    /// γ, the discount of the nearest positions: output of `examples/fit_gamma.rs`, or a JSON list, nearest first [default:
+    /// the published γ]
     #[arg(long, value_name = "FILE", value_parser = gamma, hide_short_help = true)]
     gamma: Option<Gamma>,
     /// Set a variable of the chat template, such as enable_thinking=false (JSON or a text); can be repeated

@@ -9,7 +9,6 @@
 pub mod answer;
 pub mod chain;
 pub mod ensemble;
-pub mod gamma;
 mod parameters;
 pub mod pipeline;
 pub mod predictions;

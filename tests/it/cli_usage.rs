@@ -114,8 +114,7 @@ fn files_are_looked_at_before_a_model_is_loaded() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("only a regular file can be resumed"));
 }
 
-const COMMANDS: [&str; 10] =
-    ["ask", "score", "serve", "eval", "calibrate", "fit-gamma", "inspect", "devices", "bench", "report"];
+const COMMANDS: [&str; 9] = ["ask", "score", "serve", "eval", "calibrate", "inspect", "devices", "bench", "report"];
 
 #[test]
 fn every_help_has_an_example_and_shows_what_is_required() {

@@ -4,9 +4,8 @@ use roxmltree::{Document, Node};
 use uqac::eval::analysis::Estimate;
 use uqac::report::svg::{
     Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
-    gamma, overhead, reliability, risk_coverage, theme,
+    overhead, reliability, risk_coverage, theme,
 };
-use uqac::uq::gamma::GammaFit;
 
 /// Text that breaks out of markup that fails to escape it.
 const HOSTILE: &str = "</text></svg><script>alert(1)</script>&\"'\u{0}\u{202e}\u{1b}[31m";
@@ -54,12 +53,6 @@ fn quantity(label: &str, unit_interval: bool, correct: Vec<f64>, incorrect: Vec<
     Quantity { label: label.to_owned(), unit_interval, correct, incorrect }
 }
 
-fn fit(attention: Vec<f64>) -> GammaFit {
-    let line: Vec<f64> = (1..=20).map(|d| 0.03 - 0.001 * f64::from(d)).collect();
-    let gamma: Vec<f64> = (1..=10).map(|d| f64::from(d) / 11.0).collect();
-    GammaFit { rows: 1234, attention, line, published: gamma.iter().map(|g| g * g).collect(), gamma, difference: 0.1 }
-}
-
 fn row(method: &str, role: Role, value: f64, width: f64, probability: bool) -> Row {
     let estimate = |value: f64| Estimate { value, interval: Some([value - width, value + width]) };
     let ece = probability.then(|| estimate(1.0 - value));
@@ -105,7 +98,6 @@ fn ordinary() -> Vec<Picture> {
         by_correctness("lengths", "Lengths by correctness", of, &lengths),
         ece_accuracy("ece-accuracy", "P (UQAC)", &points),
         ece_auroc("ece-auroc", "P (UQAC)", &points),
-        gamma("gamma", of, &fit((1..=20).map(|d| 0.3 / f64::from(d)).collect())),
         overhead("overhead", of, &bars),
     ]
 }
@@ -149,8 +141,6 @@ fn extreme() -> Vec<Picture> {
         ece_accuracy("n", "", &[]),
         ece_auroc("q", HOSTILE, &[point(nan, 0.1), point(0.5, nan), point(0.5, 0.0)]),
         ece_auroc("r", "", &[]),
-        gamma("s", HOSTILE, &fit(vec![0.0; 20])),
-        gamma("t", "", &GammaFit { gamma: vec![], published: vec![], line: vec![], ..fit(vec![]) }),
         overhead("o", HOSTILE, &[bar(nan), bar(0.0), bar(1e12), bar(-1.0)]),
         overhead("p", "", &[]),
     ]

@@ -1,10 +1,8 @@
-//! Pictures of lines and points: risk against coverage, calibration error against accuracy or ranking, attention and γ by
-//! distance.
+//! Pictures of lines and points: risk against coverage, calibration error against accuracy or ranking.
 
 use super::drawing::{Drawing, Look};
 use super::{Picture, axis::Axis, theme};
 use crate::report::term::number;
-use crate::uq::gamma::GammaFit;
 
 /// The curve of one method.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,38 +101,6 @@ fn distinct(points: &[Point], name: fn(&Point) -> &String) -> Vec<&str> {
         }
     }
     names
-}
-
-/// The mean attention at each distance, with the line that the nearest distances are measured against; below, γ by
-/// distance next to the published curve.
-pub fn gamma(name: &str, of: &str, fit: &GammaFit) -> Picture {
-    const ATTENTION: Look = Look::Area("s0");
-    const LINE: Look = Look::Line("s1", 2.0, "6 3");
-    const HERE: Look = Look::Mark(0, "s0");
-    const PUBLISHED: Look = Look::Mark(1, "s5");
-    let subtitle = format!("{of} · mean of {} rows and heads", fit.rows);
-    let mut drawing = Drawing::new(name, "Attention by distance, and γ", &subtitle);
-    let x = Axis::to("distance (tokens)", fit.attention.len() as f64 + 0.5);
-    let max = fit.attention.iter().chain(&fit.line).copied().fold(0.0, f64::max);
-    let by_distance = |values: &[f64]| (1..).map(f64::from).zip(values.iter().copied()).collect::<Vec<_>>();
-    let mut panel = drawing.panel(150.0, x.clone(), Axis::to("share of attention", max));
-    for (distance, share) in by_distance(&fit.attention) {
-        panel.draw(ATTENTION, &[(distance - 0.4, 0.0), (distance + 0.4, share)]);
-    }
-    panel.draw(LINE, &by_distance(&fit.line));
-    let mut panel = drawing.panel(120.0, x, Axis::unit("γ"));
-    panel.draw(PUBLISHED, &by_distance(&fit.published));
-    panel.draw(HERE, &by_distance(&fit.gamma));
-    drawing.legend(&[
-        (ATTENTION, "attention".to_owned()),
-        (LINE, format!("line through {} and {}", fit.gamma.len() + 1, fit.attention.len())),
-        (HERE, format!("γ here, rms difference {}", number(fit.difference))),
-        (PUBLISHED, "γ as published".to_owned()),
-    ]);
-    let list = |values: &Vec<f64>| values.iter().map(|x| number(*x)).collect::<Vec<_>>().join(", ");
-    let [attention, gamma, published] = [&fit.attention, &fit.gamma, &fit.published].map(list);
-    let by_distance = format!("Mean share of a row's attention by distance: {attention}.");
-    drawing.finish(format!("{by_distance} γ, nearest first: {gamma}; as published: {published}."))
 }
 
 /// Pearson's r of pairs of finite values; `None` for fewer than three pairs, or if either variable is constant.

@@ -1,24 +1,29 @@
-//! γ, the reweighting of the nearest positions, measured on a model's own attention.
+//! γ, the reweighting of the nearest positions, measured on a model's own attention, as in the paper.
 //!
 //! A row attends most to its nearest tokens, whatever they are. The method discounts the C = 10 nearest positions by γ so
-//! that they count as much as more distant ones. γ is measured as in the paper: the mean attention a at each distance, over
-//! rows and heads, excluding the first token and the row's own position (as the method does); a line through a at the
-//! distances C + 1 and 20, extrapolated to the nearest ones; and γ_i = line(i) / a_i, from 0 to 1.
+//! that they count as much as more distant ones: the mean attention a at each distance, over rows and heads, excluding the
+//! first token and the row's own position (as the method does); a line through a at the distances C + 1 and 20, extrapolated
+//! to the nearest ones; and γ_i = line(i) / a_i, from 0 to 1.
+//!
+//! `cargo run --release --example fit_gamma MODEL SAMPLES.jsonl [RESPONSES [C]]`, with the samples of a run of `uqac eval`,
+//! prints the JSON object that `--gamma FILE` takes: attention by distance, the line, γ and the published γ.
 
-use crate::backend::entropy::{GAMMA, Gamma};
+use std::error::Error;
+use uqac::internals::Sample;
+use uqac::{DeviceChoice, Engine, EngineOptions, Gamma, TraceParts};
 
 /// C: how many of the nearest positions are discounted.
-pub const NEAREST: usize = GAMMA.len();
+const NEAREST: usize = 10;
 
 /// The largest C.
-pub const MAX_NEAREST: usize = Gamma::MAX_NEAREST;
+const MAX_NEAREST: usize = Gamma::MAX_NEAREST;
 
 /// Distances measured: two beyond the largest C, to draw a line through.
 const SPAN: usize = MAX_NEAREST + 2;
 
 /// Attention by distance, summed over rows and heads.
 #[derive(Clone, Debug, Default)]
-pub struct AttentionByDistance {
+struct AttentionByDistance {
     /// Σ of shares at distance i + 1
     sums: [f64; SPAN],
     /// Rows times heads.
@@ -27,25 +32,25 @@ pub struct AttentionByDistance {
 
 /// γ as measured.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct GammaFit {
+struct GammaFit {
     /// Rows times heads that were averaged.
-    pub rows: usize,
+    rows: usize,
     /// Mean share of a row's attention at distance i + 1.
-    pub attention: Vec<f64>,
+    attention: Vec<f64>,
     /// The line at distance i + 1, through the mean shares at C + 1 and 20.
-    pub line: Vec<f64>,
+    line: Vec<f64>,
     /// γ_i, nearest first: C of them.
-    pub gamma: Vec<f64>,
+    gamma: Vec<f64>,
     /// The published γ_i.
-    pub published: Vec<f64>,
+    published: Vec<f64>,
     /// Root mean square of their difference, over the entries both define.
-    pub difference: f64,
+    difference: f64,
 }
 
 impl AttentionByDistance {
     /// Adds a head's reweighted attention α' of row T, `[T + 1]`. Rows too short for all distances are skipped, as are heads
     /// without attention.
-    pub fn add(&mut self, reweighted: &[f32]) {
+    fn add(&mut self, reweighted: &[f32]) {
         let row = reweighted.len().saturating_sub(1);
         if row <= SPAN {
             return;
@@ -61,7 +66,7 @@ impl AttentionByDistance {
     }
 
     /// γ of the `nearest` C positions (1 to [`MAX_NEAREST`]), if anything was added.
-    pub fn fit(&self, nearest: usize) -> Option<GammaFit> {
+    fn fit(&self, nearest: usize) -> Option<GammaFit> {
         if self.rows == 0 || !(1..=MAX_NEAREST).contains(&nearest) {
             return None;
         }
@@ -71,10 +76,55 @@ impl AttentionByDistance {
         let line: Vec<f64> = (0..SPAN).map(|i| first + slope * (i as f64 - nearest as f64)).collect();
         let ratio = |(line, a): (&f64, &f64)| if *a > 0.0 { (line / a).clamp(0.0, 1.0) } else { 1.0 };
         let gamma: Vec<f64> = line.iter().zip(&attention).take(nearest).map(ratio).collect();
-        let squares: Vec<f64> = gamma.iter().zip(GAMMA).map(|(ours, theirs)| (ours - theirs).powi(2)).collect();
+        let squares: Vec<f64> = gamma
+            .iter()
+            .zip(Gamma::PUBLISHED.values())
+            .map(|(ours, theirs)| (ours - f64::from(*theirs)).powi(2))
+            .collect();
         let difference = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
-        Some(GammaFit { rows: self.rows, attention, line, gamma, published: GAMMA.to_vec(), difference })
+        Some(GammaFit {
+            rows: self.rows,
+            attention,
+            line,
+            gamma,
+            published: Gamma::PUBLISHED.values().iter().map(|gamma| f64::from(*gamma)).collect(),
+            difference,
+        })
     }
+}
+
+/// Adds every row of a response, for every head.
+fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), Box<dyn Error>> {
+    let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
+    if tokens.len() == prompt_len {
+        return Ok(());
+    }
+    let entropy = sample.uq.profile.rules().head_entropy;
+    let every_head = TraceParts { heads: engine.spec().total_heads(), entropy, ..TraceParts::default() };
+    let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
+    for row in prompt_len..tokens.len() {
+        traced.head_rows(row)?.iter().for_each(|head| attention.add(head));
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [model, samples, ..] = &arguments[..] else {
+        return Err("fit_gamma MODEL SAMPLES.jsonl [RESPONSES [C]]".into());
+    };
+    let number = |i: usize, default| arguments.get(i).map_or(Ok(default), |text| text.parse());
+    let (responses, nearest) = (number(2, 50)?, number(3, NEAREST)?);
+    // every head's rows are there on the CPU only
+    let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+    let mut engine = Engine::load(&uqac::locate_model(model)?, options)?;
+    let mut attention = AttentionByDistance::default();
+    for line in std::fs::read_to_string(samples)?.lines().take(responses) {
+        measure(&mut engine, &serde_json::from_str(line)?, &mut attention)?;
+    }
+    let fit = attention.fit(nearest).ok_or("no response is longer than 20 tokens, or C is not from 1 to 18")?;
+    println!("{}", serde_json::to_string_pretty(&fit)?);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -94,7 +144,9 @@ mod tests {
         // flat from distance 11 on, 1/γ before: exactly what γ undoes
         let mut attention = AttentionByDistance::default();
         for row in [25, 60, 300] {
-            attention.add(&reweighted(row, |d| d.checked_sub(1).and_then(|i| GAMMA.get(i)).map_or(1.0, |g| 1.0 / g)));
+            attention.add(&reweighted(row, |d| {
+                d.checked_sub(1).and_then(|i| Gamma::PUBLISHED.values().get(i)).map_or(1.0, |g| 1.0 / f64::from(*g))
+            }));
         }
         let fit = attention.fit(NEAREST).unwrap();
         assert_eq!(fit.rows, 3);
