@@ -11,18 +11,20 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-/// The known formats: marks that begin and end a thought, and whose they are; and marks around messages.
-const FORMATS: &str = include_str!("thoughts.txt");
-
 /// The known formats for a command's help, one per line.
 pub fn help() -> String {
     let lines = formats().filter(|row| row.len() > 1).map(|row| format!("  {}", row.join("  ")));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The rows of [`FORMATS`].
+/// The rows of a table: the columns, separated by tabs, of lines that are not blank and no comments.
+pub(crate) fn rows(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+    table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| line.split('\t').collect())
+}
+
+/// The rows of `thoughts.txt`: marks that begin and end a thought, and whose they are; and marks around messages.
 fn formats() -> impl Iterator<Item = Vec<&'static str>> {
-    FORMATS.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
+    rows(include_str!("thoughts.txt"))
 }
 
 /// What closes a harmony thought when it is written for the model, which ends one message and begins the next.

@@ -4,7 +4,7 @@ use super::reference::hendrycks_form;
 use super::words;
 use crate::uq::answer::pattern;
 use crate::uq::answer::value::without_thousands;
-use crate::uq::answer::value::{Form, Rational, Words, clean, group, multiplier, nesting, number, parse, split};
+use crate::uq::answer::value::{Form, Rational, clean, group, multiplier, nesting, number, parse, split};
 use std::collections::BTreeSet;
 
 /// The possible readings of an answer.
@@ -35,11 +35,11 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
 /// The dataset authors' comparison, for answers that cannot be parsed. It ignores the text after a `\text{ `, which is
 /// incorrect where that is more than a unit.
 fn equal_as_text(answer: &str, target: &str) -> bool {
-    const MORE: Words = Words("and or AM PM a.m. p.m. to if for when more less plus minus");
+    const MORE: &str = " and or AM PM a.m. p.m. to if for when more less plus minus ";
     let says_more = |text: &str| {
         let after = text.split("\\text{ ").skip(1);
         let mut first = after.filter_map(|words| words.split([' ', '}']).find(|word| !word.is_empty()));
-        first.any(|word| MORE.contains(word) || multiplier(word).is_some())
+        first.any(|word| MORE.contains(&format!(" {word} ")) || multiplier(word).is_some())
     };
     let (a, b) = (hendrycks_form(answer), hendrycks_form(target));
     !says_more(answer) && !says_more(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)

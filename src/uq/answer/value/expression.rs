@@ -4,8 +4,8 @@ use super::form::Form;
 use super::functions::{binomial, factorial, rounded};
 use super::rational::Rational;
 use super::text::{group, letters, period, proper_fraction, take_char};
-use super::units::{is_bare, is_currency, unit};
-use super::vocabulary::{is_half_of_day, is_unit_letter, multiplier, qualifies};
+use super::units::{is_currency, unit};
+use super::vocabulary::{is_half_of_day, is_unit_letter, list, multiplier, qualifies};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.
@@ -197,7 +197,9 @@ impl<'a> Parser<'a> {
         let letters = letters(self.rest);
         let length = match self.peek()? {
             c if is_currency(c) => c.len_utf8(),
-            _ if is_bare(&letters.to_lowercase()) || (in_denominator && !letters.is_empty()) => letters.len(),
+            _ if list("bare units").contains(&&*letters.to_lowercase()) || (in_denominator && !letters.is_empty()) => {
+                letters.len()
+            }
             _ => return None,
         };
         Some(self.rest.split_at(length))

@@ -196,9 +196,14 @@ impl Form {
         Some(Self::term(factors, a.mul(b)?))
     }
 
+    /// The power to a whole number.
+    pub fn raised(self, exponent: i128) -> Option<Self> {
+        self.power(Self::number(Rational::integer(exponent)))
+    }
+
     /// The quotient; `None` if the divisor has no inverse as a form.
     pub fn divided_by(self, other: Self) -> Option<Self> {
-        self.mul(other.power(Self::number(Rational::integer(-1)))?)
+        self.mul(other.raised(-1)?)
     }
 
     /// The power; `None` if it is not a form.

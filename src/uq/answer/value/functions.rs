@@ -11,7 +11,7 @@ pub(super) fn rounded(argument: &Form, name: &str, function: fn(f64) -> f64) -> 
     }
 }
 
-/// One of the [`FUNCTIONS`](super::vocabulary::FUNCTIONS); `base` is that of a logarithm.
+/// One of the [`FUNCTIONS`](super::vocabulary::list); `base` is that of a logarithm.
 pub(super) fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Form> {
     if let ("log", Some(base)) = (name, &base) {
         return match (base.as_f64(), argument.as_f64()) {

@@ -5,7 +5,7 @@ use super::form::Form;
 use super::functions::{apply, binomial};
 use super::rational::Rational;
 use super::text::{letters, take_char};
-use super::vocabulary::{FUNCTIONS, MARKS, SYMBOLS, is_half_of_day};
+use super::vocabulary::{is_half_of_day, list};
 
 impl Parser<'_> {
     /// Value of the command at the start.
@@ -33,8 +33,8 @@ impl Parser<'_> {
             }
             "binom" | "dbinom" | "tbinom" => binomial(&self.tex_argument()?, &self.tex_argument()?),
             "begin" => self.matrix(),
-            _ if FUNCTIONS.contains(name) => self.function(name),
-            _ if SYMBOLS.contains(name) || MARKS.contains(name) => self.symbol(name),
+            _ if list("functions").contains(&name) => self.function(name),
+            _ if list("symbols").contains(&name) || list("marks").contains(&name) => self.symbol(name),
             _ => None,
         }
     }
@@ -45,7 +45,7 @@ impl Parser<'_> {
         let start = self.rest;
         self.rest = &self.rest[run.len()..];
         match run {
-            _ if FUNCTIONS.contains(run) => self.function(run),
+            _ if list("functions").contains(&run) => self.function(run),
             "sqrt" => self.primary()?.power(Form::number(Rational::new(1, 2)?)),
             "pi" | "Pi" => Form::rounded(std::f64::consts::PI),
             "inf" | "infinity" | "infty" | "oo" => Some(Form::symbol('∞')),
@@ -110,7 +110,9 @@ impl Parser<'_> {
         loop {
             self.skip_spaces();
             let name = self.command().unwrap_or_else(|| letters(self.rest));
-            let ends = self.rest.starts_with(['(', '[']) || FUNCTIONS.contains(name) || self.command() == Some("text");
+            let ends = self.rest.starts_with(['(', '['])
+                || list("functions").contains(&name)
+                || self.command() == Some("text");
             if ends || !self.starts_factor() {
                 return Some(argument);
             }

@@ -5,7 +5,7 @@ use super::latex::{clean, without_thousands};
 use super::rational::Rational;
 use super::spoken::in_digits;
 use super::text::split;
-use super::vocabulary::{FUNCTIONS, is_unit_letter};
+use super::vocabulary::{is_unit_letter, list};
 use regex::Captures;
 
 /// The value of a content that is one number, in lowest terms, and whether it is a percentage.
@@ -56,7 +56,9 @@ fn with_words(text: &str) -> String {
     let marked = |found: &Captures| {
         let part = |name: &str| found.name(name).map(|part| part.as_str());
         match (part("words"), part("number").zip(part("unit"))) {
-            (Some(words), _) if !FUNCTIONS.contains(words) && !matches!(words, "sqrt" | "pi" | "inf" | "infinity") => {
+            (Some(words), _)
+                if !list("functions").contains(&words) && !matches!(words, "sqrt" | "pi" | "inf" | "infinity") =>
+            {
                 format!("\\text{{{words}}}")
             }
             (_, Some((number, unit))) if unit.starts_with(is_unit_letter) => format!("{number}\\text{{{unit}}}"),
