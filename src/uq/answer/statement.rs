@@ -1,10 +1,10 @@
 //! What a statement after an announcement says: a number, a formula, an option's letter, a verdict, words.
 
-use super::AnswerRule;
 use super::announce::{Found, Then};
 use super::boxed::{is_blank, is_bracket, trim};
 use super::number::{self, Number, last_number, numbers_in, only_number};
 use super::value::spoken;
+use super::{AnswerRule, digit};
 use std::ops::Range;
 
 /// Max bytes searched for an announced answer.
@@ -175,35 +175,27 @@ impl Statement {
     }
 }
 
-/// The content and the end of the formula at the start of a range: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
+/// The content and the end of the formula at the start of a range.
 pub(super) fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
-    const DELIMITERS: [(&str, &str); 3] = [("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]")];
-    let inside = &text[range.clone()];
-    if let Some((open, close)) = DELIMITERS.iter().find(|(open, _)| inside.starts_with(open)) {
-        let start = range.start + open.len();
-        let end = start + closing(&inside[open.len()..], close)?;
-        return Some((start..end, end + close.len()));
-    }
-    // Unlike an amount in dollars, a formula closes on its line, with no space just inside and no digit after it.
-    let rest = inside.strip_prefix('$')?;
-    let length = closing(rest, "$")?;
-    let (formula, after) = (&rest[..length], &rest[length + 1..]);
-    let tight = !formula.is_empty() && formula.trim() == formula && !formula.contains('\n');
-    let end = range.start + 1 + length;
-    (tight && !after.starts_with(|c: char| c.is_ascii_digit())).then_some((range.start + 1..end, end + 1))
+    let starts = text[range.clone()].starts_with(['$', '\\']);
+    let first = if starts { formulas(text, range.clone()).next() } else { None };
+    first.filter(|(whole, _)| whole.start == range.start).map(|(whole, inner)| (inner, whole.end))
 }
 
-/// Position of the delimiter that closes a formula: not after an unescaped backslash, as in `\$` and `\\]`.
-fn closing(text: &str, close: &str) -> Option<usize> {
-    let mut at = 0;
-    while !text[at..].starts_with(close) {
-        let mut rest = text[at..].chars();
-        at += rest.next()?.len_utf8();
-        if text[..at].ends_with('\\') {
-            at += rest.next()?.len_utf8();
-        }
-    }
-    Some(at)
+/// The formulas within a range, in order, with their delimiters and without: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
+pub(super) fn formulas(text: &str, within: Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    // unlike an amount in dollars, `$…$` closes on its line, with no space just inside and no digit after it
+    let formula = pattern!(
+        r"(?s)\\\$|\$\$((?:\\.|[^\\])*?)\$\$|\\\[((?:\\.|[^\\])*?)\\\]|\\\(((?:\\.|[^\\])*?)\\\)|",
+        r"\$((?:\\[^\n]|[^$\s\\])(?:(?:\\[^\n]|[^$\n\\])*(?:\\[^\n]|[^$\s\\]))?)\$"
+    );
+    formula.captures_iter(&text[within.clone()]).filter_map(move |found| {
+        let place = |part: regex::Match| within.start + part.start()..within.start + part.end();
+        let whole = place(found.get(0)?);
+        let amount = found.get(4).is_some() && text[whole.end..within.end].starts_with(|c: char| digit(c).is_some());
+        let inner = found.iter().skip(1).flatten().next().filter(|_| !amount)?;
+        Some((whole, place(inner)))
+    })
 }
 
 /// The answer in a formula: all of it, without trailing punctuation; for `x = 5` and `3 + 4 = 7`, the number.

@@ -28,4 +28,4 @@ pub(crate) use number::{number, quantity};
 pub(crate) use rational::Rational;
 pub(crate) use spoken::spoken;
 pub(crate) use text::{group, nesting, split};
-pub(crate) use vocabulary::{half_of_day, list, multiplier};
+pub(crate) use vocabulary::{half_of_day, list, multiplier, multipliers};

@@ -2,15 +2,14 @@
 
 use super::latex::signed;
 use super::rational::Rational;
-use super::vocabulary::{UNITS, list, multiplier};
+use super::vocabulary::{list, multiplier, multipliers};
 use std::ops::Range;
 
 /// The numbers in words in a text and their values: `twenty-one`, `two hundred and five`, `two and a half`, `three quarters`,
 /// `five point two`. Words that make no number (`one two`) are left out.
 pub(crate) fn spoken(text: &str) -> impl Iterator<Item = (Range<usize>, Rational)> {
     let run = pattern!({
-        let factors = UNITS.iter().filter(|(kind, ..)| *kind == "×").flat_map(|(_, _, names)| names);
-        let large = factors.copied().collect::<Vec<_>>().join("s?|") + "s?";
+        let large = multipliers().collect::<Vec<_>>().join("s?|") + "s?";
         let small = [list("small"), list("tens")].concat().join("|");
         let part = format!("(?:{}|fourth)s?|halves", list("parts").join("|"));
         let one = format!(r"an?[\s-]+(?:{large}|{part})|{small}|{large}");

@@ -24,6 +24,11 @@ pub(super) static UNITS: LazyLock<Vec<(&str, Rational, Vec<&str>)>> = LazyLock::
     rows(include_str!("units.txt")).filter_map(row).collect()
 });
 
+/// The words for factors.
+pub(crate) fn multipliers() -> impl Iterator<Item = &'static str> {
+    UNITS.iter().filter(|(kind, ..)| *kind == "×").flat_map(|(_, _, names)| names.iter().copied())
+}
+
 /// Factor denoted by a word after a number: `million`.
 pub(crate) fn multiplier(word: &str) -> Option<Rational> {
     let word = &*word.to_lowercase();
