@@ -1,6 +1,9 @@
-//! The words that announce an answer, as a table: `announcements.txt`.
+//! The phrases that announce an answer, and others around it, as a table: `announcements.txt`.
 
+use super::boundary;
+use crate::model::reply::rows;
 use regex::Regex;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -17,6 +20,8 @@ pub(super) enum Then {
 /// An announcement found in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
+    /// Where its words start.
+    pub from: usize,
     /// What is announced, if that comes before the words; else where it starts, an empty range.
     pub at: Range<usize>,
     pub then: Then,
@@ -28,36 +33,42 @@ const LETTER: &str = r#"(?:\((?P<bracketed>[A-Z])\)|(?:\b|\p{Han}|\p{Hiragana}|\
 /// Up to three words, `~` in the table.
 const WORDS: &str = r"(?:[ *_]+\p{Alphabetic}+){0,3}?[*_]*";
 
-/// Words before an announcement that make it none: "I hope this answer is clear", "if the answer is 3, then".
-static OTHER: LazyLock<Regex> = LazyLock::new(|| {
-    let words = r"(?i)\b(?:(?:this|that|your|each|every|any|an|another)|(?:if|whether|suppose|assuming|unless)(?: that)? (?:the|my))[\s*_]+(?:final |correct )?$";
-    Regex::new(words).expect("a constant pattern")
+/// The kinds of announcements in the table.
+const ANNOUNCEMENTS: [(&str, Then); 3] = [("any", Then::Anything), ("value", Then::Value), ("letter", Then::Letter)];
+
+/// The patterns of each kind: of announcements one by one, of other phrases all in one.
+static PATTERNS: LazyLock<HashMap<&str, Vec<Regex>>> = LazyLock::new(|| {
+    let mut patterns: HashMap<&str, Vec<String>> = HashMap::new();
+    for row in rows(include_str!("announcements.txt")) {
+        let of = patterns.entry(row[1]).or_default();
+        if ANNOUNCEMENTS.iter().any(|(kind, _)| *kind == row[1]) || of.is_empty() {
+            of.push(row[2].replace('@', LETTER).replace('~', WORDS));
+        } else {
+            of[0].extend(["|", row[2]]);
+        }
+    }
+    let regex = |pattern: String| Regex::new(&format!("(?im){pattern}")).expect("a constant pattern");
+    patterns.into_iter().map(|(kind, patterns)| (kind, patterns.into_iter().map(regex).collect())).collect()
 });
 
-static PATTERNS: LazyLock<Vec<(Regex, Then)>> = LazyLock::new(|| {
-    let rows = include_str!("announcements.txt").lines().filter(|line| !line.starts_with('#'));
-    let row = |line: &str| {
-        let (then, pattern) = line.split_once('\t')?.1.split_once('\t')?;
-        let then = [("any", Then::Anything), ("value", Then::Value), ("letter", Then::Letter)]
-            .into_iter()
-            .find_map(|(name, kind)| (name == then).then_some(kind))?;
-        let pattern = pattern.replace('@', LETTER).replace('~', WORDS);
-        Some((Regex::new(&format!("(?im){pattern}")).expect("a constant pattern"), then))
-    };
-    rows.filter_map(row).collect()
-});
+/// The pattern of a kind of phrase.
+pub(super) fn phrase(kind: &str) -> &'static Regex {
+    &PATTERNS[kind][0]
+}
 
 /// The announcements of a text, in order; those of letters only `with_letters`.
 pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found> {
     let mut found = Vec::new();
-    for (pattern, then) in PATTERNS.iter().filter(|(_, then)| with_letters || *then != Then::Letter) {
-        found.extend(pattern.captures_iter(text).filter_map(|groups| {
-            let whole = groups.get(0)?;
+    for (kind, then) in ANNOUNCEMENTS.into_iter().filter(|(_, then)| with_letters || *then != Then::Letter) {
+        for groups in PATTERNS[kind].iter().flat_map(|pattern| pattern.captures_iter(text)) {
+            let Some(whole) = groups.get(0) else { continue };
             let named = ["answer", "letter", "bracketed"].iter().find_map(|name| groups.name(name));
             let at = named.map_or(whole.end()..whole.end(), |part| part.range());
             let before = &text[line_start(text, whole.start())..whole.start()];
-            (*then == Then::Letter || !OTHER.is_match(before)).then_some(Found { at, then: *then })
-        }));
+            if then == Then::Letter || !phrase("other").is_match(before) {
+                found.push(Found { from: whole.start(), at, then });
+            }
+        }
     }
     found.sort_by_key(|found| found.at.start);
     found
@@ -65,6 +76,6 @@ pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found> {
 
 /// The start of the line that `at` is on, or of its last hundred bytes.
 fn line_start(text: &str, at: usize) -> usize {
-    let from = (at.saturating_sub(100)..=at).find(|from| text.is_char_boundary(*from)).unwrap_or(at);
+    let from = boundary(text, at.saturating_sub(100));
     text[from..at].rfind('\n').map_or(from, |newline| from + newline + 1)
 }

@@ -32,7 +32,9 @@
 
 pub(crate) use crate::model::chat::is_space;
 use crate::model::reply::Thinking;
+use announce::{Found, Then};
 use serde::{Deserialize, Serialize};
+use statement::Text;
 use std::ops::Range;
 
 /// A constant regular expression, concatenated from its arguments and compiled on first use.
@@ -178,38 +180,44 @@ pub(crate) fn find_in_reply(text: &str, rule: AnswerRule) -> Option<AnswerSpan> 
 /// The steps of the module's table applied to one text.
 fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     use AnswerForm::{Boxed, Number, Phrase};
-    let numbers = number::numbers(text);
-    let boxed = boxed::last_box(text);
+    let text = &Text { text, numbers: number::numbers(text), rule };
+    let boxed = boxed::last_box(text.text);
     let after = boxed.as_ref().map_or(0, |content| content.end);
-    let mut found = announce::announcements(text, rule == AnswerRule::Choice);
-    found.extend(statement::hashes(text, &numbers));
+    let mut found = announce::announcements(text.text, rule == AnswerRule::Choice);
+    found.extend(text.hashes());
     found.retain(|found| found.at.start >= after);
     found.sort_by_key(|found| found.at.start);
+    let concluded = || found.iter().rev().find_map(|found| text.concluded(found)).map(|answer| (answer, Phrase));
     if let Some(content) = boxed {
-        let later = found.iter().rev().find_map(|found| statement::concluded(text, found, &numbers, rule));
-        let number = (rule == AnswerRule::Number).then(|| number::said(text, &numbers, &content)).flatten();
-        return Some(later.map_or_else(|| (number.unwrap_or(content), Boxed), |answer| (answer, Phrase)));
+        let number = if text.is_number() { text.said(&content) } else { None };
+        return concluded().or(Some((number.unwrap_or(content), Boxed)));
     }
-    let letter = || {
-        let value = |found: &announce::Found| statement::concluded(text, found, &numbers, rule);
-        found.iter().rev().filter(|_| rule == AnswerRule::Choice).find_map(value)
+    let letter = if rule == AnswerRule::Choice { concluded() } else { None };
+    let announced = || found.iter().rev().find_map(|found| text.announced(found));
+    if let Some(answer) = letter.or_else(|| Some((announced()?, Phrase))) {
+        return Some(answer);
+    }
+    // cut off where the answer was to come
+    let ends = |found: &Found| {
+        found.then != Then::Letter && text.text[found.at.end..].trim_matches(['*', '_', ' ', '\n']).is_empty()
     };
-    let announced = |found: &announce::Found| statement::announced(text, found, &numbers, rule);
-    if let Some(answer) = letter().or_else(|| found.iter().rev().find_map(announced)) {
-        return Some((answer, Phrase));
+    if found.iter().any(ends) {
+        return None;
     }
-    let other = rule != AnswerRule::Number;
-    let phrase =
-        other.then(|| plain::only_formula(text, &numbers).or_else(|| plain::option_line(text, rule))).flatten();
-    let phrase = phrase.or_else(|| plain::first(text, &numbers, rule));
-    let phrase = phrase.or_else(|| plain::last_sentence(text, &numbers, rule));
-    let phrase = phrase.or_else(|| plain::concluding_formula(text, &numbers).filter(|_| other));
+    let other = !text.is_number();
+    let phrase = if other { text.only_formula().or_else(|| text.option_line()) } else { None };
+    let phrase = phrase.or_else(|| text.first()).or_else(|| text.last_sentence());
+    let phrase = phrase.or_else(|| text.concluding_formula().filter(|_| other));
     if let Some(answer) = phrase {
         return Some((answer, Phrase));
     }
-    let number = plain::closing_number(text, &numbers, rule).or_else(|| plain::counted(text).filter(|_| !other));
-    let number = number.map(|bytes| (bytes, Number));
-    number.or_else(|| plain::single_word(text).filter(|_| other).map(|bytes| (bytes, Phrase)))
+    let number = text.closing_number().or_else(|| text.counted().filter(|_| !other));
+    number.map(|bytes| (bytes, Number)).or_else(|| Some((text.single_word().filter(|_| other)?, Phrase)))
+}
+
+/// The first character boundary from `at` on.
+fn boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
 }
 
 /// Whether a prompt lists options, so that a letter is an answer.

@@ -1,7 +1,8 @@
 //! Numbers as written by people and models.
 
+use super::boundary;
 use super::boxed::trim;
-use super::statement::formulas;
+use super::statement::{Text, formulas};
 use super::value::{self, multipliers};
 use fancy_regex::Regex;
 use std::ops::Range;
@@ -93,75 +94,92 @@ fn is_list_mark(text: &str, start: usize, end: usize) -> bool {
         && pattern!(r"^[.)][*_]*[ \t]+\S").is_match(&text[end..])
 }
 
-/// The number that a range says and nothing more: the narrowest that says it, or all of the range.
-pub(super) fn said(text: &str, numbers: &[Number], within: &Range<usize>) -> Option<Range<usize>> {
-    /// A number in words alone is short.
-    const MAX_WORDS: usize = 100;
-    let may_be = within.len() <= MAX_WORDS || !numbers_in(numbers, within).is_empty();
-    let (value, percent) = if may_be { value::number(&text[within.clone()])? } else { return None };
-    let says = |number: &&Number| {
-        let percent = percent && !text[number.range.end..].starts_with(['%', '\\']); // `50 percent`
-        value::number(&text[number.range.clone()]) == Some((value, percent))
-    };
-    let narrowest = numbers_in(numbers, within).iter().rfind(says);
-    Some(narrowest.map_or_else(|| trim(text, within.clone()), |number| number.range.clone()))
-}
+impl Text<'_> {
+    /// The number that a range says and nothing more: the narrowest that says it, or all of the range.
+    pub fn said(&self, within: &Range<usize>) -> Option<Range<usize>> {
+        /// A number in words alone is short.
+        const MAX_WORDS: usize = 100;
+        let (text, inside) = (self.text, self.numbers_in(within));
+        let may_be = within.len() <= MAX_WORDS || !inside.is_empty();
+        let (value, percent) = if may_be { value::number(&text[within.clone()])? } else { return None };
+        let says = |number: &&Number| {
+            let percent = percent && !text[number.range.end..].starts_with(['%', '\\']); // `50 percent`
+            value::number(&text[number.range.clone()]) == Some((value, percent))
+        };
+        let narrowest = inside.iter().rfind(says);
+        Some(narrowest.map_or_else(|| trim(text, within.clone()), |number| number.range.clone()))
+    }
 
-/// The number in a range that contains exactly one.
-pub(super) fn only_number(numbers: &[Number], within: &Range<usize>) -> Option<Range<usize>> {
-    let mut strong = numbers_in(numbers, within).iter().filter(|number| !number.weak);
-    let only = strong.next()?;
-    strong.next().is_none().then(|| only.range.clone())
-}
+    /// The number in a range that contains exactly one.
+    pub fn only_number(&self, within: &Range<usize>) -> Option<Range<usize>> {
+        let mut strong = self.numbers_in(within).iter().filter(|number| !number.weak);
+        let only = strong.next()?;
+        strong.next().is_none().then(|| only.range.clone())
+    }
 
-/// Whether a range is a list of numbers: `12 or 13`, `a = 3, b = 4`.
-pub(super) fn is_list(text: &str, numbers: &[Number], within: &Range<usize>) -> bool {
-    let numbers = numbers_in(numbers, within);
-    let between = numbers.windows(2).map(|pair| &text[pair[0].range.end..pair[1].range.start]);
-    let lead = numbers.first().is_some_and(|first| {
-        pattern!(r"^(?:either |between |from )?[$\s(]*(?:[A-Za-z]\s*=)?[$\s]*$")
-            .is_match(&text[within.start..first.range.start])
-    });
-    let separates = pattern!(r"^[$\s]*(?:,|;|,?\s*\b(?:or|and|to)\b)[$\s]*(?:[A-Za-z]\s*=)?[$\s]*$");
-    lead && numbers.len() > 1 && between.into_iter().all(|between| separates.is_match(between))
-}
+    /// Whether a range is a list of numbers: `12 or 13`, `a = 3, b = 4`.
+    pub fn is_list(&self, within: &Range<usize>) -> bool {
+        let numbers = self.numbers_in(within);
+        let Some(first) = numbers.first().filter(|_| numbers.len() > 1) else { return false };
+        let lead = pattern!(r"^(?:either |between |from )?[$\s(]*(?:[A-Za-z]\s*=)?[$\s]*$");
+        let separates = pattern!(r"^[$\s]*(?:,|;|,?\s*\b(?:or|and|to)\b)[$\s]*(?:[A-Za-z]\s*=)?[$\s]*$");
+        let mut between = numbers.windows(2).map(|pair| &self.text[pair[0].range.end..pair[1].range.start]);
+        lead.is_match(&self.text[within.start..first.range.start]) && between.all(|between| separates.is_match(between))
+    }
 
-/// The last number that counts within a range; weak ones only if there are no others.
-///
-/// A number in a formula is taken with what it stands in: the formula's side is the answer where that is not the number alone
-/// (`2\pi`, `\sqrt{16}`), unless it has to be a number and is none (`only`); then an earlier number counts.
-pub(super) fn last_number(
-    text: &str,
-    numbers: &[Number],
-    within: &Range<usize>,
-    only: bool,
-    counts: impl Fn(&Number) -> bool,
-) -> Option<Range<usize>> {
-    /// Numbers tried, from the last, and bytes at the end in which formulas are looked for.
-    const TRIED: usize = 16;
-    const WINDOW: usize = 4000;
-    let inside = numbers_in(numbers, within);
-    let strong = || inside.iter().rev().filter(|number| !number.weak && counts(number));
-    let window = (within.end.saturating_sub(WINDOW).max(within.start)..).find(|at| text.is_char_boundary(*at));
-    let formulas: Vec<_> = formulas(text, window.unwrap_or(within.start)..within.end).map(|(_, inner)| inner).collect();
-    let standing = |number: &Number| {
-        let own = &text[number.range.clone()];
-        let side = side(text, &formulas, &number.range);
-        let (value, whole) = (value::number(own), value::number(&text[side.clone()]));
-        match whole {
-            _ if side == number.range || value.is_none() => {
-                (!is_part(text, &number.range)).then(|| number.range.clone())
+    /// The last number that counts within a range; weak ones only if there are no others.
+    ///
+    /// A number in a formula is taken with what it stands in: the formula's side is the answer where that is not the number
+    /// alone (`2\pi`, `\sqrt{16}`), unless it has to be a number and is none (`only`); then an earlier number counts.
+    pub fn last_number(
+        &self,
+        within: &Range<usize>,
+        only: bool,
+        counts: impl Fn(&Number) -> bool,
+    ) -> Option<Range<usize>> {
+        /// Numbers tried, from the last, and bytes at the end in which formulas are looked for.
+        const TRIED: usize = 16;
+        const WINDOW: usize = 4000;
+        let (text, inside) = (self.text, self.numbers_in(within));
+        let strong = || inside.iter().rev().filter(|number| !number.weak && counts(number));
+        let window = boundary(text, within.end.saturating_sub(WINDOW).max(within.start));
+        let formulas: Vec<Range<usize>> = formulas(text, window..within.end).map(|(_, inner)| inner).collect();
+        let standing = |number: &Number| {
+            let side = side(text, &formulas, &number.range);
+            let (value, whole) = (value::number(&text[number.range.clone()]), value::number(&text[side.clone()]));
+            match whole {
+                _ if side == number.range || value.is_none() => {
+                    (!self.is_part(&number.range)).then(|| number.range.clone())
+                }
+                Some((whole, _)) if value.is_some_and(|(value, _)| value == whole) => Some(number.range.clone()),
+                Some(_) => Some(side),
+                None => (!only).then_some(side),
             }
-            Some(whole) if Some(whole.0) == value.map(|(value, _)| value) => Some(number.range.clone()),
-            Some(_) => Some(side),
-            None => (!only).then_some(side),
+        };
+        match strong().next() {
+            Some(_) if only => strong().take(TRIED).find_map(standing),
+            Some(last) => standing(last).or_else(|| Some(last.range.clone())),
+            None if only => inside.last().and_then(standing),
+            None => inside.last().map(|number| number.range.clone()),
         }
-    };
-    match strong().next() {
-        Some(_) if only => strong().take(TRIED).find_map(standing),
-        Some(last) => standing(last).or_else(|| Some(last.range.clone())),
-        None if only => inside.last().and_then(standing),
-        None => inside.last().map(|number| number.range.clone()),
+    }
+
+    /// Whether a number outside of a formula is part of an expression, or is denied: `3x`, `√16`, `± 5`, `x > 5`, `not 5`.
+    pub fn is_part(&self, number: &Range<usize>) -> bool {
+        let from = boundary(self.text, number.start.saturating_sub(24));
+        let before = pattern!(
+            r"(?i)(?:[√±∓≤≥≠]|\\(?:pm|mp|sqrt|leq?|geq?|neq?|log|ln)\b\s*\{?|\b(?:sqrt|log|ln)\b\(?|[\w#:]\s+[<>]=?|[xyzn]\s+[-+*/]|",
+            r"\b[xyzn]\s?/|\^\{?|(?:\bthan|\bnot|n't))\s*$"
+        );
+        let after = pattern!(r"^(?:\s?(?:π|\\pi\b)|[xyzni]\b|√|\\sqrt|\s+[-+*/]\s+[xyzn]\b|/[xyzn]\b)");
+        before.is_match(&self.text[from..number.start]) || after.is_match(&self.text[number.end..])
+    }
+
+    /// The numbers that lie within a range.
+    pub fn numbers_in(&self, within: &Range<usize>) -> &[Number] {
+        let first = self.numbers.partition_point(|number| number.range.start < within.start);
+        let end = self.numbers.partition_point(|number| number.range.end <= within.end);
+        self.numbers.get(first..end).unwrap_or_default()
     }
 }
 
@@ -176,22 +194,4 @@ fn side(text: &str, formulas: &[Range<usize>], number: &Range<usize>) -> Range<u
     let loose = |c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';');
     let end = side.start + text[side.clone()].trim_end_matches(loose).len();
     side.start..end.max(number.end)
-}
-
-/// Whether a number outside of a formula is part of an expression, or is denied: `3x`, `√16`, `± 5`, `x > 5`, `not 5`.
-pub(super) fn is_part(text: &str, number: &Range<usize>) -> bool {
-    let from = (number.start.saturating_sub(24)..).find(|at| text.is_char_boundary(*at)).unwrap_or(number.start);
-    let before = pattern!(
-        r"(?i)(?:[√±∓≤≥≠]|\\(?:pm|mp|sqrt|leq?|geq?|neq?|log|ln)\b\s*\{?|\b(?:sqrt|log|ln)\b\(?|[\w#:]\s+[<>]=?|[xyzn]\s+[-+*/]|",
-        r"\b[xyzn]\s?/|\^\{?|\b(?:than|not))\s*$"
-    );
-    let after = pattern!(r"^(?:\s?(?:π|\\pi\b)|[xyzni]\b|√|\\sqrt|\s+[-+*/]\s+[xyzn]\b|/[xyzn]\b)");
-    before.is_match(&text[from..number.start]) || after.is_match(&text[number.end..])
-}
-
-/// The numbers that lie within a range.
-pub(super) fn numbers_in<'a>(numbers: &'a [Number], within: &Range<usize>) -> &'a [Number] {
-    let first = numbers.partition_point(|number| number.range.start < within.start);
-    let end = numbers.partition_point(|number| number.range.end <= within.end);
-    numbers.get(first..end).unwrap_or_default()
 }
