@@ -10,7 +10,7 @@
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
 use crate::io::target::{Target, options};
-use crate::uq::answer::value::{Rational, half_of_day, number, quantity};
+use crate::uq::answer::value::{Rational, half_of_day, list, number, quantity};
 use crate::uq::answer::{Grader, comparable, pattern};
 
 mod math;
@@ -87,12 +87,13 @@ fn is_spaceless(c: char) -> bool {
     script.is_match(c.encode_utf8(&mut [0; 4]))
 }
 
-/// Words; for a number written only in digits, its value.
+/// Words, a yes or no in English; for a number written only in digits, its value.
 fn exact(answer: &str) -> String {
     let words = words::normal_form(answer);
     let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
     let number = digits && words.contains(|c: char| c.is_ascii_digit()) && !answer.trim().contains(char::is_whitespace);
-    if number { number_form(answer) } else { words }
+    let verdict = ["yes", "no"].into_iter().find(|verdict| list(verdict).contains(&&*words));
+    if number { number_form(answer) } else { verdict.map_or(words, str::to_owned) }
 }
 
 /// Whether an answer equals one of a question's; an option's words count as its letter.

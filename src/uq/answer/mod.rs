@@ -173,8 +173,11 @@ pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
 /// [`find_answer`] in a reply.
 pub(crate) fn find_in_reply(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     let (plain, offsets) = fold::folded(text);
-    let (bytes, form) = search(&plain, rule)?;
-    Some(AnswerSpan { bytes: offsets[bytes.start]..offsets[bytes.end], form })
+    let (bytes, form) = search(&plain::without_code(&plain), rule)?;
+    let end = offsets[bytes.end];
+    // an ASCII percent sign is left to the caller
+    let sign = if text[end..].starts_with('％') { '％'.len_utf8() } else { 0 };
+    Some(AnswerSpan { bytes: offsets[bytes.start]..end + sign, form })
 }
 
 /// The steps of the module's table applied to one text.

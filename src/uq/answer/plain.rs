@@ -6,6 +6,7 @@ use super::boxed::trim;
 use super::number::Number;
 use super::statement::{MAX_STATEMENT, Text, bare, is_list, math};
 use super::value::list;
+use std::borrow::Cow;
 use std::ops::Range;
 
 impl Text<'_> {
@@ -169,14 +170,14 @@ impl Text<'_> {
         let mut checks = phrase("check").find_iter(text).map(|found| found.start());
         let end = checks.find(|at| !self.numbers_in(&(0..*at)).is_empty()).unwrap_or(text.len());
         let aside = pattern!(
-            r"\[[0-9][0-9, ]*\]|[0-9\p{L}%*]\s+\([^()\n]*(?:[\p{L}=+×*/]|[0-9] ?[-−])[^()\n]*\)|\p{L}\s+\([0-9]+\)|",
-            r"[$£€¥₹][0-9][0-9.,]*\s(?:for|in|on|over|after)\s[^.;\n]*"
+            r"(\[[0-9][0-9, ]*\])|[0-9\p{L}%*](\s+\([^()\n]*(?:[\p{L}=+×*/]|[0-9] ?[-−])[^()\n]*\)|\s+\([0-9]+\))|",
+            r"[$£€¥₹][0-9][0-9.,]*(\s(?:for|in|on|over|after)\s[^.;=$£€¥₹\n]*[.!]?\s*$)"
         );
-        // the first character is not part of it
+        let asides = aside.captures_iter(&text[..end]);
         let asides: Vec<Range<usize>> =
-            aside.find_iter(&text[..end]).map(|found| found.start() + 1..found.end()).collect();
+            asides.filter_map(|found| Some(found.iter().skip(1).flatten().next()?.range())).collect();
         let apart = |number: &Number| {
-            !asides.iter().any(|aside| aside.start < number.range.start && number.range.end <= aside.end)
+            !asides.iter().any(|aside| aside.start <= number.range.start && number.range.end <= aside.end)
         };
         let found = self.numbers_in(&(0..end)).iter().any(|number| !number.weak && apart(number));
         let found = if found { self.last_number(&(0..end), self.is_number(), apart) } else { None };
@@ -192,6 +193,24 @@ impl Text<'_> {
         let pronoun = before.is_match(&self.text[..found.start]) || after.is_match(&self.text[found.end..]);
         (!self.text[found.clone()].eq_ignore_ascii_case("one") || !pronoun).then_some(found)
     }
+}
+
+/// A text with the code in it as spaces: blocks in a programming language, calls in backticks.
+pub(super) fn without_code(text: &str) -> Cow<'_, str> {
+    let block = pattern!(
+        r"(?s)```(?P<language>[\w+#]*)[^\n]*\n(?P<code>.*?)(?:```|\z)|`(?P<call>[^`\n]*\w\([^`\n]*\)[^`\n]*)`"
+    );
+    let code = pattern!(
+        r"(?m)^\s*(?:import|from|def|for|while|if|let|const|var|return|#include)\b|\b[a-z]\w{2,}\([^()\n]*|;\s*$"
+    );
+    block.replace_all(text, |found: &regex::Captures| {
+        let known = found
+            .name("language")
+            .is_some_and(|language| list("text formats").contains(&&*language.as_str().to_lowercase()));
+        let content = found.name("call").or(found.name("code").filter(|_| &found["language"] == ""));
+        let is_code = content.map_or(!known, |content| code.is_match(content.as_str()));
+        if is_code { " ".repeat(found[0].len()) } else { found[0].to_owned() }
+    })
 }
 
 /// Whether a text starts by explaining what comes before it.

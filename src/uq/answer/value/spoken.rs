@@ -13,7 +13,9 @@ pub(crate) fn spoken(text: &str) -> impl Iterator<Item = (Range<usize>, Rational
         let small = [list("small"), list("tens")].concat().join("|");
         let part = format!("(?:{}|fourth)s?|halves", list("parts").join("|"));
         let one = format!(r"an?[\s-]+(?:{large}|{part})|{small}|{large}");
-        format!(r"(?i)\b(?:{one}|half)(?:[\s-]+(?:and[\s-]+|point[\s-]+)?(?:{one}|{part}))*\b")
+        format!(
+            r"(?i)\b(?:(?:minus|negative)\s+)?(?:{one}|half)(?:[\s-]+(?:and[\s-]+|point[\s-]+)?(?:{one}|{part}))*\b"
+        )
     });
     run.find_iter(text).filter_map(|found| Some((found.range(), value(&found.as_str().to_lowercase())?)))
 }
@@ -37,6 +39,17 @@ fn value(words: &str) -> Option<Rational> {
     let singular = |word: &str| word.strip_suffix('s').unwrap_or(word).to_owned();
     let part = |word: &str| list("parts").iter().position(|part| *part == singular(word));
     let number = |of, word: &str| list(of).iter().position(|number| *number == word);
+    match words.as_slice() {
+        ["minus" | "negative", rest @ ..] => return value(&rest.join(" "))?.mul(Rational::integer(-1)),
+        // `half a million`, `two and a half thousand`
+        [before @ .., large]
+            if before.iter().any(|word| part(word).is_some()) && multiplier(&singular(large)).is_some() =>
+        {
+            let before = before.strip_suffix(&["a"]).unwrap_or(before);
+            return value(&before.join(" "))?.mul(multiplier(&singular(large))?);
+        }
+        _ => {}
+    }
     let (mut total, mut group, mut smallest) = (Rational::ZERO, None, Rational::integer(i128::MAX));
     for (at, word) in words.iter().enumerate() {
         let small = number("small", word).or_else(|| Some(20 + 10 * number("tens", word)?));
