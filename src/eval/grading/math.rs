@@ -2,9 +2,9 @@
 
 use super::reference::hendrycks_form;
 use super::words;
-use crate::uq::answer::pattern;
 use crate::uq::answer::value::without_thousands;
 use crate::uq::answer::value::{Form, Rational, clean, group, multiplier, nesting, number, parse, split};
+use crate::uq::answer::{grammar, pattern};
 use std::collections::BTreeSet;
 
 /// The possible readings of an answer.
@@ -239,7 +239,7 @@ fn value_in(text: &str) -> Option<&str> {
         return Some(if is_name(first) { second } else { first });
     }
     match (sides('=').as_slice(), sides('∈').as_slice()) {
-        ([ratio, value], _) if is_ratio(ratio) => Some(value),
+        ([ratio, value], _) if grammar("whole ratio").is_match(ratio.trim()) => Some(value),
         (_, [_, set]) => Some(set),
         _ => text.strip_prefix("\\text{")?.strip_suffix('}').filter(|inside| !inside.contains(['{', '}'])),
     }
@@ -253,45 +253,13 @@ fn both_signs(item: &str) -> BTreeSet<String> {
 /// Whether an equation's left side merely names the right: a letter, `AB`, `\angle ABC`, words, `(x,y)`, and what is applied to
 /// something: `f^{-1}(x)`, `P(X=2)`, `E[X]`, `\gcd(4,6)`, `|A|`, `\frac{dy}{dx}`, `\int_0^1 x dx`.
 fn is_name(text: &str) -> bool {
-    const POINTS: &str = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
-    const MARKS: &str = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
-    const INDEX: &str = r"(?:_(?:\w|\{[^{}]*\}))?";
-    const DIFFERENTIAL: &str = r"(?:d|\\text\{d\}|\\partial )(?:[^{}]|\{[^{}]*\})*";
-    let geometry =
-        pattern!(r"^(?:(?:", MARKS, ")?", POINTS, "|", MARKS, r"\{?[A-Z]\}?|\|", POINTS, r"\|)(?:_(?:\w|\{\w+\}))?$");
-    let operator = pattern!(
-        r"(?s)^(?:\\(?:lim|i{1,3}nt|oint|sum|prod|max|min|sup|inf|gcd|deg|det|dim|arg)\b|(?:lim|gcd|lcm|det|max|min)\b|",
-        r"\\frac ?\{",
-        DIFFERENTIAL,
-        r"\} ?\{",
-        DIFFERENTIAL,
-        r"\}|d[a-z]?/d[a-z]\b)"
-    );
-    let applied = pattern!(
-        r"(?s)^(?:\([a-zA-Z] ?(?:\\circ|∘) ?[a-zA-Z]\)|[fghFGHPEVQRTSNpqun]|\{[PEV]\}|[A-Z][a-z]{2,}|\\text\{\w+\}|",
-        r"\\(?:Pr|[pP]hi|varphi|[pP]si|sigma|tau|zeta|Gamma|a?r?c?(?:sin|cos|tan)|ln|log|exp|lcm) ?)",
-        INDEX,
-        r"(?:'+|\^(?:\w|\{-1\}|\{\(?\w\)?\}))?",
-        INDEX,
-        r" ?(?:\(.*\)|\[.*\])$"
-    );
     let is_symbol = |text: &str| parse(text).is_some_and(|form| form.is_symbol());
     let text = text.trim();
     text.is_empty()
-        || geometry.is_match(text)
-        || operator.is_match(text)
-        || applied.is_match(text)
+        || grammar("whole name").is_match(text)
         || enclosed(text).is_some_and(|(_, inside, _)| split(inside, &[',']).into_iter().all(is_symbol))
         || as_words(text).is_some()
         || is_symbol(text)
-}
-
-/// Whether the left side of an equation is a ratio of names, `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`, or the size of a set.
-fn is_ratio(text: &str) -> bool {
-    const NAME: &str = r"[A-Z]{1,4}(?:_(?:\w|\{\w+\}))?";
-    let ratio =
-        pattern!("^(?:", NAME, r"\s*[:/]\s*", NAME, r"|\\frac ?\{", NAME, r"\}\{", NAME, r"\}|\|[A-Z∪∩∖ ]+\|)$");
-    ratio.is_match(text.trim())
 }
 
 /// Whether a text denotes all real numbers.

@@ -5,7 +5,7 @@ use crate::model::reply::rows;
 use regex::Regex;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// What may follow an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,4 +78,19 @@ pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found> {
 fn line_start(text: &str, at: usize) -> usize {
     let from = boundary(text, at.saturating_sub(100));
     text[from..at].rfind('\n').map_or(from, |newline| from + newline + 1)
+}
+
+/// The pattern of a row of `grammar.txt`.
+pub(super) fn expanded(name: &str) -> String {
+    let alternatives = rows(include_str!("grammar.txt")).filter(|row| row[1] == name).map(|row| row[2]);
+    let pattern = alternatives.collect::<Vec<_>>().join("|");
+    let other = |found: &regex::Captures| format!("(?:{})", expanded(&found[1]));
+    pattern!("⟨([^⟩]+)⟩").replace_all(&pattern, other).into_owned()
+}
+
+/// [`expanded`], compiled on first use.
+pub(crate) fn grammar(name: &'static str) -> &'static Regex {
+    static PATTERNS: LazyLock<HashMap<&str, OnceLock<Regex>>> =
+        LazyLock::new(|| rows(include_str!("grammar.txt")).map(|row| (row[1], OnceLock::new())).collect());
+    PATTERNS[name].get_or_init(|| Regex::new(&expanded(name)).expect("a constant pattern"))
 }

@@ -1,5 +1,6 @@
 //! The content of `\boxed{…}`.
 
+use super::announce::grammar;
 use std::ops::Range;
 
 /// Content of the last closed, non-empty box, without surrounding whitespace; of boxes with nothing but commas or "and" between
@@ -54,9 +55,8 @@ pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
 fn joins(between: &str) -> bool {
     /// Bytes of the longest separator, with its spaces and delimiters.
     const MAX_SEPARATOR: usize = 60;
-    let words = pattern!(r"^(?:[\s$,;]|\\[()\[\],;! ]|\\q?quad\b|\\text\{,? ?(?:and|or) ?\}|\b(?:and|or)\b)*$");
     let separated = between.is_empty() || between.contains([',', ';', 'n', 'r']);
-    separated && between.len() <= MAX_SEPARATOR && words.is_match(between)
+    separated && between.len() <= MAX_SEPARATOR && grammar("between boxes").is_match(between)
 }
 
 /// The content of a box of brackets only, one of which closes the box too early: `] }` in `\boxed{] }}`.

@@ -58,6 +58,7 @@ mod statement;
 mod tokens;
 pub(crate) mod value;
 
+pub(crate) use announce::grammar;
 pub(crate) use boxed::last_box;
 pub use custom::AnswerPattern;
 pub use fold::digit;

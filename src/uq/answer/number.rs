@@ -1,9 +1,10 @@
 //! Numbers as written by people and models.
 
+use super::announce::{expanded, grammar};
 use super::boundary;
 use super::boxed::trim;
 use super::statement::{Text, formulas};
-use super::value::{self, multipliers};
+use super::value;
 use fancy_regex::Regex;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -16,35 +17,8 @@ pub(super) struct Number {
     pub weak: bool,
 }
 
-/// A number with its sign. Groups: `mixed`, the fraction after a whole number, if it is a proper one; `letter`, a factor, if it is
-/// an amount of money; `weak`, the part of a version.
-static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-    let d = "[0-9٠-٩۰-۹०-९০-৯๐-๙０-９]";
-    // not an operator, a hyphen or the dash of a range
-    let signs = r"(?<![\p{Lu}\p{Ll}\p{N}\-−–－﹣+＋)\]}.%_!°])[-−–－﹣+＋]";
-    let word = r"(?<![0-9)\]}%°]\s)\b(?i:minus|negative)\s+|(?<=[=≈(]|[=≈(]\s)[-−–]\s+";
-    let sign = format!(r"(?:{signs}|(?<!\$){signs}\\?[$£€¥₹]|{word})?");
-    // groups of three: `,` `{,}` `\,` `’` `_`, spaces where it cannot be two numbers; `1,23,456`, `1.234.567`
-    let separator = r"(?:,\\! ?|\{,\}|\\,|[,،٬'’_\x{202f}\x{2009}\x{a0}])";
-    let zeros = format!("{d}{{1,3}}(?: {d}{{3}})*? 0{d}{{2}}(?: {d}{{3}})*");
-    let spaces = format!("{d}{{1,2}}(?: {d}{{3}}){{2,}}|{zeros}");
-    let other = "[0-9]{1,2}(?:,[0-9]{2}){1,6},[0-9]{3}|[0-9]{1,3}(?:[.][0-9]{3}){2,6}";
-    let groups = format!(r"(?!0)(?:{other}|{d}{{1,3}}(?:{separator}{d}{{3}})+|{spaces})(?!{d})");
-    let integer = format!(r"(?:{groups}|{d}+|(?=[½¼¾⅐-⅞])|(?<![\p{{L}}\p{{N}}.)\]}}%_])(?=\.{d}))");
-    // `\frac{3}{4}`, `\frac34`; after a whole number also ` 1/2`
-    let part = |sign: &str| format!(r"(?:\{{\s*{sign}[0-9][0-9,]*(?:\.[0-9]+)?\s*\}}|[0-9])");
-    let fraction = format!(r"\\[dtc]?frac\s*{}\s*{}", part("[-−]?"), part(""));
-    let mixed = format!(r" ?[½¼¾⅐-⅞]| ?{fraction}|(?P<mixed>(?: and)? [0-9]{{1,4}}/[0-9]{{1,4}}\b(?!/))");
-    // `3/4`, `05/01/2021`, `3:30 pm`; `e5`, `\times 10^{5}`, `×10⁵`; `^{10}`; `million`, the `M` of an amount of money
-    let power = r"(?:\^\s*(?:\{\s*[-+−]?[0-9]+\s*\}|[-+−]?[0-9]+)|[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)";
-    let joined = format!(r"(?:\.{d}+)?(?:[/:]{d}+(?:,{d}{{3}})*(?:\.{d}+)?)*");
-    let powers = format!(r"(?:[eE][-+−]?[0-9]+\b|\s*(?:[×·⋅*xX]|\\times|\\cdot)\s*10\s*{power})?{power}?");
-    let scale = multipliers().collect::<Vec<_>>().join("|");
-    let scales = format!(r"(?: ?(?:{scale})\b|\s*\\text\{{\s*(?:{scale})\s*\}}|(?P<letter>[KkMmBbTt]\b))?");
-    let half = r"(?: ?(?i:[ap]m\b|[ap]\.m\.)| ?\\text\{ ?(?i:[ap]m|[ap]\.m\.) ?\})?";
-    let rest = format!(r"(?:{mixed}|(?P<weak>(?:\.{d}+){{2,}})|{joined}{powers}{scales}{half})");
-    Regex::new(&format!("{sign}(?P<unsigned>{fraction}|{integer}{rest})")).expect("a constant pattern")
-});
+/// The pattern of a number, which looks at what is around it.
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(&expanded("number")).expect("a constant pattern"));
 
 /// All numbers in a text, in order and disjoint.
 pub(super) fn numbers(text: &str) -> Vec<Number> {
@@ -121,10 +95,9 @@ impl Text<'_> {
     pub fn is_list(&self, within: &Range<usize>) -> bool {
         let numbers = self.numbers_in(within);
         let Some(first) = numbers.first().filter(|_| numbers.len() > 1) else { return false };
-        let lead = pattern!(r"^(?:either |between |from )?[$\s(]*(?:[A-Za-z]\s*=)?[$\s]*$");
-        let separates = pattern!(r"^[$\s]*(?:,|;|,?\s*\b(?:or|and|to)\b)[$\s]*(?:[A-Za-z]\s*=)?[$\s]*$");
         let mut between = numbers.windows(2).map(|pair| &self.text[pair[0].range.end..pair[1].range.start]);
-        lead.is_match(&self.text[within.start..first.range.start]) && between.all(|between| separates.is_match(between))
+        grammar("before a list").is_match(&self.text[within.start..first.range.start])
+            && between.all(|between| grammar("in a list").is_match(between))
     }
 
     /// The last number that counts within a range; weak ones only if there are no others.
@@ -167,12 +140,8 @@ impl Text<'_> {
     /// Whether a number outside of a formula is part of an expression, or is denied: `3x`, `√16`, `± 5`, `x > 5`, `not 5`.
     pub fn is_part(&self, number: &Range<usize>) -> bool {
         let from = boundary(self.text, number.start.saturating_sub(24));
-        let before = pattern!(
-            r"(?i)(?:[√±∓≤≥≠]|\\(?:pm|mp|sqrt|leq?|geq?|neq?|log|ln)\b\s*\{?|\b(?:sqrt|log|ln)\b\(?|[\w#:]\s+[<>]=?|[xyzn]\s+[-+*/]|",
-            r"\b[xyzn]\s?/|\^\{?|(?:\bthan|\bnot|n't))\s*$"
-        );
-        let after = pattern!(r"^(?:\s?(?:π|\\pi\b)|[xyzni]\b|√|\\sqrt|\s+[-+*/]\s+[xyzn]\b|/[xyzn]\b)");
-        before.is_match(&self.text[from..number.start]) || after.is_match(&self.text[number.end..])
+        grammar("before a part").is_match(&self.text[from..number.start])
+            || grammar("after a part").is_match(&self.text[number.end..])
     }
 
     /// The numbers that lie within a range.
@@ -187,9 +156,11 @@ impl Text<'_> {
 fn side(text: &str, formulas: &[Range<usize>], number: &Range<usize>) -> Range<usize> {
     let at = formulas.partition_point(|formula| formula.end < number.end);
     let Some(formula) = formulas.get(at).filter(|formula| formula.start <= number.start) else { return number.clone() };
-    let ends = pattern!(r"\\\\|[&=≈]|\\(?:(?:approx|implies|Rightarrow|rightarrow|to)\b|(?:begin|end)\{[^}]*\})");
-    let before = ends.find_iter(&text[formula.start..number.start]).last().map_or(0, |found| found.end());
-    let after = ends.find(&text[number.end..formula.end]).map_or(formula.end, |found| number.end + found.start());
+    let before =
+        grammar("side end").find_iter(&text[formula.start..number.start]).last().map_or(0, |found| found.end());
+    let after = grammar("side end")
+        .find(&text[number.end..formula.end])
+        .map_or(formula.end, |found| number.end + found.start());
     let side = trim(text, formula.start + before..after);
     let loose = |c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';');
     let end = side.start + text[side.clone()].trim_end_matches(loose).len();

@@ -1,7 +1,7 @@
 //! Answers that nothing announces: a reply that is its answer, starts with it, or ends with it.
 
 use super::AnswerRule;
-use super::announce::phrase;
+use super::announce::{grammar, phrase};
 use super::boxed::trim;
 use super::number::Number;
 use super::statement::{MAX_STATEMENT, Text, bare, is_list, math};
@@ -32,12 +32,8 @@ impl Text<'_> {
     /// The letter of the option a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and not
     /// the last item of a list.
     pub fn option_line(&self) -> Option<Range<usize>> {
-        let pattern = pattern!(
-            r"^[\s*_`>]*(?:\((?P<bracketed>[A-Z])\)|(?P<single>[A-Z])[).:])[*_]*(?:\s+\S.*)?$|",
-            r"(?i)^[\s*_`]*(?:so,?\s+)?(?:option|choice)\s+[(*_]*(?P<named>[a-z])[)*_]*(?:\s+is\s+(?:the\s+)?(?:correct|right|best)\b|[:.]|\s*$)"
-        );
         let letter = |line: &str| {
-            let found = pattern.captures(line)?;
+            let found = grammar("option line").captures(line)?;
             let letter = ["bracketed", "single", "named"].iter().find_map(|name| found.name(name))?;
             let rest = &line[letter.end()..];
             let other = is_list(rest) || (rest.starts_with('.') && self.is_abbreviation(letter.as_str(), &rest[1..]));
@@ -68,12 +64,9 @@ impl Text<'_> {
         if whole.is_some() || self.rule == AnswerRule::Choice {
             return whole.or_else(|| self.option(&(start..end)));
         }
-        let reason = pattern!(
-            r"^[*_]*(?:,| ?[:;—–]| -|\.)\s+(?i:because|since|as|for|reason|explanation|that is|which|it|this|they|he|she)\b"
-        );
         let part = self.clause(&(start..self.sentence_end(start..end)));
         let said = bare(text, part.clone());
-        if !reason.is_match(&text[said.end..]) || text[said.clone()].split_whitespace().count() > 4 {
+        if !grammar("explained").is_match(&text[said.end..]) || text[said.clone()].split_whitespace().count() > 4 {
             return None;
         }
         let name = !self.is_number() && text[said.clone()].starts_with(char::is_uppercase);
@@ -142,8 +135,7 @@ impl Text<'_> {
         }
         let (subject, said) = (&found[0], start + found[0].len()..self.sentence_end(start..paragraph.end));
         // `the square root is 8, and the cube root is 4`
-        let second = pattern!(r"(?i),?\s(?:and|while|but)\s(the\s[^.,;:\n]{1,60}?)\s(?:is|are|was|were)\s");
-        let second = second.captures_iter(&text[said.clone()]).last().filter(|second| {
+        let second = grammar("second subject").captures_iter(&text[said.clone()]).last().filter(|second| {
             second[1].split(' ').any(|word| word.len() > 3 && subject.split_whitespace().any(|other| other == word))
         });
         let from = second.and_then(|second| second.get(0)).map_or(0, |second| second.end());
@@ -156,10 +148,7 @@ impl Text<'_> {
 
     /// The last formula of a text whose last sentence concludes with it: `Hence $f(x) = x + 2$.`
     pub fn concluding_formula(&self) -> Option<Range<usize>> {
-        let hence = pattern!(
-            r"(?i)(?:^|[.\n]\s*)(?:(?:so|thus|hence|therefore|finally|consequently)\b,?[^.$\n]{0,60}?|[^.$\n]{0,60}:\s*)(?P<formula>\$|\\\(|\\\[)"
-        );
-        let start = hence.captures_iter(self.text).last()?.name("formula")?.start();
+        let start = grammar("hence").captures_iter(self.text).last()?.name("formula")?.start();
         let (inner, end) = math(self.text, start..self.text.len())?;
         self.formula(inner).filter(|_| self.text[end..].trim_matches(['.', ' ', '\n']).is_empty())
     }
@@ -169,11 +158,7 @@ impl Text<'_> {
         let text = self.text;
         let mut checks = phrase("check").find_iter(text).map(|found| found.start());
         let end = checks.find(|at| !self.numbers_in(&(0..*at)).is_empty()).unwrap_or(text.len());
-        let aside = pattern!(
-            r"(\[[0-9][0-9, ]*\])|[0-9\p{L}%*](\s+\([^()\n]*(?:[\p{L}=+×*/]|[0-9] ?[-−])[^()\n]*\)|\s+\([0-9]+\))|",
-            r"[$£€¥₹][0-9][0-9.,]*(\s(?:for|in|on|over|after)\s[^.;=$£€¥₹\n]*[.!]?\s*$)"
-        );
-        let asides = aside.captures_iter(&text[..end]);
+        let asides = grammar("aside").captures_iter(&text[..end]);
         let asides: Vec<Range<usize>> =
             asides.filter_map(|found| Some(found.iter().skip(1).flatten().next()?.range())).collect();
         let apart = |number: &Number| {
@@ -188,27 +173,20 @@ impl Text<'_> {
     pub fn counted(&self) -> Option<Range<usize>> {
         let start = self.text.rfind("\n\n").map_or(0, |at| at + 2);
         let found = self.spelled_number(&(start..self.text.len()))?;
-        let before = pattern!(r"(?i)\b(?:no|any|every|each|the|this|that|which|right|correct|only|other|some)\s+$");
-        let after = pattern!(r"(?i)^\s+(?:of|who|that|can|is|could|must|may|should)\b");
-        let pronoun = before.is_match(&self.text[..found.start]) || after.is_match(&self.text[found.end..]);
+        let pronoun = grammar("before one").is_match(&self.text[..found.start])
+            || grammar("after one").is_match(&self.text[found.end..]);
         (!self.text[found.clone()].eq_ignore_ascii_case("one") || !pronoun).then_some(found)
     }
 }
 
 /// A text with the code in it as spaces: blocks in a programming language, calls in backticks.
 pub(super) fn without_code(text: &str) -> Cow<'_, str> {
-    let block = pattern!(
-        r"(?s)```(?P<language>[\w+#]*)[^\n]*\n(?P<code>.*?)(?:```|\z)|`(?P<call>[^`\n]*\w\([^`\n]*\)[^`\n]*)`"
-    );
-    let code = pattern!(
-        r"(?m)^\s*(?:import|from|def|for|while|if|let|const|var|return|#include)\b|\b[a-z]\w{2,}\([^()\n]*|;\s*$"
-    );
-    block.replace_all(text, |found: &regex::Captures| {
+    grammar("code").replace_all(text, |found: &regex::Captures| {
         let known = found
             .name("language")
             .is_some_and(|language| list("text formats").contains(&&*language.as_str().to_lowercase()));
         let content = found.name("call").or(found.name("code").filter(|_| &found["language"] == ""));
-        let is_code = content.map_or(!known, |content| code.is_match(content.as_str()));
+        let is_code = content.map_or(!known, |content| grammar("code line").is_match(content.as_str()));
         if is_code { " ".repeat(found[0].len()) } else { found[0].to_owned() }
     })
 }

@@ -1,6 +1,6 @@
 //! What a statement after an announcement says: a number, a formula, an option's letter, a verdict, words.
 
-use super::announce::{Found, Then, phrase};
+use super::announce::{Found, Then, grammar, phrase};
 use super::boxed::{is_blank, is_bracket, trim};
 use super::number::Number;
 use super::value::{list, spoken};
@@ -49,7 +49,6 @@ impl Text<'_> {
     /// [`Self::announced`], if what is said is nothing but that answer, exactly: it replaces an earlier one.
     pub fn concluded(&self, found: &Found) -> Option<Range<usize>> {
         let statement = self.announced_statement(found)?;
-        let about = pattern!(r"(?i)\b(?:about|approx\w*|roughly|around|nearly)\b|[≈~]|\\(?:approx|sim)\b");
         let name = |answer: &Range<usize>| {
             let words = &self.text[answer.clone()];
             let names = matches!(self.rule, AnswerRule::Words | AnswerRule::Auto);
@@ -57,7 +56,7 @@ impl Text<'_> {
         };
         match found.then {
             Then::Letter => self.letter(&statement),
-            _ if about.is_match(&self.text[statement.whole.clone()]) => None,
+            _ if grammar("about").is_match(&self.text[statement.whole.clone()]) => None,
             _ => self.value(&statement).or_else(|| self.announced(found).filter(name)),
         }
     }
@@ -124,9 +123,8 @@ impl Text<'_> {
     /// The statement of an announcement; `None` for a question, and for what the answer is not.
     fn announced_statement(&self, found: &Found) -> Option<Statement> {
         if !found.at.is_empty() {
-            let pronoun = pattern!(r"(?i)^(?:this|that|it|here|there|which|what|who|he|she|one|below|above|\W*)$");
             let statement = self.statement(found.at.clone());
-            return (!pronoun.is_match(&self.text[statement.inner.clone()])).then_some(statement);
+            return (!grammar("pronoun").is_match(&self.text[statement.inner.clone()])).then_some(statement);
         }
         let statement = self.statement_at(found.at.start);
         let Range { start, end } = statement.whole;
@@ -150,8 +148,7 @@ impl Text<'_> {
         }
         let letter = self.option(&clause)?;
         let more = self.text[letter.end..clause.end].trim_start_matches([')', ']', '"', '\'', '*', '_']);
-        let goes_on = pattern!(r"^\s+(?:is|are|was|that|who|which|has|had|would|could|can|cannot|may|might|isn't)\b");
-        (!goes_on.is_match(more)).then_some(letter)
+        (!grammar("goes on").is_match(more)).then_some(letter)
     }
 
     /// The number, formula, option's letter or verdict, if nothing else is said.
@@ -196,16 +193,12 @@ impl Text<'_> {
 
     /// The answer in a formula: all of it, without trailing punctuation; for `x = 5` and `3 + 4 = 7`, the number.
     pub fn formula(&self, inner: Range<usize>) -> Option<Range<usize>> {
-        let left = pattern!(
-            r"^\s*(?:(?:\\?[A-Za-z]|\\[A-Za-z]+|[A-Z]{2,3})'?(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?|",
-            r"(?:[-−+*/0-9\s.,(){}^=×·÷]|\\(?:[dt]?frac|cdot|times|div|sqrt|left|right)\b)+)\s*$"
-        );
         let mut inner = trim(self.text, inner);
         while self.text[inner.clone()].ends_with(['.', ',', ';']) && !self.text[..inner.end - 1].ends_with('\\') {
             inner = trim(self.text, inner.start..inner.end - 1);
         }
         if let Some(at) = self.text[inner.clone()].rfind('=').map(|at| inner.start + at)
-            && left.is_match(&self.text[inner.start..at])
+            && grammar("left side").is_match(&self.text[inner.start..at])
         {
             let right = trim(self.text, at + 1..inner.end);
             if self.only_number(&right).is_some_and(|number| number == right) {
@@ -261,14 +254,6 @@ impl Text<'_> {
     /// The number, if that is what a statement is: the only one, after at most a few qualifying words or the last `=`, and
     /// followed by at most a unit.
     pub fn number_like(&self, statement: &Range<usize>) -> Option<Range<usize>> {
-        let lead = pattern!(
-            r"(?i)^(?:\s|\b(?:about|approximately|approx|exactly|roughly|around|only|just|US)\b|\\approx\b|\\?[$]|",
-            r#"\\[(\[]|[.*_`"'“‘~≈£€¥(:])*$"#
-        );
-        let unit = pattern!(
-            r"^(?:\s*$|\s*(?:\\?[%$]|[°£€¥]|\^\\circ|\^\{\\circ\}|\\(?:text|mathrm|mbox)\b|\\[, )\]])|",
-            r#"\s*[.,;:!?)\]"'”’*_`]|\s*\p{Alphabetic}{2}|\s+\p{Alphabetic}|[\p{Han}\p{Hangul}\p{Hiragana}])"#
-        );
         // `15, as always` and `15 minutes (0.25 hours)`
         let aside = pattern!(r",\s+\p{Alphabetic}|\d\s*\p{Alphabetic}*(\s*\([^()]*[=\p{Alphabetic}])");
         let mut tail = self.clause(statement);
@@ -280,21 +265,15 @@ impl Text<'_> {
         }
         let number = self.only_number(&tail)?;
         let alone = self.numbers_in(&tail).len() == 1;
-        let fits =
-            lead.is_match(&self.text[tail.start..number.start]) && unit.is_match(&self.text[number.end..tail.end]);
+        let fits = grammar("before a number").is_match(&self.text[tail.start..number.start])
+            && grammar("after a number").is_match(&self.text[number.end..tail.end]);
         (alone && fits).then_some(number)
     }
 
     /// The letter of the option at the start of a statement.
     fn any_option(&self, statement: &Range<usize>) -> Option<Range<usize>> {
-        let option = pattern!(
-            r#"^["'“‘*_]*(?:(?i:option|choice|letter)[ *_]+[(\[]?(?P<named>[A-Za-z])\b|"#,
-            r#"(?:(?i:statement|answer|antwort|option|réponse|(?:l')?(?:option|opzione)|la|el|a|o|(?:la |a )?(?:opción|opção|alternativa|opzione)|вариант|选项|選択肢)[ *_]*)?"#,
-            r#"(?:[(\[](?P<bracketed>[A-Za-z])[)\]]|\b(?P<single>[A-Z])["'”’*_]*(?:[):,、]|\.(?:\W|$)|\s*$|\s+[-–—(]|[\p{Han}\p{Hiragana}\p{Hangul}]))"#,
-            ")"
-        );
         let inside = &self.text[statement.clone()];
-        let found = option.captures(inside)?;
+        let found = grammar("option").captures(inside)?;
         let letter = ["named", "bracketed", "single"].iter().find_map(|name| found.name(name))?.range();
         let rest = &inside[letter.end..];
         let initial = rest.starts_with('.') && self.is_abbreviation(&inside[..letter.end], &rest[1..]);
@@ -366,11 +345,7 @@ pub(super) fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usi
 /// The formulas within a range, in order, with their delimiters and without: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
 pub(super) fn formulas(text: &str, within: Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     // unlike an amount in dollars, `$…$` closes on its line, with no space just inside and no digit after it
-    let formula = pattern!(
-        r"(?s)\\\$|\$\$((?:\\.|[^\\])*?)\$\$|\\\[((?:\\.|[^\\])*?)\\\]|\\\(((?:\\.|[^\\])*?)\\\)|",
-        r"\$((?:\\[^\n]|[^$\s\\])(?:(?:\\[^\n]|[^$\n\\])*(?:\\[^\n]|[^$\s\\]))?)\$"
-    );
-    formula.captures_iter(&text[within.clone()]).filter_map(move |found| {
+    grammar("formula").captures_iter(&text[within.clone()]).filter_map(move |found| {
         let place = |part: regex::Match| within.start + part.start()..within.start + part.end();
         let whole = place(found.get(0)?);
         let amount = found.get(4).is_some() && text[whole.end..within.end].starts_with(|c: char| digit(c).is_some());
@@ -381,12 +356,7 @@ pub(super) fn formulas(text: &str, within: Range<usize>) -> impl Iterator<Item =
 
 /// Whether what follows an option's letter is another's: `, C`, ` and (C)`, `: red, C: green`.
 pub(crate) fn is_list(rest: &str) -> bool {
-    pattern!(
-        r#"^["'”’*_)\]]*(?:\s*(?:[,;/&+、，]|\b(?:and|or|und|oder|et|ou|y|o|e|и|или)\b|和|与|與|或|と|および|및|와|과|하고)\s*(?:(?:and|or)\s+)?(?i:option\s+)?"#,
-        r#"["'“‘*_(\[]*[A-Z]["'”’*_)\]]*(?:\s*$|\s*[,;/&+.:)、。，<]|\s+(?:and|or|y|et|und|e)\b|[\p{Han}\p{Hiragana}\p{Hangul}])|"#,
-        r"\s*[:.)]?[^,;\n]{0,40}?(?:[,;]\s*(?:and\s+)?|\s(?:and|or|und|et|y|e|и)\s+)(?:\([A-Z]\)|[A-Z][):]))"
-    )
-    .is_match(rest)
+    grammar("more options").is_match(rest)
 }
 
 /// A range without the punctuation, quotes and whole or stray brackets at its ends; `(2, 3)` keeps its brackets.
