@@ -17,7 +17,11 @@ pub(crate) fn spoken(text: &str) -> impl Iterator<Item = (Range<usize>, Rational
             r"(?i)\b(?:(?:minus|negative)\s+)?(?:{one}|half)(?:[\s-]+(?:and[\s-]+|point[\s-]+)?(?:{one}|{part}))*\b"
         )
     });
-    run.find_iter(text).filter_map(|found| Some((found.range(), value(&found.as_str().to_lowercase())?)))
+    run.find_iter(text).filter_map(|found| {
+        let plain =
+            found.as_str().to_lowercase().replace("halves", "halfs").replace("fourth", "quarter").replace('-', " ");
+        Some((found.range(), value(&plain.split_whitespace().collect::<Vec<_>>())?))
+    })
 }
 
 /// A text with the digits of its numbers in words, and without `\text`.
@@ -32,57 +36,47 @@ pub(super) fn in_digits(text: &str) -> String {
     signed(&(digits + &text[from..])).into_owned()
 }
 
-fn value(words: &str) -> Option<Rational> {
-    let words = words.replace("halves", "halfs").replace("fourth", "quarter");
-    let words: Vec<&str> =
-        words.split(|c: char| c == '-' || c.is_whitespace()).filter(|word| !word.is_empty()).collect();
+fn value(words: &[&str]) -> Option<Rational> {
+    let (one, whole) = (Rational::ONE, |number: usize| Rational::integer(number as i128));
     let singular = |word: &str| word.strip_suffix('s').unwrap_or(word).to_owned();
-    let part = |word: &str| list("parts").iter().position(|part| *part == singular(word));
-    let number = |of, word: &str| list(of).iter().position(|number| *number == word);
-    match words.as_slice() {
-        ["minus" | "negative", rest @ ..] => return value(&rest.join(" "))?.mul(Rational::integer(-1)),
-        // `half a million`, `two and a half thousand`
-        [before @ .., large]
-            if before.iter().any(|word| part(word).is_some()) && multiplier(&singular(large)).is_some() =>
-        {
-            let before = before.strip_suffix(&["a"]).unwrap_or(before);
-            return value(&before.join(" "))?.mul(multiplier(&singular(large))?);
-        }
-        _ => {}
+    let place = |of, word: &str| list(of).iter().position(|known| *known == word);
+    let (last, before) = words.split_last()?;
+    if let ["minus" | "negative", number @ ..] = words {
+        return value(number)?.mul(Rational::integer(-1));
     }
-    let (mut total, mut group, mut smallest) = (Rational::ZERO, None, Rational::integer(i128::MAX));
-    for (at, word) in words.iter().enumerate() {
-        let small = number("small", word).or_else(|| Some(20 + 10 * number("tens", word)?));
-        if let Some(small) = small {
-            // `twenty one` and `two hundred five`, not `one two`
-            let fits = |before: &usize| {
-                *before > 0
-                    && (before.is_multiple_of(100) || (before.is_multiple_of(10) && before % 100 > 10 && small < 10))
-            };
-            group = Some(group.map_or(Some(0), |before| Some(before).filter(fits))? + small);
-        } else if *word == "and" {
-            // `two and a half`, not `two hundred and five`
-            if words.last().is_some_and(|last| part(last).is_some()) {
-                total = total.add(Rational::integer(group.take()? as i128))?;
-            }
-        } else if *word == "point" {
-            let digit = |word: &&str| Some(number("small", word).filter(|digit| *digit < 10)?.to_string());
-            let decimals: String = words[at + 1..].iter().map(digit).collect::<Option<_>>()?;
-            return total.add(Rational::decimal(&format!("{}.{decimals}", group?))?);
-        } else if matches!(*word, "a" | "an") {
-            group = Some(group.is_none().then_some(1)?);
-        } else if *word == "hundred" {
-            group = Some(100 * Some(group.unwrap_or(1)).filter(|before| *before < 100)?);
-        } else if let Some(part) = part(word) {
-            let parts = group.or((words.len() == 1).then_some(1).filter(|_| part == 0))?;
-            // `one fifth` and `two fifths`, not `twenty fifth`
-            let fits = (parts == 1) != word.ends_with('s');
-            return total.add(Rational::new(fits.then_some(parts as i128)?, part as i128 + 2)?);
-        } else {
-            let factor = multiplier(&singular(word)).filter(|factor| *factor < smallest)?;
-            total = total.add(Rational::integer(group.take().unwrap_or(1) as i128).mul(factor)?)?;
-            smallest = factor;
-        }
+    // `half`, `three quarters`, `two and a half`; `one fifth` and `two fifths`, not `twenty fifth`
+    if let Some(part) = place("parts", &singular(last)) {
+        let and = before.iter().rposition(|word| *word == "and");
+        let (number, parts) =
+            and.map_or((Some(Rational::ZERO), before), |at| (value(&before[..at]), &before[at + 1..]));
+        let parts = if parts.is_empty() && part == 0 { one } else { value(parts)? };
+        let fits = (parts == one) != last.ends_with('s');
+        return number?.add(parts.mul(Rational::new(fits.then_some(1)?, part as i128 + 2)?)?);
     }
-    total.add(Rational::integer(group.unwrap_or(0) as i128))
+    // `two hundred and five`, `half a million`: the largest factor, what it multiplies, what is added
+    let factor = |at: usize| Some((multiplier(&singular(words[at]))?.whole()?, at));
+    if let Some((factor, at)) =
+        (0..words.len()).filter_map(factor).max_by_key(|(factor, at)| (*factor, words.len() - at))
+    {
+        let of = words[..at].strip_suffix(&["a"]).filter(|of| !of.is_empty()).unwrap_or(&words[..at]);
+        let of = if of.is_empty() { one } else { value(of)? };
+        let more = words[at + 1..].strip_prefix(&["and"]).unwrap_or(&words[at + 1..]);
+        let more = if more.is_empty() { Rational::ZERO } else { value(more)? };
+        let fits = more.to_f64() < factor as f64 && (factor != 100 || of.to_f64() < 100.0);
+        return of.mul(Rational::integer(fits.then_some(factor)?))?.add(more);
+    }
+    if let Some(at) = words.iter().position(|word| *word == "point") {
+        let digit = |word: &&str| Some(place("small", word).filter(|digit| *digit < 10)?.to_string());
+        let decimals: String = words[at + 1..].iter().map(digit).collect::<Option<_>>()?;
+        return Rational::decimal(&format!("{}.{decimals}", value(&words[..at])?));
+    }
+    match words {
+        ["a" | "an"] => Some(one),
+        [number] => place("small", number).or_else(|| Some(20 + 10 * place("tens", number)?)).map(whole),
+        [ten, digit] => {
+            let digit = place("small", digit).filter(|digit| (1..10).contains(digit))?;
+            Some(whole(20 + 10 * place("tens", ten)? + digit))
+        }
+        _ => None,
+    }
 }
