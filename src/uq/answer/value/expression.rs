@@ -1,11 +1,9 @@
 //! Parser from a cleaned formula to its [`Form`].
 
 use super::form::Form;
-use super::functions::{binomial, factorial, rounded};
+use super::latex::{digits, group, letters};
 use super::rational::Rational;
-use super::text::{group, letters, period, proper_fraction, take_char};
-use super::units::{is_currency, unit};
-use super::vocabulary::{is_half_of_day, is_unit_letter, list, multiplier, qualifies};
+use super::vocabulary::{is_currency, is_half_of_day, is_unit_letter, list, multiplier, qualifies, unit};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.
@@ -22,13 +20,13 @@ pub(super) fn measure(text: &str) -> Option<String> {
     Some(form.key()).filter(|key| parser.rest.trim().is_empty() && key.contains('⟨'))
 }
 
-pub(super) struct Parser<'a> {
-    pub(super) rest: &'a str,
-    pub(super) depth: usize,
+struct Parser<'a> {
+    rest: &'a str,
+    depth: usize,
     /// Inside a pair of bars: the next bar closes.
     in_bars: bool,
     /// In the argument of a trigonometric function, where `°` is a factor rather than a unit.
-    pub(super) in_angle: bool,
+    in_angle: bool,
     /// Whether units are factors; otherwise a number with a unit equals the number.
     measures: bool,
 }
@@ -37,54 +35,60 @@ impl<'a> Parser<'a> {
     /// Recursion limit; a real answer has a few levels.
     const MAX_DEPTH: usize = 40;
 
-    pub(super) fn new(text: &'a str, depth: usize) -> Self {
+    fn new(text: &'a str, depth: usize) -> Self {
         Self { rest: text, depth, in_bars: false, in_angle: false, measures: false }
     }
 
-    pub(super) fn peek(&self) -> Option<char> {
-        self.rest.chars().next()
+    /// The next character but spaces.
+    fn peek(&self) -> Option<char> {
+        self.rest.trim_start().chars().next()
+    }
+
+    /// Takes the next character but spaces.
+    fn next(&mut self) -> Option<char> {
+        let mut chars = self.rest.trim_start().chars();
+        let first = chars.next();
+        self.rest = chars.as_str();
+        first
     }
 
     /// Consumes a pattern's match at the start.
     fn take(&mut self, pattern: &Regex) -> Option<&'a str> {
-        let (found, rest) = self.rest.split_at(pattern.find(self.rest)?.end());
+        let rest = self.rest.trim_start();
+        let (found, rest) = rest.split_at(pattern.find(rest)?.end());
         self.rest = rest;
         Some(found)
     }
 
     /// Consumes the braces at the start; returns their content.
-    pub(super) fn group(&mut self) -> Option<&'a str> {
+    fn group(&mut self) -> Option<&'a str> {
         let (inside, rest) = group(self.rest.trim_start())?;
         self.rest = rest;
         Some(inside)
     }
 
-    pub(super) fn skip_spaces(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-
-    pub(super) fn eat(&mut self, token: &str) -> bool {
+    fn eat(&mut self, token: &str) -> bool {
         let after = self.rest.trim_start().strip_prefix(token);
         self.rest = after.unwrap_or(self.rest);
         after.is_some()
     }
 
     /// Name of the command at the start.
-    pub(super) fn command(&self) -> Option<&'a str> {
-        let name = letters(self.rest.strip_prefix('\\')?);
+    fn command(&self) -> Option<&'a str> {
+        let name = letters(self.rest.trim_start().strip_prefix('\\')?);
         (!name.is_empty()).then_some(name)
     }
 
     /// The words of the `\text{…}` at the start, and the text after it.
-    pub(super) fn words(&self) -> Option<(&'a str, &'a str)> {
-        self.rest.strip_prefix("\\text{")?.split_once('}')
+    fn words(&self) -> Option<(&'a str, &'a str)> {
+        self.rest.trim_start().strip_prefix("\\text{")?.split_once('}')
     }
 
     /// A sum, or `n \choose k`, `a \over b`.
     fn stacked(&mut self) -> Option<Form> {
         let above = self.sum()?;
         if self.eat("\\choose ") {
-            binomial(&above, &self.sum()?)
+            above.binomial(&self.sum()?)
         } else if self.eat("\\over ") {
             above.divided_by(self.sum()?)
         } else {
@@ -92,7 +96,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn sum(&mut self) -> Option<Form> {
+    fn sum(&mut self) -> Option<Form> {
         let mut sum = self.signed(Self::product)?;
         // also `5 feet 6 inches`
         while self.rest.trim_start().starts_with(['-', '+']) || (self.measures && self.peek_number()) {
@@ -117,7 +121,6 @@ impl<'a> Parser<'a> {
     }
 
     fn product(&mut self) -> Option<Form> {
-        self.skip_spaces();
         // words before a number, as in `\text{Area } 5`, `\text{USD } 5`
         let mut product = Form::number(Rational::ONE);
         let start = self.rest;
@@ -132,11 +135,9 @@ impl<'a> Parser<'a> {
         product = product.mul(if words { self.signed(Self::power)? } else { self.power()? })?;
         let mut after_unit = false;
         loop {
-            self.skip_spaces();
             if self.eat("*") {
                 product = product.mul(self.signed(Self::power)?)?;
             } else if self.eat("/") {
-                self.skip_spaces();
                 product = match self.unit(after_unit) {
                     Some(unit) => product.divided_by(unit)?,
                     None => product.divided_by(self.signed(Self::power)?)?,
@@ -162,8 +163,8 @@ impl<'a> Parser<'a> {
 
     /// Factor denoted by a word: `million`, `\text{ million dollars}`.
     fn multiplier(&mut self) -> Option<Rational> {
-        let letters = letters(self.rest);
-        let (words, rest) = self.words().unwrap_or((letters, &self.rest[letters.len()..]));
+        let rest = self.rest.trim_start();
+        let (words, rest) = self.words().unwrap_or_else(|| rest.split_at(letters(rest).len()));
         let value = multiplier(words.split_whitespace().next()?)?;
         self.rest = rest;
         Some(value)
@@ -183,7 +184,6 @@ impl<'a> Parser<'a> {
                 };
                 names.push_str(&format!("^{exponent}"));
             }
-            self.skip_spaces();
         }
         (!names.is_empty()).then(|| self.factor(&names))
     }
@@ -194,7 +194,8 @@ impl<'a> Parser<'a> {
             let variable = words.chars().count() == 1 && !words.starts_with(|c| is_unit_letter(c) || is_currency(c));
             return Some((words, rest)).filter(|_| !variable && !is_half_of_day(words) && !qualifies(words));
         }
-        let letters = letters(self.rest);
+        let rest = self.rest.trim_start();
+        let letters = letters(rest);
         let length = match self.peek()? {
             c if is_currency(c) => c.len_utf8(),
             _ if list("bare units").contains(&&*letters.to_lowercase()) || (in_denominator && !letters.is_empty()) => {
@@ -202,14 +203,14 @@ impl<'a> Parser<'a> {
             }
             _ => return None,
         };
-        Some(self.rest.split_at(length))
+        Some(rest.split_at(length))
     }
 
     fn peek_number(&self) -> bool {
         self.rest.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '.')
     }
 
-    pub(super) fn starts_factor(&self) -> bool {
+    fn starts_factor(&self) -> bool {
         match self.peek() {
             Some('(' | '[' | '{' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
             Some('|') => !self.in_bars,
@@ -219,11 +220,11 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn power(&mut self) -> Option<Form> {
+    fn power(&mut self) -> Option<Form> {
         let mut base = self.primary()?;
         loop {
             if self.eat("!") {
-                base = factorial(&base)?;
+                base = base.factorial();
             } else if self.eat("^") {
                 base = base.power(self.argument()?)?;
             } else if self.eat("°") {
@@ -242,17 +243,15 @@ impl<'a> Parser<'a> {
     }
 
     /// An exponent or an index: a group, a command, a whole number, or one character.
-    pub(super) fn argument(&mut self) -> Option<Form> {
+    fn argument(&mut self) -> Option<Form> {
         let negative = self.eat("-");
-        self.skip_spaces();
         let digit = self.peek()?.is_ascii_digit() || (negative && self.peek_number());
         let value = if digit { self.number() } else { self.primary() }?;
         if negative { value.negated() } else { Some(value) }
     }
 
     /// An argument under TeX's rules: the first digit of `\frac12`.
-    pub(super) fn tex_argument(&mut self) -> Option<Form> {
-        self.skip_spaces();
+    fn tex_argument(&mut self) -> Option<Form> {
         match self.take(pattern!("^[0-9A-Za-z]")) {
             Some(one) => Some(Rational::decimal(one).map_or_else(|| Form::symbol(one), Form::number)),
             None => self.primary(),
@@ -260,7 +259,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An operand. All nesting passes through here.
-    pub(super) fn primary(&mut self) -> Option<Form> {
+    fn primary(&mut self) -> Option<Form> {
         self.depth += 1;
         let form = if self.depth > Self::MAX_DEPTH { None } else { self.operand() };
         self.depth -= 1;
@@ -268,17 +267,16 @@ impl<'a> Parser<'a> {
     }
 
     fn operand(&mut self) -> Option<Form> {
-        self.skip_spaces();
         match self.peek()? {
             c if c.is_ascii_digit() || c == '.' => self.mixed_number(),
             '(' | '[' => self.enclosed(&[")", "]"], Self::sum),
             '{' => self.enclosed(&["}"], Self::stacked),
-            '|' => rounded(&self.enclosed(&["|"], Self::sum)?, "abs", f64::abs),
-            '⌊' => rounded(&self.enclosed(&["⌋"], Self::sum)?, "⌊", f64::floor),
-            '⌈' => rounded(&self.enclosed(&["⌉"], Self::sum)?, "⌈", f64::ceil),
+            '|' => self.enclosed(&["|"], Self::sum)?.applied("abs"),
+            '⌊' => self.enclosed(&["⌋"], Self::sum)?.applied("⌊"),
+            '⌈' => self.enclosed(&["⌉"], Self::sum)?.applied("⌈"),
             '\\' => self.command_value(),
             c @ ('π' | '∞' | '∅') => {
-                take_char(&mut self.rest);
+                self.next();
                 if c == 'π' { Form::rounded(std::f64::consts::PI) } else { Some(Form::symbol(c)) }
             }
             c if c.is_alphabetic() => self.name(),
@@ -288,13 +286,13 @@ impl<'a> Parser<'a> {
 
     /// The content of brackets, starting at the opening one.
     fn enclosed(&mut self, close: &[&str], read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        take_char(&mut self.rest);
+        self.next();
         let inside = self.within(close == ["|"], read)?;
         close.iter().any(|close| self.eat(close)).then_some(inside)
     }
 
     /// Reads inside brackets, where a bar opens again, or inside bars.
-    pub(super) fn within(&mut self, bars: bool, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
+    fn within(&mut self, bars: bool, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         let before = std::mem::replace(&mut self.in_bars, bars);
         let inside = read(self);
         self.in_bars = before;
@@ -333,4 +331,175 @@ impl<'a> Parser<'a> {
         self.rest = rest;
         Some(Form::number(Rational::integer(value).add(fraction)?))
     }
+
+    /// Value of the command at the start.
+    fn command_value(&mut self) -> Option<Form> {
+        let name = self.command()?;
+        if let Some((words, rest)) = self.words() {
+            self.rest = rest;
+            if is_half_of_day(words) {
+                return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
+            }
+            let symbol = words.trim().trim_matches(['(', ')', '.']);
+            return (symbol.chars().count() == 1).then(|| Form::symbol(symbol));
+        }
+        self.rest = &self.rest.trim_start()[1 + name.len()..];
+        match name {
+            "frac" => self.tex_argument()?.divided_by(self.tex_argument()?),
+            "sqrt" => {
+                let mut degree = Rational::integer(2);
+                if self.eat("[") {
+                    let (inside, rest) = self.rest.split_once(']')?;
+                    degree = Rational::decimal(inside.trim())?;
+                    self.rest = rest;
+                }
+                self.tex_argument()?.power(Form::number(degree.power(-1)?))
+            }
+            "binom" | "dbinom" | "tbinom" => self.tex_argument()?.binomial(&self.tex_argument()?),
+            "begin" => self.matrix(),
+            _ if list("functions").contains(&name) => self.function(name),
+            _ if list("symbols").contains(&name) || list("marks").contains(&name) => self.symbol(name),
+            _ => None,
+        }
+    }
+
+    /// A letter with its index, or a known name without a backslash.
+    fn name(&mut self) -> Option<Form> {
+        let start = self.rest.trim_start();
+        let run = letters(start);
+        self.rest = &start[run.len()..];
+        match run {
+            _ if list("functions").contains(&run) => self.function(run),
+            "sqrt" => self.primary()?.power(Form::number(Rational::new(1, 2)?)),
+            "pi" | "Pi" => Form::rounded(std::f64::consts::PI),
+            "inf" | "infinity" | "infty" | "oo" => Some(Form::symbol('∞')),
+            _ => {
+                self.rest = start;
+                let letter = self.next()?;
+                self.symbol(letter.encode_utf8(&mut [0; 4]))
+            }
+        }
+    }
+
+    /// A symbol with the rest of its name: arguments in braces, an index, primes; the arguments of a function.
+    fn symbol(&mut self, name: &str) -> Option<Form> {
+        let mut name = name.to_owned();
+        if name.len() > 1 {
+            while self.rest.trim_start().starts_with('{') {
+                name.extend(["(", &self.group()?.replace(' ', ""), ")"]);
+            }
+        }
+        if self.eat("_") {
+            name.extend(["_", &self.index()?]);
+        }
+        while self.eat("'") {
+            name.push('\'');
+        }
+        if is_applied(&name, self.rest) {
+            self.next();
+            let mut arguments = vec![self.within(false, Self::sum)?.key()];
+            while self.eat(",") {
+                arguments.push(self.within(false, Self::sum)?.key());
+            }
+            self.eat(")").then_some(())?;
+            name.push_str(&format!("({})", arguments.join(",")));
+        }
+        Some(Form::symbol(name))
+    }
+
+    /// The text of an index.
+    fn index(&mut self) -> Option<String> {
+        match self.peek()? {
+            '{' => Some(self.group()?.replace(' ', "")),
+            _ => self.next().map(String::from),
+        }
+    }
+
+    /// A function with its base or power and its argument.
+    fn function(&mut self, name: &str) -> Option<Form> {
+        let base = if self.eat("_") { Some(self.argument()?) } else { None };
+        let power = if self.eat("^") { Some(self.argument()?) } else { None };
+        let outside = std::mem::replace(&mut self.in_angle, true);
+        let argument = if matches!(self.peek()?, '(' | '[' | '{') { self.primary()? } else { self.bare_argument()? };
+        self.in_angle = outside;
+        let value = match base {
+            Some(base) if name == "log" => argument.logarithm(&base)?,
+            _ => argument.applied(name)?,
+        };
+        power.map_or(Some(value.clone()), |power| value.power(power))
+    }
+
+    /// The argument of a function without brackets: the factors up to a bracket, words or the next function.
+    fn bare_argument(&mut self) -> Option<Form> {
+        let mut argument = self.power()?;
+        loop {
+            let name = self.command().unwrap_or_else(|| letters(self.rest.trim_start()));
+            let ends = matches!(self.peek(), Some('(' | '['))
+                || list("functions").contains(&name)
+                || self.command() == Some("text");
+            if ends || !self.starts_factor() {
+                return Some(argument);
+            }
+            argument = argument.mul(self.power()?)?;
+        }
+    }
+
+    /// The rows of a matrix, as a symbol.
+    fn matrix(&mut self) -> Option<Form> {
+        let environment = self.group()?;
+        let kind = match environment {
+            "matrix" | "pmatrix" | "bmatrix" | "Bmatrix" | "array" | "smallmatrix" => "matrix",
+            "vmatrix" => "determinant",
+            _ => return None,
+        };
+        if environment == "array" {
+            self.group()?;
+        }
+        let (rows, end) = self.rest.split_once("\\end")?;
+        self.rest = end;
+        self.group()?;
+        let cell = |cell: &str| {
+            let mut cell = Parser::new(cell, self.depth + 1);
+            let form = cell.sum()?;
+            cell.rest.trim().is_empty().then(|| form.key())
+        };
+        let row = |row: &str| Some(row.split('&').map(cell).collect::<Option<Vec<_>>>()?.join(","));
+        let rows = rows.split("\\\\").map(str::trim).filter(|row| !row.is_empty());
+        let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
+        Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
+    }
+}
+
+/// Whether the parentheses after a symbol hold its arguments rather than a factor: after f, g and h, or around a single
+/// number, as in `P(2)`.
+fn is_applied(name: &str, rest: &str) -> bool {
+    let of_one_letter = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
+    rest.starts_with('(') && (of_one_letter || pattern!(r"^\([-0-9]+\)").is_match(rest))
+}
+
+/// An argument under TeX's rules: digits in braces, or a single digit.
+const TEX: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
+
+/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
+fn period(text: &str) -> Option<(String, &str)> {
+    let pattern =
+        pattern!(r"^(?:\\(?:overline|bar)", TEX, r"|\(([0-9]+)\)|\\dot", TEX, r"(?:([0-9]*)\\dot", TEX, ")?)");
+    let found = pattern.captures(text)?;
+    let rest = &text[found[0].len()..];
+    let open = found[0].matches("\\dot").count() == 1;
+    if open && (digits(rest) > 0 || rest.starts_with("\\dot")) {
+        return None;
+    }
+    Some((found.iter().skip(1).flatten().map(|part| part.as_str()).collect(), rest))
+}
+
+/// Proper fraction after a whole number (`\frac{1}{2}`, ` 1/2`), and the text after it.
+fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
+    let pattern = pattern!(r"^(?:\s*\\frac", TEX, TEX, r"|\s+([0-9]+)/([0-9]+))");
+    let found = pattern.captures(text)?;
+    let mut parts = found.iter().skip(1).flatten().map(|part| part.as_str().parse::<u32>());
+    let (above, below) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    let rest = &text[found[0].len()..];
+    let proper = 0 < above && above < below && !rest.starts_with(|c: char| c.is_ascii_digit() || c == '/' || c == '.');
+    proper.then_some((Rational::new(above.into(), below.into())?, rest))
 }

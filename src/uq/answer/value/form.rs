@@ -34,17 +34,13 @@ impl Constant {
     }
 
     fn add(self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (Exact(a), Exact(b)) => a.add(b).map(Exact),
-            (a, b) => Self::computed(a.value() + b.value()),
-        }
+        let (Exact(a), Exact(b)) = (self, other) else { return Self::computed(self.value() + other.value()) };
+        a.add(b).map(Exact)
     }
 
     fn mul(self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (Exact(a), Exact(b)) => a.mul(b).map(Exact),
-            (a, b) => Self::computed(a.value() * b.value()),
-        }
+        let (Exact(a), Exact(b)) = (self, other) else { return Self::computed(self.value() * other.value()) };
+        a.mul(b).map(Exact)
     }
 
     fn power(self, exponent: Self) -> Option<Self> {
@@ -261,5 +257,62 @@ impl Form {
             coefficient.into_iter().chain(powers).collect::<Vec<_>>().join("*")
         };
         self.terms.iter().map(term).collect::<Vec<_>>().join("+")
+    }
+
+    /// A function of `vocabulary.txt`, a rounding or an absolute value: its value at this number; for other forms, a symbol.
+    pub fn applied(&self, name: &str) -> Option<Self> {
+        let function: fn(f64) -> f64 = match name {
+            "sin" => f64::sin,
+            "cos" => f64::cos,
+            "tan" => f64::tan,
+            "sec" => |x| 1.0 / x.cos(),
+            "csc" => |x| 1.0 / x.sin(),
+            "cot" => |x| 1.0 / x.tan(),
+            "arcsin" => f64::asin,
+            "arccos" => f64::acos,
+            "arctan" => f64::atan,
+            "sinh" => f64::sinh,
+            "cosh" => f64::cosh,
+            "tanh" => f64::tanh,
+            "ln" => f64::ln,
+            "exp" => f64::exp,
+            "⌊" => f64::floor,
+            "⌈" => f64::ceil,
+            "abs" => f64::abs,
+            // the base of "log" without one depends on the question
+            _ => return Some(Self::symbol(format!("{name}({})", self.key()))),
+        };
+        match self.as_f64() {
+            Some(value) => Self::rounded(function(value)),
+            None => Some(Self::symbol(format!("{name}({})", self.key()))),
+        }
+    }
+
+    /// The logarithm to a base.
+    pub fn logarithm(&self, base: &Self) -> Option<Self> {
+        match (base.as_f64(), self.as_f64()) {
+            (Some(base), Some(value)) => Self::rounded(value.ln() / base.ln()),
+            _ => Some(Self::symbol(format!("log_{}({})", base.key(), self.key()))),
+        }
+    }
+
+    /// n! up to 33!, the largest that fits in 127 bits; otherwise a symbol.
+    pub fn factorial(&self) -> Self {
+        match self.as_whole() {
+            Some(n @ 0..=33) => Self::number(Rational::integer((1..=n).product())),
+            _ => Self::symbol(format!("({})!", self.key())),
+        }
+    }
+
+    /// n choose k; a symbol unless both are whole numbers.
+    pub fn binomial(&self, chosen: &Self) -> Option<Self> {
+        match (self.as_whole(), chosen.as_whole()) {
+            (Some(n), Some(k)) if (0..=n).contains(&k) && n <= 10_000 => {
+                // Each step's product is a binomial coefficient times the next factor, so that the division is exact.
+                let value = (1..=k.min(n - k)).try_fold(1_i128, |value, i| Some(value.checked_mul(n - i + 1)? / i));
+                Some(Self::number(Rational::integer(value?)))
+            }
+            _ => Some(Self::symbol(format!("binomial({},{})", self.key(), chosen.key()))),
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! LaTeX with presentation-only markup removed: one spelling for everything the parsers look at.
 
 use super::super::comparable;
-use super::text::{digits, group, letters, nesting};
 use super::vocabulary::list;
 use crate::model::reply::rows;
 use regex::{Captures, Regex};
@@ -147,4 +146,49 @@ pub(crate) fn without_thousands(text: &str) -> String {
         if separated.is_match(&found[0]) && outside() { found[0].replace(',', "") } else { found[0].to_owned() }
     };
     pattern!("[0-9,]*[0-9]").replace_all(text, plain).into_owned()
+}
+
+/// Number of ASCII digits at the start of a text.
+pub(super) fn digits(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+/// The ASCII letters at the start of a text.
+pub(super) fn letters(text: &str) -> &str {
+    &text[..text.bytes().take_while(u8::is_ascii_alphabetic).count()]
+}
+
+/// Content of the braces at the start of a text, and the text after them.
+pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0;
+    let closes = |c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    };
+    let end = text.find(closes).filter(|_| text.starts_with('{'))?;
+    Some((&text[1..end], &text[end + 1..]))
+}
+
+/// Splits at separators outside brackets and LaTeX environments.
+pub(crate) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start) = (0_i32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '\\' if text[at..].starts_with("\\begin") => depth += 1,
+            '\\' if text[at..].starts_with("\\end") => depth -= 1,
+            _ if depth == 0 && separators.contains(&c) => {
+                parts.push(&text[start..at]);
+                start = at + c.len_utf8();
+            }
+            _ => depth += nesting(c),
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// Change of the bracket depth at a character.
+pub(crate) fn nesting(c: char) -> i32 {
+    i32::from(matches!(c, '(' | '[' | '{' | '⟨')) - i32::from(matches!(c, ')' | ']' | '}' | '⟩'))
 }

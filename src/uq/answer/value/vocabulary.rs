@@ -1,5 +1,6 @@
-//! Known words and units, as tables: `vocabulary.txt` and `units.txt`.
+//! Known words and units of measure, as tables: `vocabulary.txt` and `units.txt`.
 
+use super::form::Form;
 use super::rational::Rational;
 use crate::model::reply::rows;
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ pub(crate) fn list(name: &str) -> &'static [&'static str] {
 }
 
 /// The rows of `units.txt`: dimension, size, names.
-pub(super) static UNITS: LazyLock<Vec<(&str, Rational, Vec<&str>)>> = LazyLock::new(|| {
+static UNITS: LazyLock<Vec<(&str, Rational, Vec<&str>)>> = LazyLock::new(|| {
     let fraction = |size: &str| {
         let (above, below) = size.split_once('/').unwrap_or((size, "1"));
         Rational::new(above.parse().ok()?, below.parse().ok()?)
@@ -54,4 +55,65 @@ pub(super) fn is_half_of_day(words: &str) -> bool {
 pub(crate) fn half_of_day(answer: &str) -> Option<&'static str> {
     let found = pattern!(r"(?i)[0-9]\s*(?:\\?text\{\s*|\\[,;! ]?\s*)?([ap])\.?\s?m\b").captures(answer)?;
     Some(if found[1].eq_ignore_ascii_case("a") { "am" } else { "pm" })
+}
+
+/// Currency signs, which stand before or after their number.
+pub(super) fn is_currency(c: char) -> bool {
+    matches!(c, '$' | '¢' | '€' | '£' | '¥' | '₹' | '₩' | '₽')
+}
+
+/// The unit that words name, as a form of base units: `cm`, `square feet`, `miles per hour`, `m/s^2`; `None` if there is none.
+/// Other words are left out (`cm of rope`), but not after `per`.
+pub(super) fn unit(words: &str) -> Option<Form> {
+    let (mut product, mut divides, mut power) = (None, false, 1);
+    let spaced =
+        words.replace('/', " per ").replace('²', "^2").replace('³', "^3").replace(['.', '·', '(', ')', ','], " ");
+    let only = spaced.split_whitespace().count() == 1;
+    for word in spaced.split_whitespace() {
+        match word {
+            "per" => divides = true,
+            "square" | "sq" => power = 2,
+            "cubic" | "cu" => power = 3,
+            "in" if !only => {}
+            _ => {
+                let (name, exponent) = word.split_once('^').unwrap_or((word, "1"));
+                let power = exponent.parse::<i128>().ok()?.checked_mul(std::mem::replace(&mut power, 1))?;
+                let Some(unit) = named(name) else {
+                    if divides {
+                        return None;
+                    }
+                    continue;
+                };
+                let power = if std::mem::take(&mut divides) { -power } else { power };
+                product = Some(product.unwrap_or(Form::number(Rational::ONE)).mul(unit.raised(power)?)?);
+            }
+        }
+    }
+    product
+}
+
+/// The unit of one name, with or without a prefix. Case tells `mW` from `MW` and `a` from `A`.
+fn named(name: &str) -> Option<Form> {
+    let known = |name: &str| {
+        let lower = if name.len() > 1 { name.to_lowercase() } else { name.to_owned() };
+        let is = |known: &&str| *known == name || *known == lower;
+        UNITS.iter().find(|(kind, _, names)| !matches!(*kind, "×" | "prefix") && names.iter().any(|known| is(&known)))
+    };
+    let prefixed = |(kind, factor, names): &(&str, Rational, Vec<&str>)| {
+        let symbol = || name.strip_prefix(names[0]).filter(|rest| rest.len() < 3 || *rest == "mol");
+        let rest = if *kind == "prefix" { symbol().or_else(|| name.strip_prefix(names[1])) } else { None };
+        let (dimension, size, _) = known(rest?)?;
+        let plain = *size == Rational::ONE || *size == Rational::new(1, 1000)?;
+        plain.then_some((*dimension, size.mul(*factor)?))
+    };
+    let whole = known(name).map(|(dimension, size, _)| (*dimension, *size));
+    let (dimension, size) = whole.or_else(|| UNITS.iter().find_map(prefixed))?;
+    let (above, below) = dimension.split_once('/').unwrap_or((dimension, ""));
+    let mut form = Form::number(size);
+    for (bases, power) in [(above, 1), (below, -1)] {
+        for base in bases.split('*').filter(|base| !matches!(*base, "" | "1")) {
+            form = form.mul(Form::symbol(format!("⟨{base}⟩")).raised(power)?)?;
+        }
+    }
+    Some(form)
 }
