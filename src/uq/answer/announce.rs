@@ -1,10 +1,9 @@
-//! The phrases that announce an answer, and others around it, as a table: `announcements.txt`.
+//! The words that announce an answer, and the patterns of what is said, as tables: `announcements.txt` and `grammar.txt`.
 
 use super::boundary;
 use crate::model::reply::rows;
 use regex::Regex;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{LazyLock, OnceLock};
 
 /// What may follow an announcement.
@@ -19,11 +18,10 @@ pub(super) enum Then {
 
 /// An announcement found in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Where its words start.
-    pub from: usize,
-    /// What is announced, if that comes before the words; else where it starts, an empty range.
-    pub at: Range<usize>,
+pub(super) struct Found<'t> {
+    pub words: &'t str,
+    /// What is announced, if the words have it; else the empty text where it starts.
+    pub at: &'t str,
     pub then: Then,
 }
 
@@ -33,51 +31,35 @@ const LETTER: &str = r#"(?:\((?P<bracketed>[A-Z])\)|(?:\b|\p{Han}|\p{Hiragana}|\
 /// Up to three words, `~` in the table.
 const WORDS: &str = r"(?:[ *_]+\p{Alphabetic}+){0,3}?[*_]*";
 
-/// The kinds of announcements in the table.
-const ANNOUNCEMENTS: [(&str, Then); 3] = [("any", Then::Anything), ("value", Then::Value), ("letter", Then::Letter)];
-
-/// The patterns of each kind: of announcements one by one, of other phrases all in one.
-static PATTERNS: LazyLock<HashMap<&str, Vec<Regex>>> = LazyLock::new(|| {
-    let mut patterns: HashMap<&str, Vec<String>> = HashMap::new();
-    for row in rows(include_str!("announcements.txt")) {
-        let of = patterns.entry(row[1]).or_default();
-        if ANNOUNCEMENTS.iter().any(|(kind, _)| *kind == row[1]) || of.is_empty() {
-            of.push(row[2].replace('@', LETTER).replace('~', WORDS));
-        } else {
-            of[0].extend(["|", row[2]]);
-        }
-    }
-    let regex = |pattern: String| Regex::new(&format!("(?im){pattern}")).expect("a constant pattern");
-    patterns.into_iter().map(|(kind, patterns)| (kind, patterns.into_iter().map(regex).collect())).collect()
+static ANNOUNCEMENTS: LazyLock<Vec<(Then, Regex)>> = LazyLock::new(|| {
+    let row = |row: Vec<&str>| {
+        let then = match row[1] {
+            "any" => Then::Anything,
+            "value" => Then::Value,
+            _ => Then::Letter,
+        };
+        let pattern = row[2].replace('@', LETTER).replace('~', WORDS);
+        (then, Regex::new(&format!("(?im){pattern}")).expect("a constant pattern"))
+    };
+    rows(include_str!("announcements.txt")).map(row).collect()
 });
 
-/// The pattern of a kind of phrase.
-pub(super) fn phrase(kind: &str) -> &'static Regex {
-    &PATTERNS[kind][0]
-}
-
-/// The announcements of a text, in order; those of letters only `with_letters`.
-pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found> {
+/// The announcements of a text; those of letters only `with_letters`.
+pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found<'_>> {
     let mut found = Vec::new();
-    for (kind, then) in ANNOUNCEMENTS.into_iter().filter(|(_, then)| with_letters || *then != Then::Letter) {
-        for groups in PATTERNS[kind].iter().flat_map(|pattern| pattern.captures_iter(text)) {
-            let Some(whole) = groups.get(0) else { continue };
+    for (then, pattern) in ANNOUNCEMENTS.iter().filter(|(then, _)| with_letters || *then != Then::Letter) {
+        for groups in pattern.captures_iter(text) {
+            let Some(words) = groups.get(0) else { continue };
             let named = ["answer", "letter", "bracketed"].iter().find_map(|name| groups.name(name));
-            let at = named.map_or(whole.end()..whole.end(), |part| part.range());
-            let before = &text[line_start(text, whole.start())..whole.start()];
-            if then == Then::Letter || !phrase("other").is_match(before) {
-                found.push(Found { from: whole.start(), at, then });
+            let at = named.map_or(&text[words.end()..words.end()], |part| part.as_str());
+            let before = &text[boundary(text, words.start().saturating_sub(100))..words.start()];
+            let before = before.rsplit('\n').next().unwrap_or_default();
+            if *then == Then::Letter || !grammar("other").is_match(before) {
+                found.push(Found { words: words.as_str(), at, then: *then });
             }
         }
     }
-    found.sort_by_key(|found| found.at.start);
     found
-}
-
-/// The start of the line that `at` is on, or of its last hundred bytes.
-fn line_start(text: &str, at: usize) -> usize {
-    let from = boundary(text, at.saturating_sub(100));
-    text[from..at].rfind('\n').map_or(from, |newline| from + newline + 1)
 }
 
 /// The pattern of a row of `grammar.txt`.

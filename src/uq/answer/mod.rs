@@ -185,38 +185,39 @@ pub(crate) fn find_in_reply(text: &str, rule: AnswerRule) -> Option<AnswerSpan> 
 fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     use AnswerForm::{Boxed, Number, Phrase};
     let text = &Text { text, numbers: number::numbers(text), rule };
+    let place = |answer: &str| {
+        let start = text.around(answer).0.len();
+        start..start + answer.len()
+    };
     let boxed = boxed::last_box(text.text);
-    let after = boxed.as_ref().map_or(0, |content| content.end);
     let mut found = announce::announcements(text.text, rule == AnswerRule::Choice);
     found.extend(text.hashes());
-    found.retain(|found| found.at.start >= after);
-    found.sort_by_key(|found| found.at.start);
-    let concluded = || found.iter().rev().find_map(|found| text.concluded(found)).map(|answer| (answer, Phrase));
+    found.retain(|found| place(found.at).start >= boxed.as_ref().map_or(0, |content| content.end));
+    found.sort_by_key(|found| place(found.at).start);
+    let concluded = || found.iter().rev().find_map(|found| text.concluded(found)).map(|answer| (place(answer), Phrase));
     if let Some(content) = boxed {
-        let number = if text.is_number() { text.said(&content) } else { None };
-        return concluded().or(Some((number.unwrap_or(content), Boxed)));
+        let number = if text.is_number() { text.said(&text.text[content.clone()]) } else { None };
+        return concluded().or(Some((number.map_or(content, place), Boxed)));
     }
     let letter = if rule == AnswerRule::Choice { concluded() } else { None };
     let announced = || found.iter().rev().find_map(|found| text.announced(found));
-    if let Some(answer) = letter.or_else(|| Some((announced()?, Phrase))) {
+    if let Some(answer) = letter.or_else(|| Some((place(announced()?), Phrase))) {
         return Some(answer);
     }
     // cut off where the answer was to come
-    let ends = |found: &Found| {
-        found.then != Then::Letter && text.text[found.at.end..].trim_matches(['*', '_', ' ', '\n']).is_empty()
-    };
-    if found.iter().any(ends) {
+    let rest = |found: &Found| text.around(found.at).1.trim_matches(['*', '_', ' ', '\n']);
+    if found.iter().any(|found| found.then != Then::Letter && rest(found).is_empty()) {
         return None;
     }
     let other = !text.is_number();
     let phrase = if other { text.only_formula().or_else(|| text.option_line()) } else { None };
     let phrase = phrase.or_else(|| text.first()).or_else(|| text.last_sentence());
-    let phrase = phrase.or_else(|| text.concluding_formula().filter(|_| other));
-    if let Some(answer) = phrase {
-        return Some((answer, Phrase));
+    if let Some(answer) = phrase.or_else(|| text.concluding_formula().filter(|_| other)) {
+        return Some((place(answer), Phrase));
     }
     let number = text.closing_number().or_else(|| text.counted().filter(|_| !other));
-    number.map(|bytes| (bytes, Number)).or_else(|| Some((text.single_word().filter(|_| other)?, Phrase)))
+    let word = || Some((place(text.single_word().filter(|_| other)?), Phrase));
+    number.map(|number| (place(number), Number)).or_else(word)
 }
 
 /// The first character boundary from `at` on.

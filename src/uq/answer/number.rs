@@ -2,17 +2,15 @@
 
 use super::announce::{expanded, grammar};
 use super::boundary;
-use super::boxed::trim;
-use super::statement::{Text, formulas};
+use super::statement::{Text, around, formulas};
 use super::value;
 use fancy_regex::Regex;
-use std::ops::Range;
 use std::sync::LazyLock;
 
 /// A number in a text.
-pub(super) struct Number {
+pub(super) struct Number<'t> {
     /// Sign, digits, separators, decimals; for a compound (`3/4`, `2^{10}`), all of it.
-    pub range: Range<usize>,
+    pub text: &'t str,
     /// Part of a word, an index, an ordinal, a list mark or a version: a number only if there is no other.
     pub weak: bool,
 }
@@ -21,7 +19,7 @@ pub(super) struct Number {
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(&expanded("number")).expect("a constant pattern"));
 
 /// All numbers in a text, in order and disjoint.
-pub(super) fn numbers(text: &str) -> Vec<Number> {
+pub(super) fn numbers(text: &str) -> Vec<Number<'_>> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Ok(Some(number)) = NUMBER.captures_from_pos(text, at) {
@@ -43,7 +41,7 @@ pub(super) fn numbers(text: &str) -> Vec<Number> {
             || in_word(text, unsigned.start(), whole.start())
             || pattern!(r"^(?:st|nd|rd|th)\b").is_match(&text[end..])
             || is_list_mark(text, start, end);
-        found.push(Number { range: start..end, weak });
+        found.push(Number { text: &text[start..end], weak });
         at = end;
     }
     found
@@ -68,101 +66,93 @@ fn is_list_mark(text: &str, start: usize, end: usize) -> bool {
         && pattern!(r"^[.)][*_]*[ \t]+\S").is_match(&text[end..])
 }
 
-impl Text<'_> {
-    /// The number that a range says and nothing more: the narrowest that says it, or all of the range.
-    pub fn said(&self, within: &Range<usize>) -> Option<Range<usize>> {
+impl<'t> Text<'t> {
+    /// The number that a part says and nothing more: the narrowest that says it, or all of the part.
+    pub fn said(&self, part: &'t str) -> Option<&'t str> {
         /// A number in words alone is short.
         const MAX_WORDS: usize = 100;
-        let (text, inside) = (self.text, self.numbers_in(within));
-        let may_be = within.len() <= MAX_WORDS || !inside.is_empty();
-        let (value, percent) = if may_be { value::number(&text[within.clone()])? } else { return None };
+        let inside = self.numbers_in(part);
+        let (value, percent) = value::number(Some(part).filter(|part| part.len() <= MAX_WORDS || !inside.is_empty())?)?;
         let says = |number: &&Number| {
-            let percent = percent && !text[number.range.end..].starts_with(['%', '\\']); // `50 percent`
-            value::number(&text[number.range.clone()]) == Some((value, percent))
+            let percent = percent && !self.around(number.text).1.starts_with(['%', '\\']); // `50 percent`
+            value::number(number.text) == Some((value, percent))
         };
-        let narrowest = inside.iter().rfind(says);
-        Some(narrowest.map_or_else(|| trim(text, within.clone()), |number| number.range.clone()))
+        Some(inside.iter().rfind(says).map_or_else(|| part.trim(), |number| number.text))
     }
 
-    /// The number in a range that contains exactly one.
-    pub fn only_number(&self, within: &Range<usize>) -> Option<Range<usize>> {
-        let mut strong = self.numbers_in(within).iter().filter(|number| !number.weak);
-        let only = strong.next()?;
-        strong.next().is_none().then(|| only.range.clone())
+    /// The number in a part that contains exactly one.
+    pub fn only_number(&self, part: &'t str) -> Option<&'t str> {
+        let mut strong = self.numbers_in(part).iter().filter(|number| !number.weak);
+        strong.next().filter(|_| strong.next().is_none()).map(|only| only.text)
     }
 
-    /// Whether a range is a list of numbers: `12 or 13`, `a = 3, b = 4`.
-    pub fn is_list(&self, within: &Range<usize>) -> bool {
-        let numbers = self.numbers_in(within);
+    /// Whether a part is a list of numbers: `12 or 13`, `a = 3, b = 4`.
+    pub fn is_list(&self, part: &str) -> bool {
+        let numbers = self.numbers_in(part);
         let Some(first) = numbers.first().filter(|_| numbers.len() > 1) else { return false };
-        let mut between = numbers.windows(2).map(|pair| &self.text[pair[0].range.end..pair[1].range.start]);
-        grammar("before a list").is_match(&self.text[within.start..first.range.start])
-            && between.all(|between| grammar("in a list").is_match(between))
+        let separated = |pair: &[Number]| {
+            let rest = self.around(pair[0].text).1;
+            grammar("in a list").is_match(around(rest, pair[1].text).0)
+        };
+        grammar("before a list").is_match(around(part, first.text).0) && numbers.windows(2).all(separated)
     }
 
-    /// The last number that counts within a range; weak ones only if there are no others.
+    /// The last number that counts within a part; weak ones only if there are no others.
     ///
     /// A number in a formula is taken with what it stands in: the formula's side is the answer where that is not the number
     /// alone (`2\pi`, `\sqrt{16}`), unless it has to be a number and is none (`only`); then an earlier number counts.
-    pub fn last_number(
-        &self,
-        within: &Range<usize>,
-        only: bool,
-        counts: impl Fn(&Number) -> bool,
-    ) -> Option<Range<usize>> {
+    pub fn last_number(&self, part: &'t str, only: bool, counts: impl Fn(&Number) -> bool) -> Option<&'t str> {
         /// Numbers tried, from the last, and bytes at the end in which formulas are looked for.
         const TRIED: usize = 16;
         const WINDOW: usize = 4000;
-        let (text, inside) = (self.text, self.numbers_in(within));
+        let inside = self.numbers_in(part);
         let strong = || inside.iter().rev().filter(|number| !number.weak && counts(number));
-        let window = boundary(text, within.end.saturating_sub(WINDOW).max(within.start));
-        let formulas: Vec<Range<usize>> = formulas(text, window..within.end).map(|(_, inner)| inner).collect();
-        let standing = |number: &Number| {
-            let side = side(text, &formulas, &number.range);
-            let (value, whole) = (value::number(&text[number.range.clone()]), value::number(&text[side.clone()]));
+        let window = &part[boundary(part, part.len().saturating_sub(WINDOW))..];
+        let formulas: Vec<&'t str> = formulas(window).map(|(_, inner)| inner).collect();
+        let standing = |number: &Number<'t>| {
+            let (number, side) = (number.text, side(&formulas, number.text));
+            let (value, whole) = (value::number(number), value::number(side));
             match whole {
-                _ if side == number.range || value.is_none() => {
-                    (!self.is_part(&number.range)).then(|| number.range.clone())
-                }
-                Some((whole, _)) if value.is_some_and(|(value, _)| value == whole) => Some(number.range.clone()),
+                _ if side.len() == number.len() || value.is_none() => (!self.is_part(number)).then_some(number),
+                Some((whole, _)) if value.is_some_and(|(value, _)| value == whole) => Some(number),
                 Some(_) => Some(side),
                 None => (!only).then_some(side),
             }
         };
         match strong().next() {
             Some(_) if only => strong().take(TRIED).find_map(standing),
-            Some(last) => standing(last).or_else(|| Some(last.range.clone())),
+            Some(last) => standing(last).or(Some(last.text)),
             None if only => inside.last().and_then(standing),
-            None => inside.last().map(|number| number.range.clone()),
+            None => inside.last().map(|number| number.text),
         }
     }
 
     /// Whether a number outside of a formula is part of an expression, or is denied: `3x`, `√16`, `± 5`, `x > 5`, `not 5`.
-    pub fn is_part(&self, number: &Range<usize>) -> bool {
-        let from = boundary(self.text, number.start.saturating_sub(24));
-        grammar("before a part").is_match(&self.text[from..number.start])
-            || grammar("after a part").is_match(&self.text[number.end..])
+    pub fn is_part(&self, number: &str) -> bool {
+        let (before, after) = self.around(number);
+        let before = &before[boundary(before, before.len().saturating_sub(24))..];
+        grammar("before a part").is_match(before) || grammar("after a part").is_match(after)
     }
 
-    /// The numbers that lie within a range.
-    pub fn numbers_in(&self, within: &Range<usize>) -> &[Number] {
-        let first = self.numbers.partition_point(|number| number.range.start < within.start);
-        let end = self.numbers.partition_point(|number| number.range.end <= within.end);
+    /// The numbers that lie within a part.
+    pub fn numbers_in(&self, part: &str) -> &[Number<'t>] {
+        let within = part.as_bytes().as_ptr_range();
+        let first = self.numbers.partition_point(|number| number.text.as_ptr() < within.start);
+        let end = self.numbers.partition_point(|number| number.text.as_bytes().as_ptr_range().end <= within.end);
         self.numbers.get(first..end).unwrap_or_default()
     }
 }
 
 /// The side of the equation in a formula that a number belongs to; outside of formulas, the number.
-fn side(text: &str, formulas: &[Range<usize>], number: &Range<usize>) -> Range<usize> {
-    let at = formulas.partition_point(|formula| formula.end < number.end);
-    let Some(formula) = formulas.get(at).filter(|formula| formula.start <= number.start) else { return number.clone() };
-    let before =
-        grammar("side end").find_iter(&text[formula.start..number.start]).last().map_or(0, |found| found.end());
-    let after = grammar("side end")
-        .find(&text[number.end..formula.end])
-        .map_or(formula.end, |found| number.end + found.start());
-    let side = trim(text, formula.start + before..after);
-    let loose = |c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';');
-    let end = side.start + text[side.clone()].trim_end_matches(loose).len();
-    side.start..end.max(number.end)
+fn side<'t>(formulas: &[&'t str], number: &'t str) -> &'t str {
+    let end = |part: &str| part.as_bytes().as_ptr_range().end;
+    let at = formulas.partition_point(|formula| end(formula) < end(number));
+    let Some(formula) = formulas.get(at).filter(|formula| formula.as_ptr() <= number.as_ptr()) else { return number };
+    let (before, after) = around(formula, number);
+    let start = grammar("side end").find_iter(before).last().map_or(0, |found| found.end());
+    let end =
+        grammar("side end").find(after).map_or(formula.len(), |found| formula.len() - after.len() + found.start());
+    let side = formula[start..end].trim_start();
+    let tail = around(side, number).1.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';'));
+    &side[..side.len() - around(side, number).1.len() + tail.len()]
 }
