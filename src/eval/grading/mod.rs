@@ -96,13 +96,19 @@ fn exact(answer: &str) -> String {
     if number { number_form(answer) } else { verdict.map_or(words, str::to_owned) }
 }
 
-/// Whether an answer equals one of a question's; an option's words count as its letter.
+impl Target {
+    /// Whether an answer equals one of the question's; an option's words count as its letter.
+    pub fn accepts(&self, answer: &str) -> bool {
+        self.answers.iter().any(|right| match self.grader {
+            Grader::Choice => normal_form_for(self, right) == normal_form_for(self, answer),
+            grader => correct(answer, right, grader),
+        })
+    }
+}
+
+/// [`Target::accepts`]
 pub fn correct_for(target: &Target, answer: &str) -> bool {
-    let is = |right: &String| match target.grader {
-        Grader::Choice => normal_form_for(target, right) == normal_form_for(target, answer),
-        grader => correct(answer, right, grader),
-    };
-    target.answers.iter().any(is)
+    target.accepts(answer)
 }
 
 /// [`normal_form`] for a question, where an option's words count as its letter.

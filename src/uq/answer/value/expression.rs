@@ -1,5 +1,6 @@
 //! Parser from a cleaned formula to its [`Form`].
 
+use super::super::grammar;
 use super::form::Form;
 use super::latex::{digits, group, letters};
 use super::rational::Rational;
@@ -233,8 +234,8 @@ impl<'a> Parser<'a> {
                 if self.in_angle {
                     base = base.mul(Form::rounded(std::f64::consts::PI / 180.0)?)?;
                 } else if self.measures {
-                    base = base
-                        .mul(Form::symbol(format!("⟨°{}⟩", scale.trim_matches(|c: char| !matches!(c, 'C' | 'F')))))?;
+                    let scale = scale.trim_matches(|c: char| !matches!(c, 'C' | 'F'));
+                    base = base.mul(Form::symbol(format!("⟨°{scale}⟩")))?;
                 }
             } else {
                 return Some(base);
@@ -275,10 +276,8 @@ impl<'a> Parser<'a> {
             '⌊' => self.enclosed(&["⌋"], Self::sum)?.applied("⌊"),
             '⌈' => self.enclosed(&["⌉"], Self::sum)?.applied("⌈"),
             '\\' => self.command_value(),
-            c @ ('π' | '∞' | '∅') => {
-                self.next();
-                if c == 'π' { Form::rounded(std::f64::consts::PI) } else { Some(Form::symbol(c)) }
-            }
+            'π' => self.next().and_then(|_| Form::rounded(std::f64::consts::PI)),
+            '∞' | '∅' => self.next().map(Form::symbol),
             c if c.is_alphabetic() => self.name(),
             _ => None,
         }
@@ -303,9 +302,9 @@ impl<'a> Parser<'a> {
     fn number(&mut self) -> Option<Form> {
         let text = self.take(pattern!(r"^[0-9]*(?:\.[0-9]*)?"))?;
         if text.contains('.') && self.rest.starts_with(['\\', '(']) {
-            if let Some((period, rest)) = period(self.rest) {
-                self.rest = rest;
-                return Rational::repeating(text, &period).map(Form::number);
+            if let Some(period) = self.take(grammar("period")) {
+                let digits: String = period.chars().filter(char::is_ascii_digit).collect();
+                return Rational::repeating(text, &digits).map(Form::number);
             }
             if text.ends_with('.') && !self.rest.starts_with("\\text") {
                 return None;
@@ -325,9 +324,14 @@ impl<'a> Parser<'a> {
     /// A number, or a whole number and a fraction: `2\frac{1}{2}`, `2 1/2`.
     fn mixed_number(&mut self) -> Option<Form> {
         let whole = self.number()?;
-        let (Some(value), Some((fraction, rest))) = (whole.as_whole(), proper_fraction(self.rest)) else {
+        let (Some(value), Some(found)) = (whole.as_whole(), grammar("fraction after a number").find(self.rest)) else {
             return Some(whole);
         };
+        let (fraction, rest) = (parse(found.as_str())?.as_rational()?, &self.rest[found.end()..]);
+        let goes_on = rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '/' | '.'));
+        if goes_on || !(0.0..1.0).contains(&fraction.to_f64()) || fraction == Rational::ZERO {
+            return Some(whole);
+        }
         self.rest = rest;
         Some(Form::number(Rational::integer(value).add(fraction)?))
     }
@@ -347,13 +351,8 @@ impl<'a> Parser<'a> {
         match name {
             "frac" => self.tex_argument()?.divided_by(self.tex_argument()?),
             "sqrt" => {
-                let mut degree = Rational::integer(2);
-                if self.eat("[") {
-                    let (inside, rest) = self.rest.split_once(']')?;
-                    degree = Rational::decimal(inside.trim())?;
-                    self.rest = rest;
-                }
-                self.tex_argument()?.power(Form::number(degree.power(-1)?))
+                let degree = self.take(pattern!(r"^\[[^\]]*\]")).unwrap_or("[2]").trim_matches(['[', ']', ' ']);
+                self.tex_argument()?.power(Form::number(Rational::decimal(degree)?.power(-1)?))
             }
             "binom" | "dbinom" | "tbinom" => self.tex_argument()?.binomial(&self.tex_argument()?),
             "begin" => self.matrix(),
@@ -390,7 +389,7 @@ impl<'a> Parser<'a> {
             }
         }
         if self.eat("_") {
-            name.extend(["_", &self.index()?]);
+            name.extend(["_", &self.group().or_else(|| self.take(pattern!("(?s)^.")))?.replace(' ', "")]);
         }
         while self.eat("'") {
             name.push('\'');
@@ -405,14 +404,6 @@ impl<'a> Parser<'a> {
             name.push_str(&format!("({})", arguments.join(",")));
         }
         Some(Form::symbol(name))
-    }
-
-    /// The text of an index.
-    fn index(&mut self) -> Option<String> {
-        match self.peek()? {
-            '{' => Some(self.group()?.replace(' ', "")),
-            _ => self.next().map(String::from),
-        }
     }
 
     /// A function with its base or power and its argument.
@@ -447,13 +438,11 @@ impl<'a> Parser<'a> {
     /// The rows of a matrix, as a symbol.
     fn matrix(&mut self) -> Option<Form> {
         let environment = self.group()?;
-        let kind = match environment {
-            "matrix" | "pmatrix" | "bmatrix" | "Bmatrix" | "array" | "smallmatrix" => "matrix",
-            "vmatrix" => "determinant",
-            _ => return None,
-        };
+        let kind = if environment == "vmatrix" { "determinant" } else { "matrix" };
         if environment == "array" {
             self.group()?;
+        } else if !environment.ends_with("matrix") {
+            return None;
         }
         let (rows, end) = self.rest.split_once("\\end")?;
         self.rest = end;
@@ -475,31 +464,4 @@ impl<'a> Parser<'a> {
 fn is_applied(name: &str, rest: &str) -> bool {
     let of_one_letter = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
     rest.starts_with('(') && (of_one_letter || pattern!(r"^\([-0-9]+\)").is_match(rest))
-}
-
-/// An argument under TeX's rules: digits in braces, or a single digit.
-const TEX: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
-
-/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
-fn period(text: &str) -> Option<(String, &str)> {
-    let pattern =
-        pattern!(r"^(?:\\(?:overline|bar)", TEX, r"|\(([0-9]+)\)|\\dot", TEX, r"(?:([0-9]*)\\dot", TEX, ")?)");
-    let found = pattern.captures(text)?;
-    let rest = &text[found[0].len()..];
-    let open = found[0].matches("\\dot").count() == 1;
-    if open && (digits(rest) > 0 || rest.starts_with("\\dot")) {
-        return None;
-    }
-    Some((found.iter().skip(1).flatten().map(|part| part.as_str()).collect(), rest))
-}
-
-/// Proper fraction after a whole number (`\frac{1}{2}`, ` 1/2`), and the text after it.
-fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
-    let pattern = pattern!(r"^(?:\s*\\frac", TEX, TEX, r"|\s+([0-9]+)/([0-9]+))");
-    let found = pattern.captures(text)?;
-    let mut parts = found.iter().skip(1).flatten().map(|part| part.as_str().parse::<u32>());
-    let (above, below) = (parts.next()?.ok()?, parts.next()?.ok()?);
-    let rest = &text[found[0].len()..];
-    let proper = 0 < above && above < below && !rest.starts_with(|c: char| c.is_ascii_digit() || c == '/' || c == '.');
-    proper.then_some((Rational::new(above.into(), below.into())?, rest))
 }

@@ -210,8 +210,8 @@ impl Form {
         let Some(rational) = exponent.as_rational() else {
             return Some(Self::symbol(format!("({})^({})", self.key(), exponent.key())));
         };
-        if rational == Rational::ONE {
-            return Some(self);
+        if rational == Rational::ONE || rational == Rational::ZERO {
+            return Some(if rational == Rational::ONE { self } else { Self::number(Rational::ONE) });
         }
         // A negative coefficient can be taken out of integer powers only.
         let negative = self.terms.values().next().is_some_and(|first| first.value() < 0.0);
@@ -221,9 +221,7 @@ impl Form {
         }
         let (coefficient, factors) = self.factored()?;
         let factors = factors.into_iter().map(|(factor, power)| Some((factor, power.mul(rational)?)));
-        let factors: Monomial = factors.collect::<Option<_>>()?;
-        let factors = factors.into_iter().filter(|(_, power)| *power != Rational::ZERO).collect();
-        Some(Self::term(factors, coefficient.power(Exact(rational))?))
+        Some(Self::term(factors.collect::<Option<_>>()?, coefficient.power(Exact(rational))?))
     }
 
     /// A number times factors; a sum becomes one factor whose first term has the coefficient 1.
