@@ -52,8 +52,7 @@ pub(super) fn normal_form(answer: &str) -> String {
 
 fn readings(answer: &str) -> Readings {
     let fallback = || answer.split_whitespace().collect::<String>();
-    let Some(clean) = clean(answer) else { return Readings { normal: fallback(), ..Readings::default() } };
-    let text = &clean.text;
+    let Some((text, percent)) = &clean(answer) else { return Readings { normal: fallback(), ..Readings::default() } };
     let joined = without_thousands(text);
     let read_joined = |text: &str| read(&without_thousands(text), 0);
     let normal = read(&joined, 0);
@@ -62,7 +61,7 @@ fn readings(answer: &str) -> Readings {
     let hundredth = || Some(parse(text)?.mul(Form::number(Rational::new(1, 100)?))?.key());
     let spelled = !text.contains(|c: char| c.is_ascii_digit());
     let others = [
-        clean.percent.then(hundredth).flatten(),
+        percent.then(hundredth).flatten(),
         read(text, 0), // "100,200" as two numbers
         equation(text),
         pattern!(r"^\s*([0-9]+)\s*_[{} ]*[0-9]+[{} ]*$").captures(text).and_then(|found| read(&found[1], 0)), // `1011_2`
@@ -73,7 +72,7 @@ fn readings(answer: &str) -> Readings {
         spelled.then(|| number(text)).flatten().map(|(value, _)| value.to_string()),
     ];
     let others = others.into_iter().flatten().filter(|other| *other != normal).collect();
-    Readings { normal, others, sequence: sequence(&joined), understood, percent: clean.percent }
+    Readings { normal, others, sequence: sequence(&joined), understood, percent: *percent }
 }
 
 /// Residue and modulus of `x ≡ 10 (mod 7)` and `10 mod 7`: 3 and 7.
@@ -259,7 +258,7 @@ fn alternatives(text: &str) -> Option<String> {
 fn as_words(text: &str) -> Option<String> {
     let only_text = text.starts_with("\\text{") && text.ends_with('}') && text.matches(['{', '}', '\\']).count() == 3;
     let plain = text.replace("\\text{", " ").replace(['{', '}'], " ");
-    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠≈≡*/+,;:∪∩∖∈∞πℝ|±∓⟨⟩⌊⌈°".contains(c);
+    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠≈≡*/+,;:∪∩∖∈∞πℝ|±∓⌊⌈°".contains(c);
     if plain.contains(formula) || plain.trim_start().starts_with('-') {
         return None;
     }
@@ -292,15 +291,13 @@ fn enclosed(text: &str) -> Option<(char, &str, char)> {
         return inside.contains([',', ';']).then_some(('{', inside, '}'));
     }
     let mut inside = text.chars();
-    let open = Some(inside.next()?).filter(|c| matches!(c, '(' | '[' | '⟨'))?;
-    let close = Some(inside.next_back()?).filter(|c| matches!(c, ')' | ']' | '⟩'))?;
-    let inside = inside.as_str();
-    let mut depths = inside.chars().scan(0, |depth, c| {
-        *depth += nesting(c);
-        Some(*depth)
+    let (open, close) = (inside.next()?, inside.next_back()?);
+    let (inside, mut depth) = (inside.as_str(), 0);
+    let whole = inside.chars().all(|c| {
+        depth += nesting(c);
+        depth >= 0
     });
-    let (open, close) = (if open == '⟨' { '(' } else { open }, if close == '⟩' { ')' } else { close });
-    depths.all(|depth| depth >= 0).then_some((open, inside, close))
+    (matches!(open, '(' | '[') && matches!(close, ')' | ']') && whole).then_some((open, inside, close))
 }
 
 /// Inequalities with the smaller side first; a letter between numbers as an interval: `x>2` as `(2,∞)`.

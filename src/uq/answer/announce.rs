@@ -25,12 +25,6 @@ pub(super) struct Found<'t> {
     pub then: Then,
 }
 
-/// An option's letter, `@` in the table: `B`, `(b)`, `**B) Lyon**`.
-const LETTER: &str = r#"(?:\((?P<bracketed>[A-Z])\)|(?:\b|\p{Han}|\p{Hiragana}|\p{Hangul})(?P<letter>(?-i:[A-Z])))(?:[):][^.,;:()\n]{0,40}?| ?\([^()\n]{1,60}\))?["'*_]*"#;
-
-/// Up to three words, `~` in the table.
-const WORDS: &str = r"(?:[ *_]+\p{Alphabetic}+){0,3}?[*_]*";
-
 static ANNOUNCEMENTS: LazyLock<Vec<(Then, Regex)>> = LazyLock::new(|| {
     let row = |row: Vec<&str>| {
         let then = match row[1] {
@@ -38,7 +32,7 @@ static ANNOUNCEMENTS: LazyLock<Vec<(Then, Regex)>> = LazyLock::new(|| {
             "value" => Then::Value,
             _ => Then::Letter,
         };
-        let pattern = row[2].replace('@', LETTER).replace('~', WORDS);
+        let pattern = row[2].replace('@', &expanded("announced letter")).replace('~', &expanded("up to three words"));
         (then, Regex::new(&format!("(?im){pattern}")).expect("a constant pattern"))
     };
     rows(include_str!("announcements.txt")).map(row).collect()

@@ -87,14 +87,12 @@ impl AnswerRule {
     /// The rule for a dataset, recognised by a word in its name: `gsm8k`, `openai/GSM8K`, `math-500`, `bbh`.
     pub fn for_dataset(dataset: Option<&str>) -> Self {
         let name = dataset.unwrap_or_default().to_lowercase();
-        let has = |known: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|word| known.contains(&word));
-        if has(&["gsm8k"]) {
-            Self::Number
-        } else if has(&["math", "math500", "bbh"]) {
-            Self::Boxed
-        } else {
-            Self::Auto
-        }
+        let rule = |word| match word {
+            "gsm8k" => Some(Self::Number),
+            "math" | "math500" | "bbh" => Some(Self::Boxed),
+            _ => None,
+        };
+        name.split(|c: char| !c.is_alphanumeric()).find_map(rule).unwrap_or(Self::Auto)
     }
 }
 

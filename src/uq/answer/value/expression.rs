@@ -24,8 +24,6 @@ pub(super) fn measure(text: &str) -> Option<String> {
 struct Parser<'a> {
     rest: &'a str,
     depth: usize,
-    /// Inside a pair of bars: the next bar closes.
-    in_bars: bool,
     /// In the argument of a trigonometric function, where `°` is a factor rather than a unit.
     in_angle: bool,
     /// Whether units are factors; otherwise a number with a unit equals the number.
@@ -37,7 +35,7 @@ impl<'a> Parser<'a> {
     const MAX_DEPTH: usize = 40;
 
     fn new(text: &'a str, depth: usize) -> Self {
-        Self { rest: text, depth, in_bars: false, in_angle: false, measures: false }
+        Self { rest: text, depth, in_angle: false, measures: false }
     }
 
     /// The next character but spaces.
@@ -213,8 +211,7 @@ impl<'a> Parser<'a> {
 
     fn starts_factor(&self) -> bool {
         match self.peek() {
-            Some('(' | '[' | '{' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
-            Some('|') => !self.in_bars,
+            Some('(' | '[' | '{' | '|' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
             Some('\\') => self.command().is_some_and(|name| !matches!(name, "end" | "choose" | "over")),
             Some(c) => c.is_alphanumeric(),
             None => false,
@@ -272,7 +269,11 @@ impl<'a> Parser<'a> {
             c if c.is_ascii_digit() || c == '.' => self.mixed_number(),
             '(' | '[' => self.enclosed(&[")", "]"], Self::sum),
             '{' => self.enclosed(&["}"], Self::stacked),
-            '|' => self.enclosed(&["|"], Self::sum)?.applied("abs"),
+            '|' => {
+                let (inside, rest) = self.rest.trim_start()[1..].split_once('|')?;
+                self.rest = rest;
+                parse(inside)?.applied("abs")
+            }
             '⌊' => self.enclosed(&["⌋"], Self::sum)?.applied("⌊"),
             '⌈' => self.enclosed(&["⌉"], Self::sum)?.applied("⌈"),
             '\\' => self.command_value(),
@@ -286,16 +287,8 @@ impl<'a> Parser<'a> {
     /// The content of brackets, starting at the opening one.
     fn enclosed(&mut self, close: &[&str], read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         self.next();
-        let inside = self.within(close == ["|"], read)?;
+        let inside = read(self)?;
         close.iter().any(|close| self.eat(close)).then_some(inside)
-    }
-
-    /// Reads inside brackets, where a bar opens again, or inside bars.
-    fn within(&mut self, bars: bool, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        let before = std::mem::replace(&mut self.in_bars, bars);
-        let inside = read(self);
-        self.in_bars = before;
-        inside
     }
 
     /// Digits, decimals, a period, a power of ten, a base as index.
@@ -396,9 +389,9 @@ impl<'a> Parser<'a> {
         }
         if is_applied(&name, self.rest) {
             self.next();
-            let mut arguments = vec![self.within(false, Self::sum)?.key()];
+            let mut arguments = vec![self.sum()?.key()];
             while self.eat(",") {
-                arguments.push(self.within(false, Self::sum)?.key());
+                arguments.push(self.sum()?.key());
             }
             self.eat(")").then_some(())?;
             name.push_str(&format!("({})", arguments.join(",")));

@@ -1,21 +1,12 @@
 //! LaTeX with presentation-only markup removed: one spelling for everything the parsers look at.
 
-use super::super::comparable;
+use super::super::{comparable, grammar};
 use super::vocabulary::list;
 use crate::model::reply::rows;
 use regex::{Captures, Regex};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
-
-/// A cleaned answer.
-pub(crate) struct Clean {
-    /// In the normal forms of `spellings.txt`, with `\text{…}` for all words and single spaces; without percent signs, sizes and
-    /// fonts. A thousands separator is a comma or nothing; a dollar sign is money.
-    pub text: String,
-    /// The answer contains a percent sign or the word.
-    pub percent: bool,
-}
 
 /// Max bytes of an answer to be parsed as a formula.
 const MAX_LENGTH: usize = 2000;
@@ -43,8 +34,10 @@ pub(super) fn signed(text: &str) -> Cow<'_, str> {
     rewritten("sign", text)
 }
 
+/// An answer in the normal forms of `spellings.txt`, with `\text{…}` for all words and single spaces, without percent signs, sizes
+/// and fonts; and whether it has a percent sign or the word. A thousands separator is a comma or nothing; a dollar sign is money.
 /// `None` for a text too long to be an answer.
-pub(crate) fn clean(source: &str) -> Option<Clean> {
+pub(crate) fn clean(source: &str) -> Option<(String, bool)> {
     if source.len() > MAX_LENGTH {
         return None;
     }
@@ -57,13 +50,13 @@ pub(crate) fn clean(source: &str) -> Option<Clean> {
     let dollars = dollar.find_iter(&single).filter(|found| found.as_str() == "$").count();
     let single = if dollars % 2 == 1 { single } else { dollar.replace_all(&single, "$1") };
     let normal = normal(&single);
-    let words: Vec<&str> = normal.split_whitespace().collect();
-    let text = without_groups(&words.join(" "));
+    let normal = normal.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = without_groups(&normal);
     let (text, percent) = (rewritten("after", &text), pattern!(r"\b(?:percent|per cent|pct|percentage)\b"));
     let percent = source.contains('%') || percent.is_match(&text);
     let text =
         signed(&text).trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']).into();
-    Some(Clean { text, percent })
+    Some((text, percent))
 }
 
 /// A text in the normal forms of the table.
@@ -92,16 +85,13 @@ fn normal(mut rest: &str) -> String {
             (Some((_, true)), _) if text.ends_with(|c: char| c.is_ascii_digit()) && digits(rest) == 3 => {}
             (Some((normal, _)), _) => text.push_str(normal),
             (_, font) if list("fonts").contains(&font) => {
-                let argument = rest.trim_start();
-                let Some(open) = argument.strip_prefix('{') else { continue };
-                let inside;
-                (inside, rest) = group(argument).unwrap_or((open, ""));
+                let Some(open) = rest.trim_start().strip_prefix('{') else { continue };
+                let (inside, after) = group(rest.trim_start()).unwrap_or((open, ""));
                 text.push_str(&in_words(inside));
+                rest = after;
             }
-            (_, "" | "{" | "}") if found.len() > 1 => text.push_str(found.as_str()),
-            (_, "") => {}
-            (_, "!") if text.ends_with(',') => rest = rest.trim_start(),
-            (_, "!") => {}
+            (_, "" | "{" | "}") => text.push_str(found.as_str()),
+            (_, "!") => rest = if text.ends_with(',') { rest.trim_start() } else { rest },
             (_, name) if name.starts_with(|c: char| c.is_ascii_alphabetic()) => text.push_str(&format!("\\{name} ")),
             _ => text.push(' '),
         }
@@ -122,18 +112,10 @@ fn in_words(argument: &str) -> String {
     }
 }
 
-/// Joins groups of three digits that cannot be separate numbers: `1 000`, `12 345 678`, `1.234.567`, not `100 200 300`; two groups
-/// that are the only digits, as `12 345`.
-fn without_groups(text: &str) -> String {
-    let joined = |found: &Captures| {
-        let groups: Vec<&str> = found[2].split([' ', '.']).collect();
-        let begins_with_0 = groups[1..].iter().any(|group| group.starts_with('0'));
-        let alone = || groups.len() == 2 && pattern!(r"^[^0-9]*[0-9]+ [0-9]+(?:\.[0-9]+)?[^0-9]*$").is_match(text);
-        let one = found[2].contains('.') || begins_with_0 || (groups.len() > 2 && groups[0].len() < 3) || alone();
-        [&found[1], &if one { groups.concat() } else { found[2].to_owned() }, &found[3]].concat()
-    };
-    let groups = pattern!(r"(^|[^0-9.,])([0-9]{1,3}(?:(?: [0-9]{3})+|(?:\.[0-9]{3}){2,}))([^0-9/]|$)");
-    groups.replace_all(text, joined).into_owned()
+/// Joins groups of three digits that cannot be separate numbers: `1 000`, `12 345 678`, `1.234.567`, not `100 200 300`.
+fn without_groups(text: &str) -> Cow<'_, str> {
+    let joined = |found: &Captures| [&found[1], &found[2].replace([' ', '.'], ""), &found[3]].concat();
+    grammar("groups in a formula").replace_all(text, joined)
 }
 
 /// Removes commas before groups of three digits, except in brackets, where a comma separates.
@@ -190,5 +172,5 @@ pub(crate) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
 
 /// Change of the bracket depth at a character.
 pub(crate) fn nesting(c: char) -> i32 {
-    i32::from(matches!(c, '(' | '[' | '{' | '⟨')) - i32::from(matches!(c, ')' | ']' | '}' | '⟩'))
+    i32::from(matches!(c, '(' | '[' | '{')) - i32::from(matches!(c, ')' | ']' | '}'))
 }

@@ -13,13 +13,13 @@ use std::ops::Range;
 /// brackets too. A content that says more has no value: a bound (`\ge 5`, `at least 5`), two numbers (`a = 3, b = 4`, `5 or 6`),
 /// a factor of something else (`2\pi`, `3x`).
 pub(crate) fn number(content: &str) -> Option<(Rational, bool)> {
-    let clean = clean(content)?;
-    if clean.text.contains(['<', '>', '≤', '≥', '≠', '±', '∓', '≡']) {
+    let (text, percent) = clean(content)?;
+    if text.contains(['<', '>', '≤', '≥', '≠', '±', '∓', '≡']) {
         return None;
     }
     // asides in brackets, and the half of the day
     let ignored = pattern!(r"(?i) \([^()]*\)$| ?\([^()]*\p{L}{2}[^()]*\)| ?(?:\\text\{ ?)?\b[ap]\.? ?m\b\.?(?: ?\})?$");
-    let text = ignored.replace_all(&clean.text, "");
+    let text = ignored.replace_all(&text, "");
     let digits = |text: &str| text.contains(|c: char| c.is_ascii_digit());
     let text = if digits(&text) { text.into_owned() } else { in_digits(&text) };
     let text = pattern!(r"([0-9]) ?(?:\\text\{)?and\}? ?([0-9]+/[0-9]+)").replace_all(&text, "$1 $2"); // `3 and 1/2`
@@ -31,12 +31,12 @@ pub(crate) fn number(content: &str) -> Option<(Rational, bool)> {
     if names.iter().any(|name| name.contains("\\text{or}") || name.contains("\\text{and}")) {
         return None; // `x = 3 or x = 4`
     }
-    Some((parse(value)?.as_rational()?, clean.percent))
+    Some((parse(value)?.as_rational()?, percent))
 }
 
 /// The measure of a content that is a number with a known unit, in base units; contents of different measures are different.
 pub(crate) fn quantity(content: &str) -> Option<String> {
-    let text = with_words(&without_thousands(&clean(content)?.text));
+    let text = with_words(&without_thousands(&clean(content)?.0));
     // `2 hours and 30 minutes`, not `3 cm and 4 cm`
     let and = pattern!(r"\\text\{([^}]*)\} ?(?:\\text\{and\}|,) ?([0-9.]+ ?\\text\{([^}]*)\})");
     let joined = |found: &Captures| match found[1] == found[3] {
