@@ -106,7 +106,7 @@ fn equation(text: &str) -> Option<String> {
 fn asked_value(text: &str) -> Option<&str> {
     let [left, right] = sides(text)?;
     let number = parse(right)?.as_f64().is_some_and(|value| value != 0.0); // `x + y = 0` is an equation
-    (number && parse(left)?.is_combination()).then_some(right)
+    (number && grammar("sum or ratio").is_match(&parse(left)?.key())).then_some(right)
 }
 
 /// The values of `x_1 = 2, x_2 = 3` as a list: they are of one unknown.

@@ -37,24 +37,12 @@ pub(super) fn numbers(text: &str) -> Vec<Number<'_>> {
         if text[..end].ends_with(char::is_alphabetic) && currency(&text[..start]) {
             start -= text[..start].chars().next_back().map_or(0, char::len_utf8); // `$5M`
         }
-        let weak = number.name("weak").is_some()
-            || in_word(text, unsigned.start(), whole.start())
-            || pattern!(r"^(?:st|nd|rd|th)\b").is_match(&text[end..])
-            || is_list_mark(text, start, end);
+        let weak = ["inside", "ordinal", "version"].iter().any(|group| number.name(group).is_some());
+        let weak = weak || is_list_mark(text, start, end);
         found.push(Number { text: &text[start..end], weak });
         at = end;
     }
     found
-}
-
-/// Whether a number belongs to a word (`x2`, `GPT-4`), or is an index or exponent (`v_{0}`, `m^2`).
-fn in_word(text: &str, start: usize, signed: usize) -> bool {
-    let before = &text[..signed];
-    let script = before.strip_suffix('{').unwrap_or(before);
-    let word = text[..start].strip_suffix('-').filter(|_| signed == start).unwrap_or(&text[..start]);
-    // next to a character of a script without spaces, a digit is not inside a word
-    let is_letter = |c: char| c.is_lowercase() || c.is_uppercase();
-    script.ends_with(['^', '_']) || (word.ends_with(is_letter) && !text[start..].starts_with('\\'))
 }
 
 /// Whether `start..end` numbers a list item: first on its line, then a period or bracket, a space and the item.

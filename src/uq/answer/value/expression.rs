@@ -176,13 +176,11 @@ impl<'a> Parser<'a> {
         while let Some((name, rest)) = self.unit_name(in_denominator) {
             self.rest = rest;
             names.extend([" ", name]);
-            if self.eat("^") {
-                let Some(exponent) = self.argument().and_then(|exponent| exponent.as_whole()) else {
-                    self.rest = start;
-                    return None;
-                };
-                names.push_str(&format!("^{exponent}"));
-            }
+            let exponent = self.take(pattern!(r"^\^\s*(?:\{\s*-?[0-9]+\s*\}|-?[0-9]+)")).unwrap_or_default();
+            names.push_str(&exponent.replace(['{', '}', ' '], ""));
+        }
+        if self.peek() == Some('^') {
+            (self.rest, names) = (start, String::new());
         }
         (!names.is_empty()).then(|| self.factor(&names))
     }

@@ -128,18 +128,6 @@ impl Form {
         self.symbol_factor() == Some(Rational::ONE)
     }
 
-    /// Whether it is a sum or difference of letters, or a ratio of two.
-    pub fn is_combination(&self) -> bool {
-        let unit = |value: &Constant| [Constant::ONE, Exact(Rational::integer(-1))].contains(value);
-        let powers = |factors: &Monomial| factors.values().copied().collect::<Vec<_>>();
-        let minus = Rational::integer(-1);
-        let ratio = |powers: &[Rational]| matches!(powers, [a, b] if (*a == minus) != (*b == minus) && [*a, *b].contains(&Rational::ONE));
-        match self.terms.len() {
-            1 => self.terms.iter().all(|(factors, value)| *value == Constant::ONE && ratio(&powers(factors))),
-            _ => self.terms.iter().all(|(factors, value)| unit(value) && powers(factors) == [Rational::ONE]),
-        }
-    }
-
     /// The coefficient, if this is a multiple of a single letter.
     pub fn symbol_factor(&self) -> Option<Rational> {
         let (monomial, coefficient) = self.terms.first_key_value().filter(|_| self.terms.len() == 1)?;
