@@ -1,6 +1,7 @@
 //! The words that announce an answer, and the patterns of what is said, as tables: `announcements.txt` and `grammar.txt`.
 
 use super::boundary;
+use super::value::list;
 use crate::model::reply::rows;
 use regex::Regex;
 use std::collections::HashMap;
@@ -56,10 +57,14 @@ pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found<'_>> {
     found
 }
 
-/// The pattern of a row of `grammar.txt`.
+/// The pattern of a row of `grammar.txt`, or of a list of words.
 pub(super) fn expanded(name: &str) -> String {
     let alternatives = rows(include_str!("grammar.txt")).filter(|row| row[1] == name).map(|row| row[2]);
-    let pattern = alternatives.collect::<Vec<_>>().join("|");
+    let mut alternatives: Vec<&str> = alternatives.collect();
+    if alternatives.is_empty() {
+        alternatives = list(name).iter().filter_map(|word| word.split('=').next()).collect();
+    }
+    let pattern = alternatives.join("|");
     let other = |found: &regex::Captures| format!("(?:{})", expanded(&found[1]));
     pattern!("⟨([^⟩]+)⟩").replace_all(&pattern, other).into_owned()
 }

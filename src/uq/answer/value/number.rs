@@ -1,9 +1,10 @@
 //! Contents that are a number, and nothing more; numbers in words.
 
+use super::super::grammar;
 use super::expression::{measure, parse};
 use super::latex::{clean, signed, split, without_thousands};
 use super::rational::Rational;
-use super::vocabulary::{is_unit_letter, list, multiplier, multipliers};
+use super::vocabulary::{list, multiplier};
 use regex::Captures;
 use std::ops::Range;
 
@@ -49,41 +50,21 @@ pub(crate) fn quantity(content: &str) -> Option<String> {
 
 /// A text whose words are in `\text{…}`, one by one. Single letters are variables, but for a unit's after a number.
 fn with_words(text: &str) -> String {
-    let words = pattern!(
-        r"(?P<kept>\\text\{[^}]*\}|\\[A-Za-z]+|[0-9][eE][-+]?[0-9])|(?P<number>[0-9] ?|\} )(?P<unit>[A-Za-zΩ])\b|",
-        r"(?P<words>(?:\b[aAI] )?[\p{L}--\p{Greek}][’'-]?\p{L}[\p{L}’'-]*|[\p{L}--[\p{Greek}A-Za-z]])[:.]?"
-    );
-    let marked = |found: &Captures| {
-        let part = |name: &str| found.name(name).map(|part| part.as_str());
-        match (part("words"), part("number").zip(part("unit"))) {
-            (Some(words), _)
-                if !list("functions").contains(&words) && !matches!(words, "sqrt" | "pi" | "inf" | "infinity") =>
-            {
-                format!("\\text{{{words}}}")
-            }
-            (_, Some((number, unit))) if unit.starts_with(is_unit_letter) => format!("{number}\\text{{{unit}}}"),
-            _ => match found[0].strip_prefix("\\text{") {
-                Some(words) => words.trim_end_matches('}').split(' ').map(|word| format!("\\text{{{word}}}")).collect(),
-                None => found[0].to_owned(),
-            },
-        }
+    let marked = |found: &Captures| match (found.name("words"), found.name("unit")) {
+        (Some(words), _) => format!("\\text{{{}}}", words.as_str()),
+        (_, Some(unit)) => format!("{}\\text{{{}}}", &found["number"], unit.as_str()),
+        _ => match found[0].strip_prefix("\\text{") {
+            Some(words) => words.trim_end_matches('}').split(' ').map(|word| format!("\\text{{{word}}}")).collect(),
+            None => found[0].to_owned(),
+        },
     };
-    words.replace_all(text, marked).into_owned()
+    grammar("words in a formula").replace_all(text, marked).into_owned()
 }
 
 /// The numbers in words in a text and their values: `twenty-one`, `two hundred and five`, `two and a half`, `three quarters`,
 /// `five point two`. Words that make no number (`one two`) are left out.
 pub(crate) fn spoken(text: &str) -> impl Iterator<Item = (Range<usize>, Rational)> {
-    let run = pattern!({
-        let large = multipliers().collect::<Vec<_>>().join("s?|") + "s?";
-        let small = [list("small"), list("tens")].concat().join("|");
-        let part = format!("(?:{}|fourth)s?|halves", list("parts").join("|"));
-        let one = format!(r"an?[\s-]+(?:{large}|{part})|{small}|{large}");
-        format!(
-            r"(?i)\b(?:(?:minus|negative)\s+)?(?:{one}|half)(?:[\s-]+(?:and[\s-]+|point[\s-]+)?(?:{one}|{part}))*\b"
-        )
-    });
-    run.find_iter(text).filter_map(|found| {
+    grammar("number in words").find_iter(text).filter_map(|found| {
         let plain =
             found.as_str().to_lowercase().replace("halves", "halfs").replace("fourth", "quarter").replace('-', " ");
         Some((found.range(), value(&plain.split_whitespace().collect::<Vec<_>>())?))

@@ -25,15 +25,11 @@ static UNITS: LazyLock<Vec<(&str, Rational, Vec<&str>)>> = LazyLock::new(|| {
     rows(include_str!("units.txt")).filter_map(row).collect()
 });
 
-/// The words for factors.
-pub(crate) fn multipliers() -> impl Iterator<Item = &'static str> {
-    UNITS.iter().filter(|(kind, ..)| *kind == "×").flat_map(|(_, _, names)| names.iter().copied())
-}
-
 /// Factor denoted by a word after a number: `million`.
 pub(crate) fn multiplier(word: &str) -> Option<Rational> {
     let word = &*word.to_lowercase();
-    UNITS.iter().find(|(kind, _, names)| *kind == "×" && names.contains(&word)).map(|(_, factor, _)| *factor)
+    let factor = list("factors").iter().find_map(|factor| factor.split_once('=').filter(|(name, _)| *name == word));
+    Rational::decimal(factor?.1)
 }
 
 /// Whether words qualify the number they stand beside.
@@ -97,7 +93,7 @@ fn named(name: &str) -> Option<Form> {
     let known = |name: &str| {
         let lower = if name.len() > 1 { name.to_lowercase() } else { name.to_owned() };
         let is = |known: &&str| *known == name || *known == lower;
-        UNITS.iter().find(|(kind, _, names)| !matches!(*kind, "×" | "prefix") && names.iter().any(|known| is(&known)))
+        UNITS.iter().find(|(kind, _, names)| *kind != "prefix" && names.iter().any(|known| is(&known)))
     };
     let prefixed = |(kind, factor, names): &(&str, Rational, Vec<&str>)| {
         let symbol = || name.strip_prefix(names[0]).filter(|rest| rest.len() < 3 || *rest == "mol");
@@ -108,12 +104,10 @@ fn named(name: &str) -> Option<Form> {
     };
     let whole = known(name).map(|(dimension, size, _)| (*dimension, *size));
     let (dimension, size) = whole.or_else(|| UNITS.iter().find_map(prefixed))?;
-    let (above, below) = dimension.split_once('/').unwrap_or((dimension, ""));
     let mut form = Form::number(size);
-    for (bases, power) in [(above, 1), (below, -1)] {
-        for base in bases.split('*').filter(|base| !matches!(*base, "" | "1")) {
-            form = form.mul(Form::symbol(format!("⟨{base}⟩")).raised(power)?)?;
-        }
+    for base in dimension.split(' ').filter(|base| *base != "1") {
+        let (base, power) = base.split_once('^').unwrap_or((base, "1"));
+        form = form.mul(Form::symbol(format!("⟨{base}⟩")).raised(power.parse().ok()?)?)?;
     }
     Some(form)
 }
