@@ -77,10 +77,9 @@ fn readings(answer: &str) -> Readings {
 
 /// Residue and modulus of `x ≡ 10 (mod 7)` and `10 mod 7`: 3 and 7.
 fn residue(text: &str) -> Option<(i128, i128)> {
-    let (value, modulus) = text.split_once("mod ").filter(|(value, _)| !value.ends_with(char::is_alphabetic))?;
-    let modulus = modulus.trim_matches(|c| matches!(c, '{' | '}' | '(' | ')' | ' '));
-    let modulus = modulus.parse().ok().filter(|modulus: &i128| *modulus > 0)?;
-    let value = value.trim_end_matches([' ', '(']);
+    let found = grammar("residue").captures(text)?;
+    let modulus = found["modulus"].parse().ok().filter(|modulus: &i128| *modulus > 0)?;
+    let value = found["value"].trim_end_matches([' ', '(']);
     let sides = split(value, &['≡', '=']);
     let value = match sides.as_slice() {
         [value] => value,
@@ -256,16 +255,10 @@ fn alternatives(text: &str) -> Option<String> {
 
 /// The normal form of words: `\text{Tuesday}`, `no solution`. Single letters do not count as words.
 fn as_words(text: &str) -> Option<String> {
-    let only_text = text.starts_with("\\text{") && text.ends_with('}') && text.matches(['{', '}', '\\']).count() == 3;
+    let only_text = pattern!(r"^\\text\{[^{}\\]*\}$").is_match(text);
     let plain = text.replace("\\text{", " ").replace(['{', '}'], " ");
-    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠≈≡*/+,;:∪∩∖∈∞πℝ|±∓⌊⌈°".contains(c);
-    if plain.contains(formula) || plain.trim_start().starts_with('-') {
-        return None;
-    }
-    let mut runs = plain.split(|c: char| !c.is_alphabetic()).map(|run| run.chars().count());
-    let short = matches!(plain.trim().to_lowercase().as_str(), "no" | "up" | "if" | "am" | "pm");
-    let known = matches!(plain.trim(), "infinity" | "inf" | "infty");
-    let is_words = !known && (short || runs.any(|length| length >= if only_text { 2 } else { 3 }));
+    let word = if only_text { pattern!(r"\p{Alphabetic}{2}") } else { grammar("word") };
+    let is_words = word.is_match(&plain) && !grammar("no words").is_match(&plain);
     is_words.then(|| format!("\"{}\"", words::normal_form(&plain)))
 }
 

@@ -3,7 +3,7 @@
 use super::AnswerRule;
 use super::announce::grammar;
 use super::number::Number;
-use super::statement::{MAX_STATEMENT, Text, bare, count, is_list, leading_formula};
+use super::statement::{MAX_STATEMENT, Text, bare, count, leading_formula};
 use super::value::list;
 use std::borrow::Cow;
 
@@ -33,16 +33,10 @@ impl<'t> Text<'t> {
     /// The letter of the option a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and not
     /// the last item of a list.
     pub fn option_line(&self) -> Option<&'t str> {
-        let letter = |line: &'t str| {
-            let found = grammar("option line").captures(line)?;
-            let letter = ["bracketed", "single", "named"].iter().find_map(|name| found.name(name))?;
-            let rest = &line[letter.end()..];
-            let initial = rest.strip_prefix('.').is_some_and(|rest| self.is_abbreviation(letter.as_str(), rest));
-            (!is_list(rest) && !initial).then_some(letter.as_str())
-        };
         let mut lines = self.text.lines().rev().filter(|line| !line.trim().is_empty());
         let last = lines.next().filter(|line| line.len() <= MAX_STATEMENT)?;
-        letter(last).filter(|_| lines.next().is_none_or(|line| letter(line).is_none()))
+        let letter = |line| self.option_by("option line", line);
+        letter(last).filter(|_| lines.next().and_then(letter).is_none())
     }
 
     /// The answer that a reply starts with, before its explanation: alone on the first line, or before a comma, a colon, a dash or

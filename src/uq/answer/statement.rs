@@ -248,19 +248,24 @@ impl<'t> Text<'t> {
         fits.then_some(number)
     }
 
-    /// The letter of the option at the start of a statement.
-    fn any_option(&self, statement: &'t str) -> Option<&'t str> {
-        let found = grammar("option").captures(statement)?;
+    /// The letter of the option at the start of a part, by a pattern of the grammar.
+    fn any_option(&self, pattern: &'static str, part: &'t str) -> Option<&'t str> {
+        let found = grammar(pattern).captures(part)?;
         let letter = ["named", "bracketed", "single"].iter().find_map(|name| found.name(name))?;
-        let after = statement[letter.end()..].strip_prefix('.');
-        let initial = after.is_some_and(|after| self.is_abbreviation(&statement[..letter.end()], after));
+        let after = part[letter.end()..].strip_prefix('.');
+        let initial = after.is_some_and(|after| self.is_abbreviation(&part[..letter.end()], after));
         (!initial).then_some(letter.as_str())
     }
 
     /// [`Self::any_option`], unless others follow on its line: `A, C` is a list.
-    pub fn option(&self, statement: &'t str) -> Option<&'t str> {
+    pub fn option_by(&self, pattern: &'static str, part: &'t str) -> Option<&'t str> {
         let rest = |letter: &str| self.around(letter).1.lines().next().unwrap_or_default();
-        self.any_option(statement).filter(|letter| !is_list(rest(letter)))
+        self.any_option(pattern, part).filter(|letter| !is_list(rest(letter)))
+    }
+
+    /// The letter of the only option at the start of a statement.
+    pub fn option(&self, statement: &'t str) -> Option<&'t str> {
+        self.option_by("option", statement)
     }
 
     /// The yes or no at the start of a statement, unless it is part of a name: `No. 5`, `Yes, Minister`.
@@ -280,7 +285,7 @@ impl<'t> Text<'t> {
             return Some(only_brackets); // a bracket sequence of `dyck_languages`
         }
         let (before, after) = self.around(statement);
-        let mut words = bare(match self.any_option(statement) {
+        let mut words = bare(match self.any_option("option", statement) {
             // several options: the line, up to its tag
             Some(_) if !after.starts_with('<') => self.text[before.len()..].lines().next().unwrap_or_default(),
             Some(_) => statement,

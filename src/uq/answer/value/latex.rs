@@ -17,9 +17,9 @@ fn spellings() -> impl Iterator<Item = (&'static str, &'static str, &'static str
 }
 
 /// A text with the patterns of one kind of row replaced.
-fn rewritten<'t>(kind: &str, text: &'t str) -> Cow<'t, str> {
+pub(crate) fn rewritten<'t>(kind: &str, text: &'t str) -> Cow<'t, str> {
     static PATTERNS: LazyLock<Vec<(&str, Regex, &str)>> = LazyLock::new(|| {
-        let patterns = spellings().filter(|(kind, ..)| matches!(*kind, "before" | "after" | "sign"));
+        let patterns = spellings().filter(|(kind, ..)| !matches!(*kind, "is" | "ignored" | "thousands"));
         patterns.map(|(kind, pattern, to)| (kind, Regex::new(pattern).expect("a constant pattern"), to)).collect()
     });
     let patterns = PATTERNS.iter().filter(|(of, ..)| *of == kind);

@@ -17,7 +17,7 @@ mod vocabulary;
 
 pub(crate) use expression::parse;
 pub(crate) use form::Form;
-pub(crate) use latex::{clean, group, nesting, split, without_thousands};
+pub(crate) use latex::{clean, group, nesting, rewritten, split, without_thousands};
 pub(crate) use number::{number, quantity, spoken};
 pub(crate) use rational::Rational;
 pub(crate) use vocabulary::{half_of_day, list, multiplier};

@@ -1,6 +1,7 @@
 //! Known words and units of measure, as tables: `vocabulary.txt` and `units.txt`.
 
 use super::form::Form;
+use super::latex::rewritten;
 use super::rational::Rational;
 use crate::model::reply::rows;
 use std::collections::HashMap;
@@ -61,28 +62,23 @@ pub(super) fn is_currency(c: char) -> bool {
 /// The unit that words name, as a form of base units: `cm`, `square feet`, `miles per hour`, `m/s^2`; `None` if there is none.
 /// Other words are left out (`cm of rope`), but not after `per`.
 pub(super) fn unit(words: &str) -> Option<Form> {
-    let (mut product, mut divides, mut power) = (None, false, 1);
-    let spaced =
-        words.replace('/', " per ").replace('²', "^2").replace('³', "^3").replace(['.', '·', '(', ')', ','], " ");
-    let only = spaced.split_whitespace().count() == 1;
-    for word in spaced.split_whitespace() {
-        match word {
-            "per" => divides = true,
-            "square" | "sq" => power = 2,
-            "cubic" | "cu" => power = 3,
-            "in" if !only => {}
-            _ => {
+    let plain = rewritten("unit", words);
+    let only = plain.split_whitespace().count() == 1;
+    let mut product = None;
+    for (at, part) in plain.split("per ").enumerate() {
+        let words = part.split_whitespace().filter(|word| only || *word != "in");
+        let units: Vec<Form> = words
+            .filter_map(|word| {
                 let (name, exponent) = word.split_once('^').unwrap_or((word, "1"));
-                let power = exponent.parse::<i128>().ok()?.checked_mul(std::mem::replace(&mut power, 1))?;
-                let Some(unit) = named(name) else {
-                    if divides {
-                        return None;
-                    }
-                    continue;
-                };
-                let power = if std::mem::take(&mut divides) { -power } else { power };
-                product = Some(product.unwrap_or(Form::number(Rational::ONE)).mul(unit.raised(power)?)?);
-            }
+                let exponent: i128 = exponent.parse().ok()?;
+                named(name)?.raised(if at == 0 { exponent } else { -exponent })
+            })
+            .collect();
+        if at > 0 && units.is_empty() {
+            return None;
+        }
+        for unit in units {
+            product = Some(product.unwrap_or(Form::number(Rational::ONE)).mul(unit)?);
         }
     }
     product
