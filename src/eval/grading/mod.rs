@@ -46,7 +46,7 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     let form = match grader {
         Grader::Number => number_form(answer),
         Grader::Math => math::normal_form(answer),
-        Grader::Choice => return words::letter(answer).map_or_else(|| words::normal_form(answer), String::from),
+        Grader::Choice => return words::letters(answer),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
     form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))

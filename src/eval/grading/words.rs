@@ -1,6 +1,7 @@
 //! Answers in words, and answers that name one of the question's options.
 
-use crate::uq::answer::{grammar, is_list, pattern};
+use crate::uq::answer::{grammar, pattern};
+use std::collections::BTreeSet;
 
 /// Lower-case words with single spaces, without surrounding quotes, punctuation and formatting; an answer of brackets
 /// only (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
@@ -41,7 +42,21 @@ pub(super) fn letter(answer: &str) -> Option<char> {
     let plain = plain.replace(['{', '}', '$', '*', '`', '"', '\\', '_'], " ");
     let found = grammar("letter of an answer").captures(plain.trim())?;
     let letter = found.iter().skip(1).flatten().next()?;
-    (!is_list(&plain.trim()[letter.end()..])).then(|| letter.as_str().to_ascii_uppercase().chars().next()).flatten()
+    (!grammar("more options").is_match(&plain.trim()[letter.end()..]))
+        .then(|| letter.as_str().to_ascii_uppercase().chars().next())
+        .flatten()
+}
+
+/// The letter of an answer, or the letters of a list, in order; else its words.
+pub(super) fn letters(answer: &str) -> String {
+    match letter(answer) {
+        Some(letter) => letter.into(),
+        None if grammar("letters of an answer").is_match(answer) => {
+            let letters: BTreeSet<char> = answer.chars().filter(char::is_ascii_uppercase).collect();
+            letters.into_iter().map(|letter| format!("{letter};")).collect()
+        }
+        None => normal_form(answer),
+    }
 }
 
 /// The letter of the option whose words an answer repeats.

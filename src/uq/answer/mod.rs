@@ -65,7 +65,6 @@ pub use fold::digit;
 pub(crate) use fold::{ascii_digit, comparable};
 pub use reference::find_answer_reference;
 pub(crate) use reference::{last_box_text, last_number_text};
-pub(crate) use statement::is_list;
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
 /// The kind of answer to look for.

@@ -49,7 +49,7 @@ impl<'t> Text<'t> {
         if line.is_empty() || line.len() > MAX_STATEMENT {
             return None;
         }
-        let apart = rest.starts_with("\n\n") || rest.starts_with("\n\r\n") || explains(rest);
+        let apart = rest.starts_with("\n\n") || rest.starts_with("\n\r\n") || grammar("explains").is_match(rest);
         let alone = if apart && !rest.trim().is_empty() { self.first_line(line, rest) } else { None };
         let alone = alone.or_else(|| self.verdict(whole).filter(|_| !self.is_number()));
         if alone.is_some() || self.rule == AnswerRule::Choice {
@@ -78,7 +78,7 @@ impl<'t> Text<'t> {
         let name = bare(statement.inner);
         let opener = name.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default().to_lowercase();
         let pronoun = pattern!(r"^\s*(?:It|He|She|They|This)\b").is_match(rest);
-        let again = explains(rest)
+        let again = grammar("explains").is_match(rest)
             || rest.trim_start().starts_with(name)
             || (pronoun && !list("reply openers").contains(&&*opener));
         number.or_else(|| self.option(statement.inner)).or_else(|| (short && again && !name.is_empty()).then_some(name))
@@ -165,13 +165,5 @@ pub(super) fn without_code(text: &str) -> Cow<'_, str> {
             language => !list("text formats").contains(&language),
         };
         if is_code { " ".repeat(found[0].len()) } else { found[0].to_owned() }
-    })
-}
-
-/// Whether a text starts by explaining what comes before it.
-fn explains(text: &str) -> bool {
-    let text = text.trim_start_matches(|c: char| c.is_whitespace() || "*_#(>-".contains(c));
-    grammar("explanation").find(text).is_some_and(|found| {
-        found.start() == 0 && !text[found.end()..].starts_with(|c: char| c.is_ascii_alphanumeric())
     })
 }

@@ -219,7 +219,9 @@ impl<'t> Text<'t> {
         let after = after.trim_start();
         let numbered = matches!(word, "No" | "no" | "Nos" | "nr" | "Nr" | "p" | "pp");
         let initial = |part: &str| part.chars().count() == 1 && part.starts_with(char::is_uppercase);
-        if list("abbreviations").contains(&&*word.to_lowercase()) || (numbered && after.starts_with(is_ascii_digit)) {
+        if list("abbreviations").contains(&&*word.to_lowercase())
+            || (numbered && after.starts_with(|c: char| c.is_ascii_digit()))
+        {
             return true;
         }
         if self.rule == AnswerRule::Choice || after.is_empty() || !word.split('.').all(initial) {
@@ -260,7 +262,7 @@ impl<'t> Text<'t> {
     /// [`Self::any_option`], unless others follow on its line: `A, C` is a list.
     pub fn option_by(&self, pattern: &'static str, part: &'t str) -> Option<&'t str> {
         let rest = |letter: &str| self.around(letter).1.lines().next().unwrap_or_default();
-        self.any_option(pattern, part).filter(|letter| !is_list(rest(letter)))
+        self.any_option(pattern, part).filter(|letter| !grammar("more options").is_match(rest(letter)))
     }
 
     /// The letter of the only option at the start of a statement.
@@ -306,10 +308,6 @@ impl<'t> Text<'t> {
     }
 }
 
-fn is_ascii_digit(c: char) -> bool {
-    c.is_ascii_digit()
-}
-
 /// Number of words.
 pub(super) fn count(text: &str) -> usize {
     text.split_whitespace().count()
@@ -334,11 +332,6 @@ pub(super) fn formulas(text: &str) -> impl Iterator<Item = (&str, &str)> {
         let amount = found.get(4).is_some() && text[whole.end()..].starts_with(|c| digit(c).is_some()); // `$5 and $6`
         Some((whole.as_str(), found.iter().skip(1).flatten().next().filter(|_| !amount)?.as_str()))
     })
-}
-
-/// Whether what follows an option's letter is another's: `, C`, ` and (C)`, `: red, C: green`.
-pub(crate) fn is_list(rest: &str) -> bool {
-    grammar("more options").is_match(rest)
 }
 
 /// A text without the punctuation, quotes and whole or stray brackets at its ends; `(2, 3)` keeps its brackets.

@@ -2,7 +2,7 @@
 
 use super::super::grammar;
 use super::form::Form;
-use super::latex::{digits, group, letters};
+use super::latex::{group, letters};
 use super::rational::Rational;
 use super::vocabulary::{is_currency, is_half_of_day, is_unit_letter, list, multiplier, qualifies, unit};
 use regex::Regex;
@@ -208,12 +208,8 @@ impl<'a> Parser<'a> {
     }
 
     fn starts_factor(&self) -> bool {
-        match self.peek() {
-            Some('(' | '[' | '{' | '|' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
-            Some('\\') => self.command().is_some_and(|name| !matches!(name, "end" | "choose" | "over")),
-            Some(c) => c.is_alphanumeric(),
-            None => false,
-        }
+        let starts = pattern!(r"^(?:[(\[{|.⌊⌈∞π\p{Alphabetic}\p{N}]|\\[A-Za-z])").is_match(self.rest.trim_start());
+        starts && !matches!(self.command(), Some("end" | "choose" | "over"))
     }
 
     fn power(&mut self) -> Option<Form> {
@@ -405,7 +401,7 @@ impl<'a> Parser<'a> {
         let argument = if matches!(self.peek()?, '(' | '[' | '{') { self.primary()? } else { self.bare_argument()? };
         self.in_angle = outside;
         let value = match base {
-            Some(base) if name == "log" => argument.logarithm(&base)?,
+            Some(base) if name == "log" => argument.applied("ln")?.divided_by(base.applied("ln")?)?,
             _ => argument.applied(name)?,
         };
         power.map_or(Some(value.clone()), |power| value.power(power))

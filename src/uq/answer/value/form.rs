@@ -274,14 +274,6 @@ impl Form {
         }
     }
 
-    /// The logarithm to a base.
-    pub fn logarithm(&self, base: &Self) -> Option<Self> {
-        match (base.as_f64(), self.as_f64()) {
-            (Some(base), Some(value)) => Self::rounded(value.ln() / base.ln()),
-            _ => Some(Self::symbol(format!("log_{}({})", base.key(), self.key()))),
-        }
-    }
-
     /// n! up to 33!, the largest that fits in 127 bits; otherwise a symbol.
     pub fn factorial(&self) -> Self {
         match self.as_whole() {

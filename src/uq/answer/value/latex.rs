@@ -81,7 +81,7 @@ fn normal(mut rest: &str) -> String {
     while let Some(found) = TOKENS.find(rest) {
         text.push_str(&rest[..found.start()]);
         rest = &rest[found.end()..];
-        match (NORMAL.get(found.as_str()), &found.as_str().trim_start_matches('\\')[..]) {
+        match (NORMAL.get(found.as_str()), found.as_str().trim_start_matches('\\')) {
             (Some((_, true)), _) if text.ends_with(|c: char| c.is_ascii_digit()) && digits(rest) == 3 => {}
             (Some((normal, _)), _) => text.push_str(normal),
             (_, font) if list("fonts").contains(&font) => {

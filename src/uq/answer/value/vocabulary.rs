@@ -88,8 +88,7 @@ pub(super) fn unit(words: &str) -> Option<Form> {
 fn named(name: &str) -> Option<Form> {
     let known = |name: &str| {
         let lower = if name.len() > 1 { name.to_lowercase() } else { name.to_owned() };
-        let is = |known: &&str| *known == name || *known == lower;
-        UNITS.iter().find(|(kind, _, names)| *kind != "prefix" && names.iter().any(|known| is(&known)))
+        UNITS.iter().find(|(kind, _, names)| *kind != "prefix" && (names.contains(&name) || names.contains(&&*lower)))
     };
     let prefixed = |(kind, factor, names): &(&str, Rational, Vec<&str>)| {
         let symbol = || name.strip_prefix(names[0]).filter(|rest| rest.len() < 3 || *rest == "mol");
