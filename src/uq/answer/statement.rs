@@ -5,7 +5,7 @@
 use super::announce::{Found, Then, grammar};
 use super::boxed::{is_blank, is_bracket};
 use super::number::Number;
-use super::value::{list, spoken};
+use super::value::spoken;
 use super::{AnswerRule, boundary, digit};
 
 /// Max bytes searched for an announced answer.
@@ -214,26 +214,17 @@ impl<'t> Text<'t> {
     /// Whether a period between `before` and `after` belongs to the word before it: `Dr. Who`, `No. 5`, `J. K. Rowling`,
     /// `E. coli`, `U.S. Army`. Where options may be meant, one letter is an initial only beside another.
     pub fn is_abbreviation(&self, before: &str, after: &str) -> bool {
-        let apart = |c: char| c.is_whitespace() || matches!(c, '(' | '*' | '_' | '"');
-        let word = before.rsplit(apart).next().unwrap_or_default();
-        let after = after.trim_start();
-        let numbered = matches!(word, "No" | "no" | "Nos" | "nr" | "Nr" | "p" | "pp");
-        let initial = |part: &str| part.chars().count() == 1 && part.starts_with(char::is_uppercase);
-        if list("abbreviations").contains(&&*word.to_lowercase())
-            || (numbered && after.starts_with(|c: char| c.is_ascii_digit()))
-        {
+        let is = |name, text| grammar(name).is_match(text);
+        if is("abbreviation", before) || (is("number sign", before) && is("digits after", after)) {
             return true;
         }
-        if self.rule == AnswerRule::Choice || after.is_empty() || !word.split('.').all(initial) {
+        if self.rule == AnswerRule::Choice || !is("initial", before) {
             return false;
         }
-        let beside = word.contains('.')
-            || pattern!(r"^\p{Lu}\.").is_match(after)
-            || pattern!(r"\p{Lu}\.\s*\p{Lu}$").is_match(before);
+        let beside = (is("initial beside", before) || is("initial after", after)) && is("goes on as a name", after);
         // one or two more words, none of which starts a sentence
-        let opens = |word: &str| list("sentence openers").contains(&&*word.to_lowercase());
-        let one = || grammar("name after an initial").captures(after).is_some_and(|name| !opens(&name["first"]));
-        (beside && after.starts_with(char::is_alphabetic)) || (self.rule == AnswerRule::Words && one())
+        let one = || is("name after an initial", after) && !is("sentence opener", after);
+        beside || (self.rule == AnswerRule::Words && one())
     }
 
     /// The number, if that is what a statement is: the only one, after at most a few qualifying words or the last `=`, and

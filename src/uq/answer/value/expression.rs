@@ -4,21 +4,18 @@ use super::super::grammar;
 use super::form::Form;
 use super::latex::{group, letters};
 use super::rational::Rational;
-use super::vocabulary::{is_currency, is_half_of_day, is_unit_letter, list, multiplier, qualifies, unit};
+use super::vocabulary::{is_currency, list, multiplier, qualifies, unit};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.
 pub(crate) fn parse(text: &str) -> Option<Form> {
-    let mut parser = Parser::new(text, 0);
-    let form = parser.stacked()?;
-    parser.rest.trim().is_empty().then_some(form)
+    Parser::new(text, 0).all()
 }
 
 /// The key of a measure in base units; `None` for an expression without a known unit.
 pub(super) fn measure(text: &str) -> Option<String> {
-    let mut parser = Parser { measures: true, ..Parser::new(text, 0) };
-    let form = parser.stacked()?;
-    Some(form.key()).filter(|key| parser.rest.trim().is_empty() && key.contains('⟨'))
+    let form = Parser { measures: true, ..Parser::new(text, 0) }.all()?;
+    Some(form.key()).filter(|key| key.contains('⟨'))
 }
 
 struct Parser<'a> {
@@ -36,6 +33,12 @@ impl<'a> Parser<'a> {
 
     fn new(text: &'a str, depth: usize) -> Self {
         Self { rest: text, depth, in_angle: false, measures: false }
+    }
+
+    /// The form of all of the text.
+    fn all(mut self) -> Option<Form> {
+        let form = self.stacked()?;
+        self.rest.trim().is_empty().then_some(form)
     }
 
     /// The next character but spaces.
@@ -188,8 +191,7 @@ impl<'a> Parser<'a> {
     /// The name of a unit at the start, and the text after it.
     fn unit_name(&self, in_denominator: bool) -> Option<(&'a str, &'a str)> {
         if let Some((words, rest)) = self.words() {
-            let variable = words.chars().count() == 1 && !words.starts_with(|c| is_unit_letter(c) || is_currency(c));
-            return Some((words, rest)).filter(|_| !variable && !is_half_of_day(words) && !qualifies(words));
+            return Some((words, rest)).filter(|_| !grammar("no unit").is_match(words) && !qualifies(words));
         }
         let rest = self.rest.trim_start();
         let letters = letters(rest);
@@ -328,8 +330,9 @@ impl<'a> Parser<'a> {
         let name = self.command()?;
         if let Some((words, rest)) = self.words() {
             self.rest = rest;
-            if is_half_of_day(words) {
-                return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
+            let half = words.trim().to_lowercase().replace('.', "");
+            if matches!(half.as_str(), "am" | "pm") {
+                return Some(Form::symbol(half));
             }
             let symbol = words.trim().trim_matches(['(', ')', '.']);
             return (symbol.chars().count() == 1).then(|| Form::symbol(symbol));
@@ -434,11 +437,7 @@ impl<'a> Parser<'a> {
         let (rows, end) = self.rest.split_once("\\end")?;
         self.rest = end;
         self.group()?;
-        let cell = |cell: &str| {
-            let mut cell = Parser::new(cell, self.depth + 1);
-            let form = cell.sum()?;
-            cell.rest.trim().is_empty().then(|| form.key())
-        };
+        let cell = |cell: &str| Some(Parser::new(cell, self.depth + 1).all()?.key());
         let row = |row: &str| Some(row.split('&').map(cell).collect::<Option<Vec<_>>>()?.join(","));
         let rows = rows.split("\\\\").map(str::trim).filter(|row| !row.is_empty());
         let rows = rows.map(row).collect::<Option<Vec<_>>>()?;

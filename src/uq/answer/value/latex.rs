@@ -77,12 +77,13 @@ fn normal(mut rest: &str) -> String {
         let others: Vec<String> = others.iter().map(|known| regex::escape(known) + end(known)).collect();
         Regex::new(&format!(r"(?s){}|\\[A-Za-z]+|\\.?", others.join("|"))).expect("a constant pattern")
     });
+    let three = pattern!("^[0-9]{3}(?:[^0-9]|$)");
     let mut text = String::new();
     while let Some(found) = TOKENS.find(rest) {
         text.push_str(&rest[..found.start()]);
         rest = &rest[found.end()..];
         match (NORMAL.get(found.as_str()), found.as_str().trim_start_matches('\\')) {
-            (Some((_, true)), _) if text.ends_with(|c: char| c.is_ascii_digit()) && digits(rest) == 3 => {}
+            (Some((_, true)), _) if text.ends_with(|c: char| c.is_ascii_digit()) && three.is_match(rest) => {}
             (Some((normal, _)), _) => text.push_str(normal),
             (_, font) if list("fonts").contains(&font) => {
                 let Some(open) = rest.trim_start().strip_prefix('{') else { continue };
@@ -130,11 +131,6 @@ pub(crate) fn without_thousands(text: &str) -> String {
     pattern!("[0-9,]*[0-9]").replace_all(text, plain).into_owned()
 }
 
-/// Number of ASCII digits at the start of a text.
-pub(super) fn digits(text: &str) -> usize {
-    text.bytes().take_while(u8::is_ascii_digit).count()
-}
-
 /// The ASCII letters at the start of a text.
 pub(super) fn letters(text: &str) -> &str {
     &text[..text.bytes().take_while(u8::is_ascii_alphabetic).count()]
@@ -153,17 +149,13 @@ pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
 
 /// Splits at separators outside brackets and LaTeX environments.
 pub(crate) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
-    let mut parts = Vec::new();
-    let (mut depth, mut start) = (0_i32, 0);
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
-        match c {
-            '\\' if text[at..].starts_with("\\begin") => depth += 1,
-            '\\' if text[at..].starts_with("\\end") => depth -= 1,
-            _ if depth == 0 && separators.contains(&c) => {
-                parts.push(&text[start..at]);
-                start = at + c.len_utf8();
-            }
-            _ => depth += nesting(c),
+        let command = |name| i32::from(c == '\\' && text[at..].starts_with(name));
+        depth += nesting(c) + command("\\begin") - command("\\end");
+        if depth == 0 && separators.contains(&c) {
+            parts.push(&text[start..at]);
+            start = at + c.len_utf8();
         }
     }
     parts.push(&text[start..]);

@@ -38,16 +38,6 @@ pub(super) fn qualifies(text: &str) -> bool {
     text.split(|c: char| !c.is_alphabetic()).any(|word| list("qualifiers").contains(&&*word.to_lowercase()))
 }
 
-/// Whether a single letter inside `\text{…}`, where variables do not appear, is a unit.
-pub(super) fn is_unit_letter(letter: char) -> bool {
-    "msghlLJNWVKCFAΩ".contains(letter)
-}
-
-/// `am`, `P.M.`: part of a time, not a unit.
-pub(super) fn is_half_of_day(words: &str) -> bool {
-    matches!(words.trim().to_lowercase().replace('.', "").as_str(), "am" | "pm")
-}
-
 /// `am` or `pm` after a time in an answer.
 pub(crate) fn half_of_day(answer: &str) -> Option<&'static str> {
     let found = pattern!(r"(?i)[0-9]\s*(?:\\?text\{\s*|\\[,;! ]?\s*)?([ap])\.?\s?m\b").captures(answer)?;
