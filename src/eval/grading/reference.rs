@@ -36,7 +36,7 @@ pub(super) fn math(response: &str, target: &str) -> Option<bool> {
 /// The normal form of the MATH dataset's authors (Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH
 /// Dataset", 2021); `None` where their code fails.
 pub(super) fn hendrycks_form(text: &str) -> Option<String> {
-    let mut text = rewritten("MATH", text).into_owned();
+    let mut text = rewritten("MATH", text);
     if let Some((value, unit)) = text.split_once("\\text{ ") {
         text = (!unit.contains("\\text{ ")).then(|| value.to_owned())?;
     }

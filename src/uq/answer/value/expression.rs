@@ -414,11 +414,7 @@ impl<'a> Parser<'a> {
     fn bare_argument(&mut self) -> Option<Form> {
         let mut argument = self.power()?;
         loop {
-            let name = self.command().unwrap_or_else(|| letters(self.rest.trim_start()));
-            let ends = matches!(self.peek(), Some('(' | '['))
-                || list("functions").contains(&name)
-                || self.command() == Some("text");
-            if ends || !self.starts_factor() {
+            if grammar("after an argument").is_match(self.rest) || !self.starts_factor() {
                 return Some(argument);
             }
             argument = argument.mul(self.power()?)?;

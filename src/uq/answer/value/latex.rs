@@ -17,21 +17,13 @@ fn spellings() -> impl Iterator<Item = (&'static str, &'static str, &'static str
 }
 
 /// A text with the patterns of one kind of row replaced.
-pub(crate) fn rewritten<'t>(kind: &str, text: &'t str) -> Cow<'t, str> {
+pub(crate) fn rewritten(kind: &str, text: &str) -> String {
     static PATTERNS: LazyLock<Vec<(&str, Regex, &str)>> = LazyLock::new(|| {
         let patterns = spellings().filter(|(kind, ..)| !matches!(*kind, "is" | "ignored" | "thousands"));
         patterns.map(|(kind, pattern, to)| (kind, Regex::new(pattern).expect("a constant pattern"), to)).collect()
     });
     let patterns = PATTERNS.iter().filter(|(of, ..)| *of == kind);
-    patterns.fold(text.into(), |text, (_, pattern, to)| match pattern.replace_all(&text, *to) {
-        Cow::Borrowed(_) => text,
-        Cow::Owned(text) => text.into(),
-    })
-}
-
-/// A text whose `minus` and `negative` before a number are signs, and its `and a half` after one is part of it.
-pub(super) fn signed(text: &str) -> Cow<'_, str> {
-    rewritten("sign", text)
+    patterns.fold(text.to_owned(), |text, (_, pattern, to)| pattern.replace_all(&text, *to).into_owned())
 }
 
 /// An answer in the normal forms of `spellings.txt`, with `\text{…}` for all words and single spaces, without percent signs, sizes
@@ -48,14 +40,16 @@ pub(crate) fn clean(source: &str) -> Option<(String, bool)> {
     // money is not paired; a pair delimits a formula
     let dollar = pattern!(r"(\\.)|\$");
     let dollars = dollar.find_iter(&single).filter(|found| found.as_str() == "$").count();
-    let single = if dollars % 2 == 1 { single } else { dollar.replace_all(&single, "$1") };
+    let single = if dollars % 2 == 1 { single } else { dollar.replace_all(&single, "$1").into_owned() };
     let normal = normal(&single);
     let normal = normal.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = without_groups(&normal);
     let (text, percent) = (rewritten("after", &text), pattern!(r"\b(?:percent|per cent|pct|percentage)\b"));
     let percent = source.contains('%') || percent.is_match(&text);
-    let text =
-        signed(&text).trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']).into();
+    let text = rewritten("sign", &text)
+        .trim_end_matches(['.', ',', ';', ':', ' '])
+        .trim_start_matches([',', ';', ':', ' '])
+        .into();
     Some((text, percent))
 }
 

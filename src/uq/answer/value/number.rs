@@ -2,7 +2,7 @@
 
 use super::super::grammar;
 use super::expression::{measure, parse};
-use super::latex::{clean, signed, split, without_thousands};
+use super::latex::{clean, rewritten, split, without_thousands};
 use super::rational::Rational;
 use super::vocabulary::{list, multiplier};
 use regex::Captures;
@@ -80,7 +80,7 @@ fn in_digits(text: &str) -> String {
         digits.push_str(&if value.whole().is_some() { value.to_string() } else { format!("({value})") });
         from = range.end;
     }
-    signed(&(digits + &text[from..])).into_owned()
+    rewritten("sign", &(digits + &text[from..]))
 }
 
 fn value(words: &[&str]) -> Option<Rational> {
