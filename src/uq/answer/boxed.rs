@@ -22,7 +22,9 @@ pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
                 let later = last.as_ref().is_none_or(|found| content.start >= found.start);
                 if later && !is_blank(&text[content.clone()]) {
                     let command = text[..start].rfind('\\').unwrap_or(start);
-                    let joined = list.filter(|list| list.end <= command && joins(&text[list.end..command]));
+                    let joined = list.filter(|list| {
+                        list.end <= command && grammar("between boxes").is_match(&text[list.end..command])
+                    });
                     list = Some(joined.as_ref().map_or(command, |list| list.start)..brace.end);
                     last = if joined.is_some() { list.clone() } else { Some(content) };
                 }
@@ -37,18 +39,9 @@ pub(crate) fn last_box(text: &str) -> Option<Range<usize>> {
     last
 }
 
-/// Whether a text between two boxes makes them a list.
-fn joins(between: &str) -> bool {
-    /// Bytes of the longest separator, with its spaces and delimiters.
-    const MAX_SEPARATOR: usize = 60;
-    let separated = between.is_empty() || between.contains([',', ';', 'n', 'r']);
-    separated && between.len() <= MAX_SEPARATOR && grammar("between boxes").is_match(between)
-}
-
 /// The content of a box of brackets only, one of which closes the box too early: `] }` in `\boxed{] }}`.
 fn closing_brackets(text: &str, start: usize) -> Option<Range<usize>> {
-    let rest = &text[start..];
-    let run = &rest[..rest.find(|c| !is_bracket(c)).unwrap_or(rest.len())];
+    let run = text[start..].split(|c| !is_bracket(c)).next()?;
     let content = &run[..run.rfind('}')?];
     let mut depth = 0_i32;
     let closes_early = content.chars().any(|c| {

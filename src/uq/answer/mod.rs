@@ -85,13 +85,10 @@ pub enum AnswerRule {
 impl AnswerRule {
     /// The rule for a dataset, recognised by a word in its name: `gsm8k`, `openai/GSM8K`, `math-500`, `bbh`.
     pub fn for_dataset(dataset: Option<&str>) -> Self {
+        let known = [("gsm8k", Self::Number), ("math", Self::Boxed), ("math500", Self::Boxed), ("bbh", Self::Boxed)];
         let name = dataset.unwrap_or_default().to_lowercase();
-        let rule = |word| match word {
-            "gsm8k" => Some(Self::Number),
-            "math" | "math500" | "bbh" => Some(Self::Boxed),
-            _ => None,
-        };
-        name.split(|c: char| !c.is_alphanumeric()).find_map(rule).unwrap_or(Self::Auto)
+        let words: Vec<&str> = name.split(|c: char| !c.is_alphanumeric()).collect();
+        known.into_iter().find(|(word, _)| words.contains(word)).map_or(Self::Auto, |(_, rule)| rule)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::AnswerRule;
 use super::announce::grammar;
 use super::number::Number;
-use super::statement::{MAX_STATEMENT, Text, bare, count, leading_formula};
+use super::statement::{MAX_STATEMENT, Statement, Text, bare, count, leading_formula};
 use super::value::list;
 use std::borrow::Cow;
 
@@ -88,17 +88,16 @@ impl<'t> Text<'t> {
     pub fn last_sentence(&self) -> Option<&'t str> {
         let whole = self.text.trim();
         let paragraph = whole.rsplit("\n\n").next().unwrap_or_default();
-        let few = |answer: &&str| count(answer) <= 6;
+        let few = |inner| self.words(inner).filter(|words| count(words) <= 6);
+        let answer = |statement: &Statement<'t>| match (self.rule, statement.inner) {
+            (AnswerRule::Number, inner) => self.number_like(inner).or_else(|| self.said(inner)),
+            (_, inner) if statement.is_formula => self.formula(inner),
+            (AnswerRule::Words, inner) => few(inner),
+            (_, inner) => self.number_like(inner).or_else(|| few(inner)),
+        };
         let bold = pattern!(r"\*\*([^*\n]{1,80})\*\*").captures_iter(paragraph).last().and_then(|bold| bold.get(1));
         if let Some(bold) = bold.filter(|bold| !bold.as_str().trim_end().ends_with(':')) {
-            let bold = self.statement(bold.as_str());
-            let number = self.number_like(bold.inner);
-            return match self.rule {
-                AnswerRule::Number => number.or_else(|| self.said(bold.inner)),
-                _ if bold.is_formula => self.formula(bold.inner),
-                AnswerRule::Words => self.words(bold.inner).filter(few),
-                _ => number.or_else(|| self.words(bold.inner).filter(few)),
-            };
+            return answer(&self.statement(bold.as_str()));
         }
         if self.is_number() {
             return None;
@@ -124,11 +123,8 @@ impl<'t> Text<'t> {
             said = &said[second.get(0)?.end()..];
         }
         let said = self.statement(said);
-        match said.inner {
-            inner if said.is_formula => self.formula(inner),
-            inner if self.rule != AnswerRule::Words && !self.numbers_in(inner).is_empty() => self.number_like(inner),
-            inner => self.words(inner).filter(few),
-        }
+        let number = !said.is_formula && self.rule != AnswerRule::Words && !self.numbers_in(said.inner).is_empty();
+        if number { self.number_like(said.inner) } else { answer(&said) }
     }
 
     /// The last number of a text: not of its check or sources, of a citation (`[2]`) or of an aside, if there is another.

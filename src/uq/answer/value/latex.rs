@@ -64,9 +64,8 @@ fn normal(mut rest: &str) -> String {
         spellings().filter(|(kind, ..)| matches!(*kind, "is" | "ignored" | "thousands")).flat_map(of).collect()
     });
     static TOKENS: LazyLock<Regex> = LazyLock::new(|| {
-        let is_command = |known: &&&str| known.strip_prefix('\\').is_some_and(|name| name == letters(name));
-        let mut others: Vec<&&str> = NORMAL.keys().filter(|known| !is_command(known)).collect();
-        others.sort_by_key(|known| (std::cmp::Reverse(known.len()), **known));
+        let mut others: Vec<&str> = NORMAL.keys().copied().collect();
+        others.sort_by_key(|known| (std::cmp::Reverse(known.len()), *known));
         let end = |known: &str| if known.ends_with(|c: char| c.is_ascii_alphabetic()) { r"\b" } else { "" };
         let others: Vec<String> = others.iter().map(|known| regex::escape(known) + end(known)).collect();
         Regex::new(&format!(r"(?s){}|\\[A-Za-z]+|\\.?", others.join("|"))).expect("a constant pattern")

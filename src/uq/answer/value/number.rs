@@ -67,7 +67,8 @@ pub(crate) fn spoken(text: &str) -> impl Iterator<Item = (Range<usize>, Rational
     grammar("number in words").find_iter(text).filter_map(|found| {
         let plain =
             found.as_str().to_lowercase().replace("halves", "halfs").replace("fourth", "quarter").replace('-', " ");
-        Some((found.range(), value(&plain.split_whitespace().collect::<Vec<_>>())?))
+        let words: Vec<&str> = plain.split_whitespace().collect();
+        Some((found.range(), value(Some(&words).filter(|words| words.len() < 40)?)?))
     })
 }
 
