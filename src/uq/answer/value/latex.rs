@@ -18,12 +18,13 @@ fn spellings() -> impl Iterator<Item = (&'static str, &'static str, &'static str
 
 /// A text with the patterns of one kind of row replaced.
 pub(crate) fn rewritten(kind: &str, text: &str) -> String {
-    static PATTERNS: LazyLock<Vec<(&str, Regex, &str)>> = LazyLock::new(|| {
+    static PATTERNS: LazyLock<Vec<(&str, Regex, String)>> = LazyLock::new(|| {
         let patterns = spellings().filter(|(kind, ..)| !matches!(*kind, "is" | "ignored" | "thousands"));
-        patterns.map(|(kind, pattern, to)| (kind, Regex::new(pattern).expect("a constant pattern"), to)).collect()
+        let regex = |pattern| Regex::new(pattern).expect("a constant pattern");
+        patterns.map(|(kind, pattern, to)| (kind, regex(pattern), to.replace('␣', " "))).collect()
     });
     let patterns = PATTERNS.iter().filter(|(of, ..)| *of == kind);
-    patterns.fold(text.to_owned(), |text, (_, pattern, to)| pattern.replace_all(&text, *to).into_owned())
+    patterns.fold(text.to_owned(), |text, (_, pattern, to)| pattern.replace_all(&text, to).into_owned())
 }
 
 /// An answer in the normal forms of `spellings.txt`, with `\text{…}` for all words and single spaces, without percent signs, sizes

@@ -23,7 +23,7 @@ pub(crate) fn number(content: &str) -> Option<(Rational, bool)> {
     let text = ignored.replace_all(&text, "");
     let digits = |text: &str| text.contains(|c: char| c.is_ascii_digit());
     let text = if digits(&text) { text.into_owned() } else { in_digits(&text) };
-    let text = pattern!(r"([0-9]) ?(?:\\text\{)?and\}? ?([0-9]+/[0-9]+)").replace_all(&text, "$1 $2"); // `3 and 1/2`
+    let text = rewritten("number", &text); // `3 and 1/2`
     let text = with_words(&without_thousands(&text));
     let mut parts = split(&text, &[',', ';']).into_iter().filter(|part| digits(part));
     let (only, None) = (parts.next()?, parts.next()) else { return None };
