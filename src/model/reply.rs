@@ -311,6 +311,15 @@ mod tests {
             ("", "<think>the <reflection>", None),
             ("", "analysisWe get 7.assistantfinal4", Some("4")),
             ("", "analysis of 4 samples", Some("analysis of 4 samples")),
+            ("", "<unused94>thought\n7<unused95>4", Some("4")),
+            ("", "<unused94>thought\n7", None),
+            ("", "4<|im_end|>\n<|im_start|>user\n5?", Some("4")),
+            ("", "<think>7</think><|im_end|>\n<|im_start|>assistant\n4", Some("4")),
+            (
+                "",
+                "<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>analysis<|message|>The answer is 8",
+                None,
+            ),
             (
                 "",
                 "<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>",

@@ -13,14 +13,18 @@
 //! | 6 | the numbers of the text, without its check, citations and asides if it has others | the last one that is no part of something else (`2\pi`, `3x`, `\pm 5`) | the last one |
 //! | 7 | a text of a single word | — | that word |
 //!
-//! The text is read in normalization form C, with ASCII forms of full-width characters.
+//! The text is read in normalization form C, with ASCII forms of full-width characters, and without code: blocks in a programming
+//! language, calls in backticks. A text that ends where an announced answer was to come has none from step 3 on.
+//!
+//! The patterns are tables: `announcements.txt` has the words that announce an answer, `grammar.txt` what a number, an option or the
+//! end of an answer looks like, and `value/` the spellings, words and units of values.
 //!
 //! The elements:
 //!
 //! | element | rule |
 //! |---|---|
 //! | box content | trimmed; braces nest, `\{` and `\}` are ignored; an inner `\text{…}` stays; `...` and `___` count as empty; if it is brackets only (`\boxed{] }}`), up to the last brace |
-//! | X | ends with its sentence (not at an abbreviation or initial), its line, its tag, or after 400 bytes; a question, or what the answer is not, is none; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
+//! | X | ends with its sentence (not at an abbreviation or initial), its line, its tag, or after 400 bytes; a question, or what the answer is not, is none; of `not A but B`, B; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
 //! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, complete except for a final period; for `x = 5` and `3 + 4 = 7`, the number |
 //! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; anything after "because" or after a comma and a letter is ignored |
 //! | words of X | in `the largest n is 34` the part after `is`; an option's letter (`(B) the cat` → `B`, but `A, C` is a list), a verdict (`yes, because …` → `yes`), otherwise X up to "because" and the like |

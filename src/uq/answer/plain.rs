@@ -122,6 +122,9 @@ impl<'t> Text<'t> {
         if let Some(second) = second.filter(|second| second[1].split(' ').any(alike)) {
             said = &said[second.get(0)?.end()..];
         }
+        if let Some(but) = grammar("but").find(said).filter(|_| said.starts_with("not ")) {
+            said = &said[but.end()..];
+        }
         let said = self.statement(said);
         let number = !said.is_formula && self.rule != AnswerRule::Words && !self.numbers_in(said.inner).is_empty();
         if number { self.number_like(said.inner) } else { answer(&said) }
