@@ -11,18 +11,20 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-/// The known formats: marks that begin and end a thought, and whose they are; and marks around messages.
-const FORMATS: &str = include_str!("thoughts.txt");
-
 /// The known formats for a command's help, one per line.
 pub fn help() -> String {
     let lines = formats().filter(|row| row.len() > 1).map(|row| format!("  {}", row.join("  ")));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The rows of [`FORMATS`].
+/// The rows of a table: the columns, separated by tabs, of lines that are not blank and no comments.
+pub(crate) fn rows(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+    table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| line.split('\t').collect())
+}
+
+/// The rows of `thoughts.txt`: marks that begin and end a thought, and whose they are; and marks around messages.
 fn formats() -> impl Iterator<Item = Vec<&'static str>> {
-    FORMATS.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
+    rows(include_str!("thoughts.txt"))
 }
 
 /// What closes a harmony thought when it is written for the model, which ends one message and begins the next.
@@ -116,6 +118,8 @@ enum Kind<'m> {
     Open(&'m str),
     Close(&'m str),
     Frame,
+    /// As a frame; what follows is not of the reply.
+    End,
 }
 
 impl Thinking {
@@ -124,7 +128,10 @@ impl Thinking {
         let mut thought: Vec<Range<usize>> = Vec::new();
         let mut hidden = Vec::new();
         let mut open = self.left_open(prompt).map(|close| (0, close));
+        let mut end = 0; // of what is no reply
         for (marker, kind) in self.markers(response) {
+            let before = end;
+            end = marker.end;
             match (kind, open) {
                 (Kind::Open(close), None) => open = Some((marker.start, close)),
                 (Kind::Close(close), Some((start, awaited))) if close == awaited => {
@@ -133,7 +140,11 @@ impl Thinking {
                 }
                 // the prompt, or whoever recorded the response, has the beginning
                 (Kind::Close(_), None) => thought = std::iter::once(0..marker.end).collect(),
-                (Kind::Frame, None) => hidden.push(marker),
+                (Kind::End, None) if !response[before..marker.start].trim().is_empty() => {
+                    hidden.push(marker.start..response.len());
+                    break;
+                }
+                (Kind::Frame | Kind::End, None) => hidden.push(marker),
                 _ => {}
             }
         }
@@ -173,7 +184,7 @@ impl Thinking {
 
     /// Whether a text, such as a chat template, has a marker of a thought.
     pub fn is_in(&self, text: &str) -> bool {
-        self.markers(text).iter().any(|(_, kind)| *kind != Kind::Frame)
+        self.markers(text).iter().any(|(_, kind)| !matches!(kind, Kind::Frame | Kind::End))
     }
 
     /// What closes the thought that a prompt ends with the beginning of.
@@ -183,7 +194,7 @@ impl Thinking {
         for (marker, kind) in self.markers(prompt) {
             open = match kind {
                 Kind::Open(close) => Some(close),
-                Kind::Frame if prompt[end..marker.start].trim().is_empty() => open,
+                Kind::Frame | Kind::End if prompt[end..marker.start].trim().is_empty() => open,
                 _ => None,
             };
             end = marker.end;
@@ -225,9 +236,10 @@ impl<'m> Markers<'m> {
         let (mut patterns, mut kinds) = (Vec::new(), HashMap::new());
         for row in rows {
             let close = row.get(1).copied();
-            let kind = close.map_or(Kind::Frame, Kind::Open);
-            for (marker, kind) in [(row.first().copied(), kind), (close, Kind::Close(close.unwrap_or_default()))] {
-                let Some(marker) = marker else { continue };
+            let Some(open) = row.first() else { continue };
+            let frame = if open.starts_with('$') { Kind::End } else { Kind::Frame };
+            let opens = (open.trim_start_matches('$'), close.map_or(frame, Kind::Open));
+            for (marker, kind) in std::iter::once(opens).chain(close.map(|close| (close, Kind::Close(close)))) {
                 patterns.push(pattern(marker));
                 kinds.insert(key(marker.trim_start_matches('^')), kind);
             }
@@ -299,6 +311,15 @@ mod tests {
             ("", "<think>the <reflection>", None),
             ("", "analysisWe get 7.assistantfinal4", Some("4")),
             ("", "analysis of 4 samples", Some("analysis of 4 samples")),
+            ("", "<unused94>thought\n7<unused95>4", Some("4")),
+            ("", "<unused94>thought\n7", None),
+            ("", "4<|im_end|>\n<|im_start|>user\n5?", Some("4")),
+            ("", "<think>7</think><|im_end|>\n<|im_start|>assistant\n4", Some("4")),
+            (
+                "",
+                "<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>analysis<|message|>The answer is 8",
+                None,
+            ),
             (
                 "",
                 "<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>",

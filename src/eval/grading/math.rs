@@ -2,9 +2,10 @@
 
 use super::reference::hendrycks_form;
 use super::words;
-use crate::uq::answer::pattern;
-use crate::uq::answer::value::without_thousands;
-use crate::uq::answer::value::{Form, Rational, Words, clean, group, multiplier, nesting, number, parse, split};
+use crate::uq::answer::value::{
+    Form, Rational, clean, group, list, multiplier, nesting, number, parse, split, without_thousands,
+};
+use crate::uq::answer::{grammar, pattern};
 use std::collections::BTreeSet;
 
 /// The possible readings of an answer.
@@ -35,14 +36,13 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
 /// The dataset authors' comparison, for answers that cannot be parsed. It ignores the text after a `\text{ `, which is
 /// incorrect where that is more than a unit.
 fn equal_as_text(answer: &str, target: &str) -> bool {
-    const MORE: Words = Words("and or AM PM a.m. p.m. to if for when more less plus minus");
-    let says_more = |text: &str| {
-        let after = text.split("\\text{ ").skip(1);
-        let mut first = after.filter_map(|words| words.split([' ', '}']).find(|word| !word.is_empty()));
-        first.any(|word| MORE.contains(word) || multiplier(word).is_some())
+    let more = |text: &str| {
+        let word = text.split([' ', '}']).find(|word| !word.is_empty()).unwrap_or_default();
+        list("more than units").contains(&word) || multiplier(word).is_some()
     };
+    let says_more = [answer, target].iter().any(|text| text.split("\\text{ ").skip(1).any(more));
     let (a, b) = (hendrycks_form(answer), hendrycks_form(target));
-    !says_more(answer) && !says_more(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
+    !says_more && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
 }
 
 /// A string that equal answers share.
@@ -52,44 +52,34 @@ pub(super) fn normal_form(answer: &str) -> String {
 
 fn readings(answer: &str) -> Readings {
     let fallback = || answer.split_whitespace().collect::<String>();
-    let Some(clean) = clean(answer) else { return Readings { normal: fallback(), ..Readings::default() } };
-    let (text, reader) = (&clean.text, Reader { thousands: true });
-    let read = reader.read(text, 0);
-    let understood = read.is_some();
-    let normal = read.unwrap_or_else(fallback);
-    let hundredth = || parse(text)?.mul(Form::number(Rational::new(1, 100)?));
+    let Some((text, percent)) = &clean(answer) else { return Readings { normal: fallback(), ..Readings::default() } };
+    let joined = without_thousands(text);
+    let read_joined = |text: &str| read(&without_thousands(text), 0);
+    let normal = read(&joined, 0);
+    let understood = normal.is_some();
+    let normal = normal.unwrap_or_else(fallback);
+    let hundredth = || Some(parse(text)?.mul(Form::number(Rational::new(1, 100)?))?.key());
     let spelled = !text.contains(|c: char| c.is_ascii_digit());
-    let approximation = || match split(text, &['≈']).as_slice() {
-        [_, .., last] => reader.read(last, 0), // 70/9 ≈ 7.78
-        _ => None,
-    };
     let others = [
-        clean.percent.then(hundredth).flatten().map(|form| form.key()),
-        Reader { thousands: false }.read(text, 0), // "100,200" as two numbers
+        percent.then(hundredth).flatten(),
+        read(text, 0), // "100,200" as two numbers
         equation(text),
-        without_base(text),
+        pattern!(r"^\s*([0-9]+)\s*_[{} ]*[0-9]+[{} ]*$").captures(text).and_then(|found| read(&found[1], 0)), // `1011_2`
         residue(text).map(|(residue, _)| residue.to_string()),
-        approximation(),
-        indexed(text).and_then(|values| reader.read(&values, 0)),
-        asked_value(text).and_then(|value| reader.read(value, 0)),
+        split(text, &['≈'])[1..].last().and_then(|last| read_joined(last)), // 70/9 ≈ 7.78
+        indexed(text).and_then(|values| read_joined(&values)),
+        asked_value(text).and_then(read_joined),
         spelled.then(|| number(text)).flatten().map(|(value, _)| value.to_string()),
     ];
     let others = others.into_iter().flatten().filter(|other| *other != normal).collect();
-    Readings { normal, others, sequence: reader.sequence(text), understood, percent: clean.percent }
-}
-
-/// `1011_2` as `1011`.
-fn without_base(text: &str) -> Option<String> {
-    let found = pattern!(r"^\s*([0-9]+)\s*_[{} ]*[0-9]+[{} ]*$").captures(text)?;
-    parse(found.get(1)?.as_str()).map(|form| form.key())
+    Readings { normal, others, sequence: sequence(&joined), understood, percent: *percent }
 }
 
 /// Residue and modulus of `x ≡ 10 (mod 7)` and `10 mod 7`: 3 and 7.
 fn residue(text: &str) -> Option<(i128, i128)> {
-    let (value, modulus) = text.split_once("mod ").filter(|(value, _)| !value.ends_with(char::is_alphabetic))?;
-    let modulus = modulus.trim_matches(|c| matches!(c, '{' | '}' | '(' | ')' | ' '));
-    let modulus = modulus.parse().ok().filter(|modulus: &i128| *modulus > 0)?;
-    let value = value.trim_end_matches([' ', '(']);
+    let found = grammar("residue").captures(text)?;
+    let modulus = found["modulus"].parse().ok().filter(|modulus: &i128| *modulus > 0)?;
+    let value = found["value"].trim_end_matches([' ', '(']);
     let sides = split(value, &['≡', '=']);
     let value = match sides.as_slice() {
         [value] => value,
@@ -99,20 +89,23 @@ fn residue(text: &str) -> Option<(i128, i128)> {
     Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
 }
 
+/// The sides of an equation.
+fn sides(text: &str) -> Option<[&str; 2]> {
+    split(text, &['=']).try_into().ok()
+}
+
 /// `y = 2x` as an equation; letters may be on both sides.
 fn equation(text: &str) -> Option<String> {
-    let sides = split(text, &['=']);
-    let [left, right] = sides.as_slice() else { return None };
+    let [left, right] = sides(text)?;
     let difference = parse(left)?.add(parse(right)?.negated()?)?.monic()?;
     Some(format!("0={}", difference.key()))
 }
 
 /// The right side of `m + n = 7` or `\frac{a}{b} = 2`: a question may ask for the sum or the ratio; a product says no factor.
 fn asked_value(text: &str) -> Option<&str> {
-    let sides = split(text, &['=']);
-    let [left, right] = sides.as_slice() else { return None };
+    let [left, right] = sides(text)?;
     let number = parse(right)?.as_f64().is_some_and(|value| value != 0.0); // `x + y = 0` is an equation
-    (number && parse(left)?.is_combination()).then_some(right)
+    (number && grammar("sum or ratio").is_match(&parse(left)?.key())).then_some(right)
 }
 
 /// The values of `x_1 = 2, x_2 = 3` as a list: they are of one unknown.
@@ -123,113 +116,93 @@ fn indexed(text: &str) -> Option<String> {
     one.then(|| names.replace_all(text, "$1").into_owned())
 }
 
-struct Reader {
-    /// Commas before three digits belong to the number.
-    thousands: bool,
+/// The normal form of a cleaned answer.
+fn read(text: &str, depth: usize) -> Option<String> {
+    const MAX_DEPTH: usize = 6;
+    let text = text.trim();
+    if depth > MAX_DEPTH || text.is_empty() {
+        return None;
+    }
+    if grammar("all reals").is_match(text) {
+        return Some(String::from("(-1*∞,∞)"));
+    }
+    if let Some((value, modulus)) = residue(text) {
+        return Some(format!("{value} mod {modulus}"));
+    }
+    if let Some(form) = as_words(text).or_else(|| alternatives(text)) {
+        return Some(form);
+    }
+    if let Some(value) = value_in(text) {
+        return read(value, depth + 1);
+    }
+    let (items, unions, ratios) = (list_items(text), split(text, &['∪']), split(text, &[':']));
+    match enclosed(text).map(|(open, inside, close)| (open, list_items(inside), close)) {
+        _ if items.len() > 1 => set(&items, depth),
+        Some(('{', items, _)) if items.iter().all(|item| item.trim().is_empty()) => Some(String::from("∅")),
+        Some(('{', items, _)) => set(&items, depth),
+        Some((open, items, close)) if items.len() > 1 => {
+            Some(format!("{open}{}{close}", read_all(&items, depth)?.join(",")))
+        }
+        _ if text.contains(['±', '∓']) => set(&[text], depth),
+        _ if unions.len() > 1 => {
+            let mut parts = read_all(&unions, depth)?;
+            parts.sort();
+            Some(format!("∪{}", parts.join("∪")))
+        }
+        _ if ratios.len() > 1 => Some(read_all(&ratios, depth)?.join(":")),
+        _ => relation(text).or_else(|| value(text, depth)),
+    }
 }
 
-impl Reader {
-    /// The normal form of a cleaned answer.
-    fn read(&self, text: &str, depth: usize) -> Option<String> {
-        const MAX_DEPTH: usize = 6;
-        let text = text.trim();
-        if depth > MAX_DEPTH || text.is_empty() {
-            return None;
-        }
-        if is_real_line(text) {
-            return Some(String::from("(-1*∞,∞)"));
-        }
-        if let Some((value, modulus)) = residue(text) {
-            return Some(format!("{value} mod {modulus}"));
-        }
-        if let Some(form) = as_words(text).or_else(|| alternatives(text)) {
-            return Some(form);
-        }
-        if let Some(value) = value_in(text) {
-            return self.read(value, depth + 1);
-        }
-        let text = if self.thousands { without_thousands(text) } else { text.to_owned() };
-        let items = list_items(&text);
-        if items.len() > 1 {
-            return self.list(&items, depth);
-        }
-        if let Some((open, inside, close)) = enclosed(&text) {
-            match (open, list_items(inside)) {
-                ('{', items) if items.iter().all(|item| item.trim().is_empty()) => return Some(String::from("∅")),
-                ('{', items) => return self.list(&items, depth),
-                (_, items) if items.len() > 1 => {
-                    return Some(format!("{open}{}{close}", self.read_all(&items, depth)?.join(",")));
-                }
-                _ => {}
-            }
-        }
-        if text.contains(['±', '∓']) {
-            return self.list(&[&text], depth);
-        }
-        let parts = split(&text, &['∪']);
-        if parts.len() > 1 {
-            let mut parts = self.read_all(&parts, depth)?;
-            parts.sort();
-            return Some(format!("∪{}", parts.join("∪")));
-        }
-        let parts = split(&text, &[':']);
-        if parts.len() > 1 {
-            return Some(self.read_all(&parts, depth)?.join(":"));
-        }
-        relation(&text).or_else(|| self.value(&text, depth))
-    }
+fn read_all(parts: &[&str], depth: usize) -> Option<Vec<String>> {
+    parts.iter().map(|part| read(part, depth + 1)).collect()
+}
 
-    fn read_all(&self, parts: &[&str], depth: usize) -> Option<Vec<String>> {
-        parts.iter().map(|part| self.read(part, depth + 1)).collect()
+/// An expression, or the value an equation assigns to a letter.
+fn value(text: &str, depth: usize) -> Option<String> {
+    let parts = split(text, &['=']);
+    let [first, .., last] = parts.as_slice() else { return parse(text).map(|form| form.key()) };
+    let is_number = |text: &str| parse(text).is_some_and(|form| form.as_f64().is_some());
+    if is_name(first) || (is_number(first) && is_number(last)) {
+        return read(last, depth + 1);
     }
+    if parts.len() == 2 && is_number(first) && is_name(last) {
+        return read(first, depth + 1);
+    }
+    equation(text)
+}
 
-    /// An expression, or the value an equation assigns to a letter.
-    fn value(&self, text: &str, depth: usize) -> Option<String> {
-        let parts = split(text, &['=']);
-        let [first, .., last] = parts.as_slice() else { return parse(text).map(|form| form.key()) };
-        let is_number = |text: &str| parse(text).is_some_and(|form| form.as_f64().is_some());
-        if is_name(first) || (is_number(first) && is_number(last)) {
-            return self.read(last, depth + 1);
-        }
-        if parts.len() == 2 && is_number(first) && is_name(last) {
-            return self.read(first, depth + 1);
-        }
-        equation(text)
-    }
+/// Items in any order, without duplicates. Names are kept if there is more than one: `x=1,y=2`.
+fn set(items: &[&str], depth: usize) -> Option<String> {
+    let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
+    let name = |item: &str| match split(item, &['=']).as_slice() {
+        [_] if !item.contains('=') => None,
+        parts => parts.first().map(|name| name.trim().to_owned()),
+    };
+    let several = items.iter().filter_map(|item| name(item)).collect::<BTreeSet<_>>().len() > 1;
+    let read = |item: &String| {
+        let value = read(item, depth + 1)?;
+        Some(if several { format!("{}={value}", name(item).unwrap_or_default()) } else { value })
+    };
+    let read: Vec<String> = items.iter().map(read).collect::<Option<BTreeSet<_>>>()?.into_iter().collect();
+    if let [only] = read.as_slice() { Some(only.clone()) } else { Some(format!("{{{}}}", read.join(";"))) }
+}
 
-    /// Items in any order, without duplicates. Names are kept if there is more than one: `x=1,y=2`.
-    fn list(&self, items: &[&str], depth: usize) -> Option<String> {
-        let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
-        let name = |item: &str| match split(item, &['=']).as_slice() {
-            [_] if !item.contains('=') => None,
-            parts => parts.first().map(|name| name.trim().to_owned()),
-        };
-        let several = items.iter().filter_map(|item| name(item)).collect::<BTreeSet<_>>().len() > 1;
-        let read = |item: &String| {
-            let value = self.read(item, depth + 1)?;
-            Some(if several { format!("{}={value}", name(item).unwrap_or_default()) } else { value })
-        };
-        let read: Vec<String> = items.iter().map(read).collect::<Option<BTreeSet<_>>>()?.into_iter().collect();
-        if let [only] = read.as_slice() { Some(only.clone()) } else { Some(format!("{{{}}}", read.join(";"))) }
+/// Values of a list or tuple in order, and whether they are named; names must be in alphabetical order.
+fn sequence(text: &str) -> Option<(String, bool)> {
+    let items = match enclosed(text) {
+        Some(('(', inside, ')')) => list_items(inside),
+        Some(_) => return None,
+        None => list_items(text),
+    };
+    let parts: Vec<(&str, &str)> = items.iter().map(|item| item.split_once('=').unwrap_or(("", item))).collect();
+    let named = parts[0].1 != items[0];
+    let fits = |pair: &[(&str, &str)]| if named { pair[0].0.trim() < pair[1].0.trim() } else { pair[1].0.is_empty() };
+    if parts.len() < 2 || !parts.windows(2).all(fits) {
+        return None;
     }
-
-    /// Values of a list or tuple in order, and whether they are named; names must be in alphabetical order.
-    fn sequence(&self, text: &str) -> Option<(String, bool)> {
-        let items = match enclosed(text) {
-            Some(('(', inside, ')')) => list_items(inside),
-            Some(_) => return None,
-            None => list_items(text),
-        };
-        let parts: Vec<(&str, &str)> = items.iter().map(|item| item.split_once('=').unwrap_or(("", item))).collect();
-        let named = parts[0].1 != items[0];
-        let fits =
-            |pair: &[(&str, &str)]| if named { pair[0].0.trim() < pair[1].0.trim() } else { pair[1].0.is_empty() };
-        if parts.len() < 2 || !parts.windows(2).all(fits) {
-            return None;
-        }
-        let values: Option<Vec<String>> = parts.iter().map(|(_, value)| self.read(value, 1)).collect();
-        Some((values?.join(","), named))
-    }
+    let values: Option<Vec<String>> = parts.iter().map(|(_, value)| read(value, 1)).collect();
+    Some((values?.join(","), named))
 }
 
 /// The part of a text that holds the value: in `x ≈ 5`, `1/3 ≈ 0.33`, `A:B = 1:2`, `\text{A, B}`, `x ∈ …`.
@@ -239,7 +212,7 @@ fn value_in(text: &str) -> Option<&str> {
         return Some(if is_name(first) { second } else { first });
     }
     match (sides('=').as_slice(), sides('∈').as_slice()) {
-        ([ratio, value], _) if is_ratio(ratio) => Some(value),
+        ([ratio, value], _) if grammar("whole ratio").is_match(ratio.trim()) => Some(value),
         (_, [_, set]) => Some(set),
         _ => text.strip_prefix("\\text{")?.strip_suffix('}').filter(|inside| !inside.contains(['{', '}'])),
     }
@@ -253,52 +226,13 @@ fn both_signs(item: &str) -> BTreeSet<String> {
 /// Whether an equation's left side merely names the right: a letter, `AB`, `\angle ABC`, words, `(x,y)`, and what is applied to
 /// something: `f^{-1}(x)`, `P(X=2)`, `E[X]`, `\gcd(4,6)`, `|A|`, `\frac{dy}{dx}`, `\int_0^1 x dx`.
 fn is_name(text: &str) -> bool {
-    const POINTS: &str = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
-    const MARKS: &str = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
-    const INDEX: &str = r"(?:_(?:\w|\{[^{}]*\}))?";
-    const DIFFERENTIAL: &str = r"(?:d|\\text\{d\}|\\partial )(?:[^{}]|\{[^{}]*\})*";
-    let geometry =
-        pattern!(r"^(?:(?:", MARKS, ")?", POINTS, "|", MARKS, r"\{?[A-Z]\}?|\|", POINTS, r"\|)(?:_(?:\w|\{\w+\}))?$");
-    let operator = pattern!(
-        r"(?s)^(?:\\(?:lim|i{1,3}nt|oint|sum|prod|max|min|sup|inf|gcd|deg|det|dim|arg)\b|(?:lim|gcd|lcm|det|max|min)\b|",
-        r"\\frac ?\{",
-        DIFFERENTIAL,
-        r"\} ?\{",
-        DIFFERENTIAL,
-        r"\}|d[a-z]?/d[a-z]\b)"
-    );
-    let applied = pattern!(
-        r"(?s)^(?:\([a-zA-Z] ?(?:\\circ|∘) ?[a-zA-Z]\)|[fghFGHPEVQRTSNpqun]|\{[PEV]\}|[A-Z][a-z]{2,}|\\text\{\w+\}|",
-        r"\\(?:Pr|[pP]hi|varphi|[pP]si|sigma|tau|zeta|Gamma|a?r?c?(?:sin|cos|tan)|ln|log|exp|lcm) ?)",
-        INDEX,
-        r"(?:'+|\^(?:\w|\{-1\}|\{\(?\w\)?\}))?",
-        INDEX,
-        r" ?(?:\(.*\)|\[.*\])$"
-    );
     let is_symbol = |text: &str| parse(text).is_some_and(|form| form.is_symbol());
     let text = text.trim();
     text.is_empty()
-        || geometry.is_match(text)
-        || operator.is_match(text)
-        || applied.is_match(text)
+        || grammar("whole name").is_match(text)
         || enclosed(text).is_some_and(|(_, inside, _)| split(inside, &[',']).into_iter().all(is_symbol))
         || as_words(text).is_some()
         || is_symbol(text)
-}
-
-/// Whether the left side of an equation is a ratio of names, `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`, or the size of a set.
-fn is_ratio(text: &str) -> bool {
-    const NAME: &str = r"[A-Z]{1,4}(?:_(?:\w|\{\w+\}))?";
-    let ratio =
-        pattern!("^(?:", NAME, r"\s*[:/]\s*", NAME, r"|\\frac ?\{", NAME, r"\}\{", NAME, r"\}|\|[A-Z∪∩∖ ]+\|)$");
-    ratio.is_match(text.trim())
-}
-
-/// Whether a text denotes all real numbers.
-fn is_real_line(text: &str) -> bool {
-    let plain = text.replace("\\text{", " ").replace('}', " ").to_lowercase();
-    let words = plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all"));
-    matches!(words.collect::<Vec<_>>().join(" ").as_str(), "ℝ" | "reals" | "real numbers" | "real values")
 }
 
 /// Inequalities combined: a union if joined by `or`, one interval if joined by `and`.
@@ -321,16 +255,10 @@ fn alternatives(text: &str) -> Option<String> {
 
 /// The normal form of words: `\text{Tuesday}`, `no solution`. Single letters do not count as words.
 fn as_words(text: &str) -> Option<String> {
-    let only_text = text.starts_with("\\text{") && text.ends_with('}') && text.matches(['{', '}', '\\']).count() == 3;
+    let only_text = pattern!(r"^\\text\{[^{}\\]*\}$").is_match(text);
     let plain = text.replace("\\text{", " ").replace(['{', '}'], " ");
-    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠≈≡*/+,;:∪∩∖∈∞πℝ|±∓⟨⟩⌊⌈°".contains(c);
-    if plain.contains(formula) || plain.trim_start().starts_with('-') {
-        return None;
-    }
-    let mut runs = plain.split(|c: char| !c.is_alphabetic()).map(|run| run.chars().count());
-    let short = matches!(plain.trim().to_lowercase().as_str(), "no" | "up" | "if" | "am" | "pm");
-    let known = matches!(plain.trim(), "infinity" | "inf" | "infty");
-    let is_words = !known && (short || runs.any(|length| length >= if only_text { 2 } else { 3 }));
+    let word = if only_text { pattern!(r"\p{Alphabetic}{2}") } else { grammar("word") };
+    let is_words = word.is_match(&plain) && !grammar("no words").is_match(&plain);
     is_words.then(|| format!("\"{}\"", words::normal_form(&plain)))
 }
 
@@ -356,15 +284,13 @@ fn enclosed(text: &str) -> Option<(char, &str, char)> {
         return inside.contains([',', ';']).then_some(('{', inside, '}'));
     }
     let mut inside = text.chars();
-    let open = Some(inside.next()?).filter(|c| matches!(c, '(' | '[' | '⟨'))?;
-    let close = Some(inside.next_back()?).filter(|c| matches!(c, ')' | ']' | '⟩'))?;
-    let inside = inside.as_str();
-    let mut depths = inside.chars().scan(0, |depth, c| {
-        *depth += nesting(c);
-        Some(*depth)
+    let (open, close) = (inside.next()?, inside.next_back()?);
+    let (inside, mut depth) = (inside.as_str(), 0);
+    let whole = inside.chars().all(|c| {
+        depth += nesting(c);
+        depth >= 0
     });
-    let (open, close) = (if open == '⟨' { '(' } else { open }, if close == '⟩' { ')' } else { close });
-    depths.all(|depth| depth >= 0).then_some((open, inside, close))
+    (matches!(open, '(' | '[') && matches!(close, ')' | ']') && whole).then_some((open, inside, close))
 }
 
 /// Inequalities with the smaller side first; a letter between numbers as an interval: `x>2` as `(2,∞)`.

@@ -10,7 +10,7 @@
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
 use crate::io::target::{Target, options};
-use crate::uq::answer::value::{Rational, half_of_day, number, quantity};
+use crate::uq::answer::value::{Rational, half_of_day, list, number, quantity};
 use crate::uq::answer::{Grader, comparable, pattern};
 
 mod math;
@@ -46,7 +46,7 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     let form = match grader {
         Grader::Number => number_form(answer),
         Grader::Math => math::normal_form(answer),
-        Grader::Choice => return words::letter(answer).map_or_else(|| words::normal_form(answer), String::from),
+        Grader::Choice => return words::letters(answer),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
     form + &half_of_day(answer).map_or(String::new(), |half| format!(" {half}"))
@@ -87,21 +87,28 @@ fn is_spaceless(c: char) -> bool {
     script.is_match(c.encode_utf8(&mut [0; 4]))
 }
 
-/// Words; for a number written only in digits, its value.
+/// Words, a yes or no in English; for a number written only in digits, its value.
 fn exact(answer: &str) -> String {
     let words = words::normal_form(answer);
     let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
     let number = digits && words.contains(|c: char| c.is_ascii_digit()) && !answer.trim().contains(char::is_whitespace);
-    if number { number_form(answer) } else { words }
+    let verdict = ["yes", "no"].into_iter().find(|verdict| list(verdict).contains(&&*words));
+    if number { number_form(answer) } else { verdict.map_or(words, str::to_owned) }
 }
 
-/// Whether an answer equals one of a question's; an option's words count as its letter.
+impl Target {
+    /// Whether an answer equals one of the question's; an option's words count as its letter.
+    pub fn accepts(&self, answer: &str) -> bool {
+        self.answers.iter().any(|right| match self.grader {
+            Grader::Choice => normal_form_for(self, right) == normal_form_for(self, answer),
+            grader => correct(answer, right, grader),
+        })
+    }
+}
+
+/// [`Target::accepts`]
 pub fn correct_for(target: &Target, answer: &str) -> bool {
-    let is = |right: &String| match target.grader {
-        Grader::Choice => normal_form_for(target, right) == normal_form_for(target, answer),
-        grader => correct(answer, right, grader),
-    };
-    target.answers.iter().any(is)
+    target.accepts(answer)
 }
 
 /// [`normal_form`] for a question, where an option's words count as its letter.

@@ -1,6 +1,7 @@
 //! Grading as in the authors' code, defects included: the basis of their published results. A label is `None` where their
 //! code fails, in which case they skip the item.
 
+use crate::uq::answer::value::rewritten;
 use crate::uq::answer::{ascii_digit, is_space, last_box_text, last_number_text, pattern};
 
 /// The last number of the last line, else the box, as a float.
@@ -35,10 +36,7 @@ pub(super) fn math(response: &str, target: &str) -> Option<bool> {
 /// The normal form of the MATH dataset's authors (Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH
 /// Dataset", 2021); `None` where their code fails.
 pub(super) fn hendrycks_form(text: &str) -> Option<String> {
-    let text = text.replace('\n', "").replace("\\!", "").replace("\\\\", "\\");
-    let text = pattern!("[td]frac").replace_all(&text, "frac");
-    let text = pattern!(r"\\left|\\right").replace_all(&text, "");
-    let mut text = pattern!(r"\^\{\\circ\}|\^\\circ|\\\$").replace_all(&text, "").into_owned();
+    let mut text = rewritten("MATH", text);
     if let Some((value, unit)) = text.split_once("\\text{ ") {
         text = (!unit.contains("\\text{ ")).then(|| value.to_owned())?;
     }

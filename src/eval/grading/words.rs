@@ -1,6 +1,7 @@
 //! Answers in words, and answers that name one of the question's options.
 
-use crate::uq::answer::{is_list, pattern};
+use crate::uq::answer::{grammar, pattern};
+use std::collections::BTreeSet;
 
 /// Lower-case words with single spaces, without surrounding quotes, punctuation and formatting; an answer of brackets
 /// only (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
@@ -39,13 +40,23 @@ fn brackets(text: &str) -> Option<String> {
 pub(super) fn letter(answer: &str) -> Option<char> {
     let plain = pattern!(r"\\[A-Za-z]+").replace_all(answer, " ");
     let plain = plain.replace(['{', '}', '$', '*', '`', '"', '\\', '_'], " ");
-    let found = pattern!(
-        r"^(?i:(?:the\s+)?(?:correct\s+)?(?:answer|option|choice)(?:\s+is)?:?\s+)?",
-        r"(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Za-z])(?:[).:]|\s*$|\s+[-–—]))"
-    )
-    .captures(plain.trim())?;
-    let letter = found.get(1).or_else(|| found.get(2))?;
-    (!is_list(&plain.trim()[letter.end()..])).then(|| letter.as_str().to_ascii_uppercase().chars().next()).flatten()
+    let found = grammar("letter of an answer").captures(plain.trim())?;
+    let letter = found.iter().skip(1).flatten().next()?;
+    (!grammar("more options").is_match(&plain.trim()[letter.end()..]))
+        .then(|| letter.as_str().to_ascii_uppercase().chars().next())
+        .flatten()
+}
+
+/// The letter of an answer, or the letters of a list, in order; else its words.
+pub(super) fn letters(answer: &str) -> String {
+    match letter(answer) {
+        Some(letter) => letter.into(),
+        None if grammar("letters of an answer").is_match(answer) => {
+            let letters: BTreeSet<char> = answer.chars().filter(char::is_ascii_uppercase).collect();
+            letters.into_iter().map(|letter| format!("{letter};")).collect()
+        }
+        None => normal_form(answer),
+    }
 }
 
 /// The letter of the option whose words an answer repeats.

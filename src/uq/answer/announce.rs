@@ -1,8 +1,11 @@
-//! The words that announce an answer, as a table: `announcements.txt`.
+//! The words that announce an answer, and the patterns of what is said, as tables: `announcements.txt` and `grammar.txt`.
 
+use super::boundary;
+use super::value::list;
+use crate::model::reply::rows;
 use regex::Regex;
-use std::ops::Range;
-use std::sync::LazyLock;
+use std::collections::HashMap;
+use std::sync::{LazyLock, OnceLock};
 
 /// What may follow an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,55 +19,59 @@ pub(super) enum Then {
 
 /// An announcement found in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    /// What is announced, if that comes before the words; else where it starts, an empty range.
-    pub at: Range<usize>,
+pub(super) struct Found<'t> {
+    pub words: &'t str,
+    /// What is announced, if the words have it; else the empty text where it starts.
+    pub at: &'t str,
     pub then: Then,
 }
 
-/// An option's letter, `@` in the table: `B`, `(b)`, `**B) Lyon**`.
-const LETTER: &str = r#"(?:\((?P<bracketed>[A-Z])\)|(?:\b|\p{Han}|\p{Hiragana}|\p{Hangul})(?P<letter>(?-i:[A-Z])))(?:[):][^.,;:()\n]{0,40}?| ?\([^()\n]{1,60}\))?["'*_]*"#;
-
-/// Up to three words, `~` in the table.
-const WORDS: &str = r"(?:[ *_]+\p{Alphabetic}+){0,3}?[*_]*";
-
-/// Words before an announcement that make it none: "I hope this answer is clear", "if the answer is 3, then".
-static OTHER: LazyLock<Regex> = LazyLock::new(|| {
-    let words = r"(?i)\b(?:(?:this|that|your|each|every|any|an|another)|(?:if|whether|suppose|assuming|unless)(?: that)? (?:the|my))[\s*_]+(?:final |correct )?$";
-    Regex::new(words).expect("a constant pattern")
-});
-
-static PATTERNS: LazyLock<Vec<(Regex, Then)>> = LazyLock::new(|| {
-    let rows = include_str!("announcements.txt").lines().filter(|line| !line.starts_with('#'));
-    let row = |line: &str| {
-        let (then, pattern) = line.split_once('\t')?.1.split_once('\t')?;
-        let then = [("any", Then::Anything), ("value", Then::Value), ("letter", Then::Letter)]
-            .into_iter()
-            .find_map(|(name, kind)| (name == then).then_some(kind))?;
-        let pattern = pattern.replace('@', LETTER).replace('~', WORDS);
-        Some((Regex::new(&format!("(?im){pattern}")).expect("a constant pattern"), then))
+static ANNOUNCEMENTS: LazyLock<Vec<(Then, Regex)>> = LazyLock::new(|| {
+    let row = |row: Vec<&str>| {
+        let then = match row[1] {
+            "any" => Then::Anything,
+            "value" => Then::Value,
+            _ => Then::Letter,
+        };
+        let pattern = row[2].replace('@', &expanded("announced letter")).replace('~', &expanded("up to three words"));
+        (then, Regex::new(&format!("(?im){pattern}")).expect("a constant pattern"))
     };
-    rows.filter_map(row).collect()
+    rows(include_str!("announcements.txt")).map(row).collect()
 });
 
-/// The announcements of a text, in order; those of letters only `with_letters`.
-pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found> {
+/// The announcements of a text; those of letters only `with_letters`.
+pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found<'_>> {
     let mut found = Vec::new();
-    for (pattern, then) in PATTERNS.iter().filter(|(_, then)| with_letters || *then != Then::Letter) {
-        found.extend(pattern.captures_iter(text).filter_map(|groups| {
-            let whole = groups.get(0)?;
+    for (then, pattern) in ANNOUNCEMENTS.iter().filter(|(then, _)| with_letters || *then != Then::Letter) {
+        for groups in pattern.captures_iter(text) {
+            let Some(words) = groups.get(0) else { continue };
             let named = ["answer", "letter", "bracketed"].iter().find_map(|name| groups.name(name));
-            let at = named.map_or(whole.end()..whole.end(), |part| part.range());
-            let before = &text[line_start(text, whole.start())..whole.start()];
-            (*then == Then::Letter || !OTHER.is_match(before)).then_some(Found { at, then: *then })
-        }));
+            let at = named.map_or(&text[words.end()..words.end()], |part| part.as_str());
+            let before = &text[boundary(text, words.start().saturating_sub(100))..words.start()];
+            let before = before.rsplit('\n').next().unwrap_or_default();
+            if *then == Then::Letter || !grammar("other").is_match(before) {
+                found.push(Found { words: words.as_str(), at, then: *then });
+            }
+        }
     }
-    found.sort_by_key(|found| found.at.start);
     found
 }
 
-/// The start of the line that `at` is on, or of its last hundred bytes.
-fn line_start(text: &str, at: usize) -> usize {
-    let from = (at.saturating_sub(100)..=at).find(|from| text.is_char_boundary(*from)).unwrap_or(at);
-    text[from..at].rfind('\n').map_or(from, |newline| from + newline + 1)
+/// The pattern of a row of `grammar.txt`, or of a list of words.
+pub(super) fn expanded(name: &str) -> String {
+    let alternatives = rows(include_str!("grammar.txt")).filter(|row| row[1] == name).map(|row| row[2]);
+    let mut alternatives: Vec<&str> = alternatives.collect();
+    if alternatives.is_empty() {
+        alternatives = list(name).iter().filter_map(|word| word.split('=').next()).collect();
+    }
+    let pattern = alternatives.join("|");
+    let other = |found: &regex::Captures| format!("(?:{})", expanded(&found[1]));
+    pattern!("⟨([^⟩]+)⟩").replace_all(&pattern, other).into_owned()
+}
+
+/// [`expanded`], compiled on first use.
+pub(crate) fn grammar(name: &'static str) -> &'static Regex {
+    static PATTERNS: LazyLock<HashMap<&str, OnceLock<Regex>>> =
+        LazyLock::new(|| rows(include_str!("grammar.txt")).map(|row| (row[1], OnceLock::new())).collect());
+    PATTERNS[name].get_or_init(|| Regex::new(&expanded(name)).expect("a constant pattern"))
 }

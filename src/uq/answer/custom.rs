@@ -37,10 +37,8 @@ impl AnswerPattern {
 
     /// Byte range of the answer, never empty.
     pub fn find(&self, text: &str) -> Option<Range<usize>> {
-        let mut found = self.regex.captures_iter(text).filter_map(|groups| {
-            let range = groups.get(1).or_else(|| groups.get(0))?.range();
-            (!range.is_empty()).then_some(range)
-        });
+        let answers = self.regex.captures_iter(text).filter_map(|groups| groups.get(1).or(groups.get(0)));
+        let mut found = answers.map(|answer| answer.range()).filter(|answer| !answer.is_empty());
         match self.matched {
             AnswerMatch::First => found.next(),
             AnswerMatch::Last => found.last(),

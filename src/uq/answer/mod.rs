@@ -13,14 +13,18 @@
 //! | 6 | the numbers of the text, without its check, citations and asides if it has others | the last one that is no part of something else (`2\pi`, `3x`, `\pm 5`) | the last one |
 //! | 7 | a text of a single word | — | that word |
 //!
-//! The text is read in normalization form C, with ASCII forms of full-width characters.
+//! The text is read in normalization form C, with ASCII forms of full-width characters, and without code: blocks in a programming
+//! language, calls in backticks. A text that ends where an announced answer was to come has none from step 3 on.
+//!
+//! The patterns are tables: `announcements.txt` has the words that announce an answer, `grammar.txt` what a number, an option or the
+//! end of an answer looks like, and `value/` the spellings, words and units of values.
 //!
 //! The elements:
 //!
 //! | element | rule |
 //! |---|---|
 //! | box content | trimmed; braces nest, `\{` and `\}` are ignored; an inner `\text{…}` stays; `...` and `___` count as empty; if it is brackets only (`\boxed{] }}`), up to the last brace |
-//! | X | ends with its sentence (not at an abbreviation or initial), its line, its tag, or after 400 bytes; a question, or what the answer is not, is none; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
+//! | X | ends with its sentence (not at an abbreviation or initial), its line, its tag, or after 400 bytes; a question, or what the answer is not, is none; of `not A but B`, B; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it are not part of it |
 //! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, complete except for a final period; for `x = 5` and `3 + 4 = 7`, the number |
 //! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; anything after "because" or after a comma and a letter is ignored |
 //! | words of X | in `the largest n is 34` the part after `is`; an option's letter (`(B) the cat` → `B`, but `A, C` is a list), a verdict (`yes, because …` → `yes`), otherwise X up to "because" and the like |
@@ -32,7 +36,9 @@
 
 pub(crate) use crate::model::chat::is_space;
 use crate::model::reply::Thinking;
+use announce::{Found, Then};
 use serde::{Deserialize, Serialize};
+use statement::Text;
 use std::ops::Range;
 
 /// A constant regular expression, concatenated from its arguments and compiled on first use.
@@ -56,13 +62,13 @@ mod statement;
 mod tokens;
 pub(crate) mod value;
 
+pub(crate) use announce::grammar;
 pub(crate) use boxed::last_box;
 pub use custom::AnswerPattern;
 pub use fold::digit;
 pub(crate) use fold::{ascii_digit, comparable};
 pub use reference::find_answer_reference;
 pub(crate) use reference::{last_box_text, last_number_text};
-pub(crate) use statement::is_list;
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
 /// The kind of answer to look for.
@@ -83,15 +89,10 @@ pub enum AnswerRule {
 impl AnswerRule {
     /// The rule for a dataset, recognised by a word in its name: `gsm8k`, `openai/GSM8K`, `math-500`, `bbh`.
     pub fn for_dataset(dataset: Option<&str>) -> Self {
+        let known = [("gsm8k", Self::Number), ("math", Self::Boxed), ("math500", Self::Boxed), ("bbh", Self::Boxed)];
         let name = dataset.unwrap_or_default().to_lowercase();
-        let has = |known: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|word| known.contains(&word));
-        if has(&["gsm8k"]) {
-            Self::Number
-        } else if has(&["math", "math500", "bbh"]) {
-            Self::Boxed
-        } else {
-            Self::Auto
-        }
+        let words: Vec<&str> = name.split(|c: char| !c.is_alphanumeric()).collect();
+        known.into_iter().find(|(word, _)| words.contains(word)).map_or(Self::Auto, |(_, rule)| rule)
     }
 }
 
@@ -171,45 +172,55 @@ pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
 /// [`find_answer`] in a reply.
 pub(crate) fn find_in_reply(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     let (plain, offsets) = fold::folded(text);
-    let (bytes, form) = search(&plain, rule)?;
-    Some(AnswerSpan { bytes: offsets[bytes.start]..offsets[bytes.end], form })
+    let (bytes, form) = search(&plain::without_code(&plain), rule)?;
+    let end = offsets[bytes.end];
+    // an ASCII percent sign is left to the caller
+    let sign = if text[end..].starts_with('％') { '％'.len_utf8() } else { 0 };
+    Some(AnswerSpan { bytes: offsets[bytes.start]..end + sign, form })
 }
 
 /// The steps of the module's table applied to one text.
 fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     use AnswerForm::{Boxed, Number, Phrase};
-    let numbers = number::numbers(text);
-    let boxed = boxed::last_box(text);
-    let after = boxed.as_ref().map_or(0, |content| content.end);
-    let mut found = announce::announcements(text, rule == AnswerRule::Choice);
-    found.extend(statement::hashes(text, &numbers));
-    found.retain(|found| found.at.start >= after);
-    found.sort_by_key(|found| found.at.start);
-    if let Some(content) = boxed {
-        let later = found.iter().rev().find_map(|found| statement::concluded(text, found, &numbers, rule));
-        let number = (rule == AnswerRule::Number).then(|| number::said(text, &numbers, &content)).flatten();
-        return Some(later.map_or_else(|| (number.unwrap_or(content), Boxed), |answer| (answer, Phrase)));
-    }
-    let letter = || {
-        let value = |found: &announce::Found| statement::concluded(text, found, &numbers, rule);
-        found.iter().rev().filter(|_| rule == AnswerRule::Choice).find_map(value)
+    let text = &Text { text, numbers: number::numbers(text), rule };
+    let place = |answer: &str| {
+        let start = text.around(answer).0.len();
+        start..start + answer.len()
     };
-    let announced = |found: &announce::Found| statement::announced(text, found, &numbers, rule);
-    if let Some(answer) = letter().or_else(|| found.iter().rev().find_map(announced)) {
-        return Some((answer, Phrase));
+    let boxed = boxed::last_box(text.text);
+    let mut found = announce::announcements(text.text, rule == AnswerRule::Choice);
+    found.extend(text.hashes());
+    found.retain(|found| place(found.at).start >= boxed.as_ref().map_or(0, |content| content.end));
+    found.sort_by_key(|found| place(found.at).start);
+    let concluded = || found.iter().rev().find_map(|found| text.concluded(found)).map(|answer| (place(answer), Phrase));
+    if let Some(content) = boxed {
+        let number = if text.is_number() { text.said(&text.text[content.clone()]) } else { None };
+        return concluded().or(Some((number.map_or(content, place), Boxed)));
     }
-    let other = rule != AnswerRule::Number;
-    let phrase =
-        other.then(|| plain::only_formula(text, &numbers).or_else(|| plain::option_line(text, rule))).flatten();
-    let phrase = phrase.or_else(|| plain::first(text, &numbers, rule));
-    let phrase = phrase.or_else(|| plain::last_sentence(text, &numbers, rule));
-    let phrase = phrase.or_else(|| plain::concluding_formula(text, &numbers).filter(|_| other));
-    if let Some(answer) = phrase {
-        return Some((answer, Phrase));
+    let letter = if rule == AnswerRule::Choice { concluded() } else { None };
+    let announced = || found.iter().rev().find_map(|found| text.announced(found));
+    if let Some(answer) = letter.or_else(|| Some((place(announced()?), Phrase))) {
+        return Some(answer);
     }
-    let number = plain::closing_number(text, &numbers, rule).or_else(|| plain::counted(text).filter(|_| !other));
-    let number = number.map(|bytes| (bytes, Number));
-    number.or_else(|| plain::single_word(text).filter(|_| other).map(|bytes| (bytes, Phrase)))
+    // cut off where the answer was to come
+    let rest = |found: &Found| text.around(found.at).1.trim_matches(['*', '_', ' ', '\n']);
+    if found.iter().any(|found| found.then != Then::Letter && rest(found).is_empty()) {
+        return None;
+    }
+    let other = !text.is_number();
+    let phrase = if other { text.only_formula().or_else(|| text.option_line()) } else { None };
+    let phrase = phrase.or_else(|| text.first()).or_else(|| text.last_sentence());
+    if let Some(answer) = phrase.or_else(|| text.concluding_formula().filter(|_| other)) {
+        return Some((place(answer), Phrase));
+    }
+    let number = text.closing_number().or_else(|| text.counted().filter(|_| !other));
+    let word = || Some((place(text.single_word().filter(|_| other)?), Phrase));
+    number.map(|number| (place(number), Number)).or_else(word)
+}
+
+/// The first character boundary from `at` on.
+fn boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
 }
 
 /// Whether a prompt lists options, so that a letter is an answer.

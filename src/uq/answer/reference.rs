@@ -53,26 +53,18 @@ fn last_box(text: &str) -> Option<Range<usize>> {
 }
 
 /// The last box's content. A box that contains an empty pair of braces (`\frac{}{2}`) is ignored.
-///
-/// One pass with a stack of open braces; every pair records whether it, or a pair inside it, is empty.
 pub(crate) fn last_box_text(text: &str) -> Option<&str> {
-    const BOX: &str = "\\boxed";
-    let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether an empty pair was in it
+    let mut open = Vec::new(); // where the contents start
     let mut last: Option<Range<usize>> = None;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'{' => open.push((at + 1, false)),
-            b'}' => {
-                let Some((start, holds_empty)) = open.pop() else { continue };
-                let empty = holds_empty || start == at;
-                let boxed = text[..start - 1].ends_with(BOX);
-                if empty {
-                    open.last_mut().into_iter().for_each(|outer| outer.1 = true);
-                } else if boxed && last.as_ref().is_none_or(|found| start > found.start) {
-                    last = Some(start..at);
-                }
-            }
-            _ => {}
+    for (at, brace) in text.match_indices(['{', '}']) {
+        if brace == "{" {
+            open.push(at + 1);
+            continue;
+        }
+        let Some(start) = open.pop() else { continue };
+        let boxed = text[..start - 1].ends_with("\\boxed") && last.as_ref().is_none_or(|found| start > found.start);
+        if boxed && start < at && !text[start..at].contains("{}") {
+            last = Some(start..at);
         }
     }
     Some(&text[last?])

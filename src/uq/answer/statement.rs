@@ -1,11 +1,12 @@
 //! What a statement after an announcement says: a number, a formula, an option's letter, a verdict, words.
+//!
+//! Parts of a reply are slices of its text.
 
-use super::AnswerRule;
-use super::announce::{Found, Then};
-use super::boxed::{is_blank, is_bracket, trim};
-use super::number::{self, Number, last_number, numbers_in, only_number};
+use super::announce::{Found, Then, grammar};
+use super::boxed::{is_blank, is_bracket};
+use super::number::Number;
 use super::value::spoken;
-use std::ops::Range;
+use super::{AnswerRule, boundary, digit};
 
 /// Max bytes searched for an announced answer.
 pub(super) const MAX_STATEMENT: usize = 400;
@@ -13,413 +14,332 @@ pub(super) const MAX_STATEMENT: usize = 400;
 /// As [`MAX_STATEMENT`], for a formula between delimiters: the most the grader reads.
 const MAX_FORMULA: usize = 2000;
 
-/// The answer of an announcement, if it has one.
-pub(super) fn announced(text: &str, found: &Found, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
-    let statement = Statement::of(text, found, rule)?;
-    match (found.then, rule) {
-        (Then::Letter, _) => statement.letter(text),
-        (Then::Value, _) => statement.value(text, numbers, rule),
-        (_, AnswerRule::Number) => {
-            let clause = clause(text, &statement.inner);
-            // `12 apples, bought in 3 shops`
-            let aside = pattern!(r",\s+(\p{Alphabetic}{2,})").captures(&text[clause.clone()]);
-            let aside = aside.filter(|found| !matches!(&found[1], "and" | "or")).and_then(|found| found.get(0));
-            let main = clause.start..aside.map_or(clause.end, |aside| clause.start + aside.start());
-            number::said(text, numbers, &clause)
-                .or_else(|| number::said(text, numbers, &main))
-                .filter(|said| !number::is_part(text, said))
-                .or_else(|| number::is_list(text, numbers, &clause).then_some(clause))
-                .or_else(|| last_number(text, numbers, &statement.whole, true, |_| true))
-                .or_else(|| spelled_number(text, &statement.whole))
-        }
-        _ if statement.is_formula => formula(text, statement.inner, numbers),
-        (_, AnswerRule::Words) => words(text, &statement.inner, rule),
-        _ => number_like(text, &statement.inner, numbers)
-            .or_else(|| said(text, &statement.inner, numbers, rule))
-            .or_else(|| words(text, &statement.inner, rule)),
-    }
-}
-
-/// [`announced`], if what is said is nothing but that answer, exactly: it replaces an earlier one.
-pub(super) fn concluded(text: &str, found: &Found, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
-    let statement = Statement::of(text, found, rule)?;
-    let about = pattern!(r"(?i)\b(?:about|approx\w*|roughly|around|nearly)\b|[≈~]|\\(?:approx|sim)\b");
-    let name = |answer: &Range<usize>| {
-        let words = &text[answer.clone()];
-        matches!(rule, AnswerRule::Words | AnswerRule::Auto)
-            && words.starts_with(char::is_uppercase)
-            && words.split_whitespace().count() <= 4
-    };
-    match found.then {
-        Then::Letter => statement.letter(text),
-        _ if about.is_match(&text[statement.whole.clone()]) => None,
-        _ => statement.value(text, numbers, rule).or_else(|| announced(text, found, numbers, rule).filter(name)),
-    }
-}
-
-/// The first number spelled out in a statement: `twelve`, `twenty-one`, `three hundred`; none in `one of them`.
-pub(super) fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
-    let (found, _) = spoken(&text[statement.clone()]).next()?;
-    let part_of = text[statement.start + found.end..statement.end].trim_start().starts_with("of ");
-    (!part_of).then(|| statement.start + found.start..statement.start + found.end)
-}
-
-/// GSM8K's `#### 18`, in order.
-pub(super) fn hashes(text: &str, numbers: &[Number]) -> impl Iterator<Item = Found> {
-    let lines = pattern!(r"(?m)(?:^|[^#])####[ \t]*(?P<line>[^#\n].*)$").captures_iter(text);
-    let lines = lines.filter_map(|found| found.name("line"));
-    let starts = lines.filter(|line| is_answer_line(text, line.range(), numbers)).map(|line| line.start());
-    starts.map(|start| Found { at: start..start, then: Then::Anything })
-}
-
-/// Whether the line after `####` is an answer as in GSM8K rather than a level-four heading: it starts with a number that is
-/// not a section number, or nothing follows it.
-fn is_answer_line(text: &str, line: Range<usize>, numbers: &[Number]) -> bool {
-    let first = numbers_in(numbers, &line).first().filter(|number| !number.weak);
-    let marks = |lead: &str| lead.chars().all(|c| matches!(c, '*' | '_' | '`' | '$' | '£' | '€' | '¥' | '\\' | '('));
-    first.is_some_and(|number| marks(&text[line.start..number.range.start])) || text[line.end..].trim().is_empty()
+/// A reply, and what is looked for in it.
+pub(super) struct Text<'t> {
+    pub text: &'t str,
+    pub numbers: Vec<Number<'t>>,
+    pub rule: AnswerRule,
 }
 
 /// The words after an announcement.
-pub(super) struct Statement {
+pub(super) struct Statement<'t> {
     /// Up to the end of its sentence.
-    whole: Range<usize>,
-    /// For a formula, the content between its delimiters; else the same.
-    inner: Range<usize>,
-    is_formula: bool,
+    pub whole: &'t str,
+    /// For a formula, the content between its delimiters; else the same, trimmed.
+    pub inner: &'t str,
+    pub is_formula: bool,
 }
 
-impl Statement {
-    /// The statement of an announcement; `None` for a question, and for what the answer is not.
-    fn of(text: &str, found: &Found, rule: AnswerRule) -> Option<Self> {
-        if !found.at.is_empty() {
-            let pronoun = pattern!(r"(?i)^(?:this|that|it|here|there|which|what|who|he|she|one|below|above|\W*)$");
-            let (inner, is_formula) = Self::unwrapped(text, found.at.clone());
-            return (!pronoun.is_match(&text[inner.clone()])).then(|| Statement {
-                whole: found.at.clone(),
-                inner,
-                is_formula,
-            });
+impl<'t> Text<'t> {
+    /// Whether the answer has to be a number.
+    pub fn is_number(&self) -> bool {
+        self.rule == AnswerRule::Number
+    }
+
+    /// The text before and after a part of it.
+    pub fn around(&self, part: &str) -> (&'t str, &'t str) {
+        around(self.text, part)
+    }
+
+    /// The answer of an announcement, if it has one.
+    pub fn announced(&self, found: &Found<'t>) -> Option<&'t str> {
+        let statement = self.announced_statement(found)?;
+        match found.then {
+            Then::Letter => self.letter(&statement),
+            Then::Value => self.value(&statement),
+            Then::Anything if self.is_number() => self.announced_number(&statement),
+            Then::Anything => self.says(&statement),
         }
-        let statement = Self::at(text, found.at.start, rule);
-        let said = &text[statement.whole.clone()];
-        let not = pattern!(
-            r"(?i)^(?:not|neither)\b(?:[^.;\n]{1,80}?(?:\bbut\b|[,;—–-] ?(?:it|that) ?(?:'s|is)|[,;] ?rather)\s+)?"
-        )
-        .find(said);
-        match not {
-            _ if text[statement.whole.end..].trim_start_matches(['*', '_', '`', ')', '"']).starts_with(['?', '？']) => {
-                None
-            }
-            Some(not) if not.len() < 8 && rule != AnswerRule::Number => None,
-            Some(not) if rule != AnswerRule::Number => Some(Self::at(text, statement.whole.start + not.end(), rule)),
-            _ => Some(statement),
+    }
+
+    /// [`Self::announced`], if what is said is nothing but that answer, exactly: it replaces an earlier one.
+    pub fn concluded(&self, found: &Found<'t>) -> Option<&'t str> {
+        let statement = self.announced_statement(found)?;
+        let names = matches!(self.rule, AnswerRule::Words | AnswerRule::Auto);
+        let is_name = |answer: &&str| names && answer.starts_with(char::is_uppercase) && count(answer) <= 4;
+        match found.then {
+            Then::Letter => self.letter(&statement),
+            _ if grammar("about").is_match(statement.whole) => None,
+            _ => self.value(&statement).or_else(|| self.announced(found).filter(is_name)),
+        }
+    }
+
+    /// The number of a statement that has to have one.
+    fn announced_number(&self, statement: &Statement<'t>) -> Option<&'t str> {
+        let clause = self.clause(statement.inner);
+        let second = grammar("second clause").captures(clause).filter(|second| !matches!(&second[1], "and" | "or"));
+        let main = second.and_then(|second| second.get(0)).map_or(clause, |second| &clause[..second.start()]);
+        let said = self.said(clause).or_else(|| self.said(main)).filter(|said| !self.is_part(said));
+        said.or_else(|| self.is_list(clause).then_some(clause))
+            .or_else(|| self.last_number(statement.whole, true, |_| true))
+            .or_else(|| self.spelled_number(statement.whole))
+    }
+
+    /// What a statement says: its formula, its number, what it says something is, its words.
+    pub fn says(&self, statement: &Statement<'t>) -> Option<&'t str> {
+        match (self.rule, statement.inner) {
+            (AnswerRule::Number, inner) => self.number_like(inner),
+            (_, inner) if statement.is_formula => self.formula(inner),
+            (AnswerRule::Words, inner) => self.words(inner),
+            (_, inner) => self.number_like(inner).or_else(|| self.predicate(inner)).or_else(|| self.words(inner)),
+        }
+    }
+
+    /// The predicate of a statement such as `the largest n is 34`: a number, a formula, an option's letter.
+    fn predicate(&self, statement: &'t str) -> Option<&'t str> {
+        let clause = self.clause(statement);
+        let said = self.statement(&clause[grammar("of a predicate").find(clause)?.end()..]);
+        if said.is_formula {
+            return self.formula(said.inner);
+        }
+        self.number_like(said.inner).or_else(|| self.option(said.inner))
+    }
+
+    /// The first number spelled out in a statement: `twelve`, `minus three hundred`; none in `one of them`.
+    pub fn spelled_number(&self, statement: &'t str) -> Option<&'t str> {
+        let found = spoken(statement).next().map(|(range, _)| &statement[range])?;
+        Some(found).filter(|found| !around(statement, found).1.trim_start().starts_with("of "))
+    }
+
+    /// GSM8K's `#### 18`.
+    pub fn hashes(&self) -> impl Iterator<Item = Found<'t>> {
+        let lines = grammar("hashes").captures_iter(self.text).filter_map(|found| Some(found.get(1)?.as_str()));
+        let answers = lines.filter(|line| {
+            // else a level-four heading, whose number is a section's
+            let first = self.numbers_in(line).first().filter(|number| !number.weak);
+            first.is_some_and(|first| grammar("before the number of hashes").is_match(around(line, first.text).0))
+                || self.around(line).1.trim().is_empty()
+        });
+        answers.map(|line| Found { words: line, at: &line[..0], then: Then::Anything })
+    }
+
+    /// The statement of an announcement; `None` for a question, and for what the answer is not.
+    fn announced_statement(&self, found: &Found<'t>) -> Option<Statement<'t>> {
+        if !found.at.is_empty() {
+            return Some(self.statement(found.at)).filter(|statement| !grammar("pronoun").is_match(statement.inner));
+        }
+        let statement = self.statement_at(found.at);
+        let (before, rest) = self.around(statement.whole);
+        if rest.trim_start_matches(['*', '_', '`', ')', '"']).starts_with(['?', '？']) {
+            return None;
+        }
+        let first = before.len() + boundary(statement.whole, 8);
+        let announcement = &self.text[self.around(found.words).0.len()..first];
+        let is_not = grammar("not").is_match(announcement);
+        match grammar(if is_not { "but" } else { "instead" }).find(statement.whole) {
+            Some(instead) => Some(self.statement_at(&statement.whole[instead.end()..])),
+            None => (!is_not).then_some(statement),
         }
     }
 
     /// The option's letter, if that is what is said.
-    fn letter(&self, text: &str) -> Option<Range<usize>> {
-        let clause = clause(text, &self.inner);
+    fn letter(&self, statement: &Statement<'t>) -> Option<&'t str> {
+        let clause = self.clause(statement.inner);
         if clause.len() == 1 {
-            return Some(clause).filter(|letter| text[letter.clone()].starts_with(char::is_alphabetic));
+            return Some(clause).filter(|letter| letter.starts_with(char::is_alphabetic));
         }
-        let letter = option(text, clause.clone(), AnswerRule::Choice)?;
-        let more = text[letter.end..clause.end].trim_start_matches([')', ']', '"', '\'', '*', '_']);
-        let goes_on = pattern!(r"^\s+(?:is|are|was|that|who|which|has|had|would|could|can|cannot|may|might|isn't)\b");
-        (!goes_on.is_match(more)).then_some(letter)
+        let letter = self.option(clause)?;
+        let more = around(clause, letter).1.trim_start_matches([')', ']', '"', '\'', '*', '_']);
+        (!grammar("goes on").is_match(more)).then_some(letter)
     }
 
     /// The number, formula, option's letter or verdict, if nothing else is said.
-    fn value(&self, text: &str, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
-        let (clause, number) = (clause(text, &self.inner), AnswerRule::Number);
-        if self.is_formula {
-            let content = formula(text, self.inner.clone(), numbers)?;
-            return if rule == number { number_like(text, &content, numbers) } else { Some(content) };
+    fn value(&self, statement: &Statement<'t>) -> Option<&'t str> {
+        let clause = self.clause(statement.inner);
+        if statement.is_formula {
+            let content = self.formula(statement.inner)?;
+            return if self.is_number() { self.number_like(content) } else { Some(content) };
         }
-        let sum = text[clause.clone()].contains(['=', '≈']);
-        let value = number_like(text, &clause, numbers).filter(|_| !sum);
-        let value = if rule == number { value } else { value.or_else(|| option(text, clause.clone(), rule)) };
-        value.or_else(|| verdict(text, &clause).filter(|_| rule != number))
+        let value = self.number_like(clause).filter(|_| !clause.contains(['=', '≈']));
+        if self.is_number() { value } else { value.or_else(|| self.option(clause)).or_else(|| self.verdict(clause)) }
     }
 
-    /// The statement that starts after an announcement.
-    fn at(text: &str, start: usize, rule: AnswerRule) -> Self {
+    /// The statement that starts where a part of the text does.
+    fn statement_at(&self, part: &str) -> Statement<'t> {
         let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | '>' | ':');
-        let start = text.len() - text[start..].trim_start_matches(lead).len();
-        let limit =
-            |length: usize| (start + length..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-        // A formula may contain periods and newlines.
-        let formula_end = math(text, start..limit(MAX_FORMULA)).map_or(start, |(_, end)| end);
-        let within = formula_end..formula_end.max(limit(MAX_STATEMENT));
-        let quoted = text[within.clone()].strip_prefix('"').and_then(|rest| rest.find(['"', '\n']));
-        let (start, end) = match quoted.filter(|end| text[within.start + 1 + end..].starts_with('"')) {
-            Some(end) => (start + 1, start + 1 + end),
-            None => (start, sentence_end(text, within, rule)),
-        };
-        let whole = start..end;
-        let (inner, is_formula) = Self::unwrapped(text, whole.clone());
-        Self { whole, inner, is_formula }
+        let rest = self.text[self.around(part).0.len()..].trim_start_matches(lead);
+        // a formula may contain periods and newlines
+        let formula = leading_formula(&rest[..boundary(rest, MAX_FORMULA)]).map_or(0, |(whole, _)| whole.len());
+        let within = &rest[formula..boundary(rest, MAX_STATEMENT).max(formula)];
+        let quoted = within.strip_prefix('"').and_then(|quoted| quoted.split_once(['"', '\n']));
+        match quoted.filter(|(quoted, _)| formula == 0 && within[1 + quoted.len()..].starts_with('"')) {
+            Some((quoted, _)) => self.statement(quoted),
+            None => self.statement(&rest[..formula + self.sentence(within).len()]),
+        }
     }
 
-    /// The content of a formula at the start of a range, unless the expression continues after it, and whether it is one.
-    pub(super) fn unwrapped(text: &str, range: Range<usize>) -> (Range<usize>, bool) {
-        let range = trim(text, range);
-        let alone = |end: usize| {
-            let rest = text[end..clause(text, &(end - 1..range.end)).end].trim_start();
+    /// A part as a statement: if a formula is at its start, and the expression does not continue after it, that formula.
+    pub fn statement(&self, whole: &'t str) -> Statement<'t> {
+        let part = whole.trim();
+        let alone = |(formula, _): &(&str, &str)| {
+            let rest = self.clause(&part[formula.len() - 1..])[1..].trim_start();
             !rest.contains(['$', '\\']) && !rest.starts_with(['=', '≈', '<', '>', '+', '-', '/', '^', '_'])
         };
-        match math(text, range.clone()) {
-            Some((inner, end)) if alone(end) => (trim(text, inner), true),
-            _ => (range, false),
+        match leading_formula(part).filter(alone) {
+            Some((_, inner)) => Statement { whole, inner: inner.trim(), is_formula: true },
+            None => Statement { whole, inner: part, is_formula: false },
         }
     }
-}
 
-/// The content and the end of the formula at the start of a range: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
-pub(super) fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
-    const DELIMITERS: [(&str, &str); 3] = [("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]")];
-    let inside = &text[range.clone()];
-    if let Some((open, close)) = DELIMITERS.iter().find(|(open, _)| inside.starts_with(open)) {
-        let start = range.start + open.len();
-        let end = start + closing(&inside[open.len()..], close)?;
-        return Some((start..end, end + close.len()));
-    }
-    // Unlike an amount in dollars, a formula closes on its line, with no space just inside and no digit after it.
-    let rest = inside.strip_prefix('$')?;
-    let length = closing(rest, "$")?;
-    let (formula, after) = (&rest[..length], &rest[length + 1..]);
-    let tight = !formula.is_empty() && formula.trim() == formula && !formula.contains('\n');
-    let end = range.start + 1 + length;
-    (tight && !after.starts_with(|c: char| c.is_ascii_digit())).then_some((range.start + 1..end, end + 1))
-}
-
-/// Position of the delimiter that closes a formula: not after an unescaped backslash, as in `\$` and `\\]`.
-fn closing(text: &str, close: &str) -> Option<usize> {
-    let mut at = 0;
-    while !text[at..].starts_with(close) {
-        let mut rest = text[at..].chars();
-        at += rest.next()?.len_utf8();
-        if text[..at].ends_with('\\') {
-            at += rest.next()?.len_utf8();
+    /// The answer in a formula: all of it, without trailing punctuation; for `x = 5` and `3 + 4 = 7`, the number.
+    pub fn formula(&self, inner: &'t str) -> Option<&'t str> {
+        let mut inner = inner.trim();
+        while let Some(shorter) = inner.strip_suffix(['.', ',', ';']).filter(|shorter| !shorter.ends_with('\\')) {
+            inner = shorter.trim();
         }
+        let right = inner.rsplit_once('=').filter(|(left, _)| grammar("left side").is_match(left));
+        let right = right.map(|(_, right)| right.trim()).filter(|right| self.only_number(right) == Some(*right));
+        right.or_else(|| (!is_blank(inner)).then_some(inner))
     }
-    Some(at)
-}
 
-/// The answer in a formula: all of it, without trailing punctuation; for `x = 5` and `3 + 4 = 7`, the number.
-pub(super) fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
-    let left = pattern!(
-        r"^\s*(?:(?:\\?[A-Za-z]|\\[A-Za-z]+|[A-Z]{2,3})'?(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?|",
-        r"(?:[-−+*/0-9\s.,(){}^=×·÷]|\\(?:[dt]?frac|cdot|times|div|sqrt|left|right)\b)+)\s*$"
-    );
-    let mut inner = trim(text, inner);
-    while text[inner.clone()].ends_with(['.', ',', ';']) && !text[..inner.end - 1].ends_with('\\') {
-        inner = trim(text, inner.start..inner.end - 1);
+    /// The sentence, or the rest of the line or tag, at the start of a part, without its punctuation.
+    pub fn sentence(&self, part: &'t str) -> &'t str {
+        let rest = &self.text[self.around(part).0.len()..];
+        let closes = |at: usize| {
+            let after = rest[at + 1..].trim_start_matches(['"', '\'', '”', '’', ')', ']', '*', '_', '`', '$']);
+            after.is_empty() || after.starts_with(char::is_whitespace)
+        };
+        let ends = |at: usize, c: char| match c {
+            '\n' | '。' | '！' | '？' => true,
+            '<' => rest[at..].starts_with("</") || rest[at..].starts_with("<|"),
+            '[' => rest[at..].starts_with("[/"),
+            '.' => closes(at) && !self.is_abbreviation(&rest[..at], &rest[at + 1..]),
+            '!' | '?' | ';' => closes(at),
+            _ => false,
+        };
+        let end = part.char_indices().find(|(at, c)| ends(*at, *c));
+        &part[..end.map_or(part.len(), |(at, _)| at)]
     }
-    if let Some(at) = text[inner.clone()].rfind('=')
-        && left.is_match(&text[inner.start..inner.start + at])
-    {
-        let right = trim(text, inner.start + at + 1..inner.end);
-        if only_number(numbers, &right).is_some_and(|number| number == right) {
-            return Some(right);
+
+    /// Whether a period between `before` and `after` belongs to the word before it: `Dr. Who`, `No. 5`, `J. K. Rowling`,
+    /// `E. coli`, `U.S. Army`. Where options may be meant, one letter is an initial only beside another.
+    pub fn is_abbreviation(&self, before: &str, after: &str) -> bool {
+        let is = |name, text| grammar(name).is_match(text);
+        if is("abbreviation", before) || (is("number sign", before) && is("digits after", after)) {
+            return true;
         }
+        if self.rule == AnswerRule::Choice || !is("initial", before) {
+            return false;
+        }
+        let beside = (is("initial beside", before) || is("initial after", after)) && is("goes on as a name", after);
+        // one or two more words, none of which starts a sentence
+        let one = || is("name after an initial", after) && !is("sentence opener", after);
+        beside || (self.rule == AnswerRule::Words && one())
     }
-    (!is_blank(&text[inner.clone()])).then_some(inner)
-}
 
-/// The predicate of a statement such as `the largest n is 34`: a number, a formula, an option's letter.
-fn said(text: &str, statement: &Range<usize>, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
-    let clause = clause(text, statement);
-    let subject =
-        pattern!(r"(?i)^(?:(?:so|thus|hence|therefore),?\s+)?(?:the|there|its|our)\b.*\s(?:is|are|equals)\s+")
-            .find(&text[clause.clone()])?;
-    let (tail, is_formula) = Statement::unwrapped(text, clause.start + subject.end()..clause.end);
-    if is_formula {
-        return formula(text, tail, numbers);
+    /// The number, if that is what a statement is: the only one, after at most a few qualifying words or the last `=`, and
+    /// followed by at most a unit.
+    pub fn number_like(&self, statement: &'t str) -> Option<&'t str> {
+        let mut tail = self.clause(statement);
+        if let Some(aside) = grammar("after the number").captures(tail) {
+            tail = &tail[..aside.get(1).or(aside.get(0))?.start()];
+        }
+        tail = tail.rsplit(['=', '≈']).next().unwrap_or_default();
+        let [Number { text: number, weak: false }] = self.numbers_in(tail) else { return None };
+        let (before, after) = around(tail, number);
+        let fits = grammar("before a number").is_match(before) && grammar("after a number").is_match(after);
+        fits.then_some(number)
     }
-    number_like(text, &tail, numbers).or_else(|| option(text, tail, rule))
-}
 
-/// End of the sentence, line or tag at the start of a range, without its punctuation.
-pub(super) fn sentence_end(text: &str, range: Range<usize>, rule: AnswerRule) -> usize {
-    let closes = |at: usize| {
-        let after = text[at + 1..].trim_start_matches(['"', '\'', '”', '’', ')', ']', '*', '_', '`', '$']);
-        after.is_empty() || after.starts_with(char::is_whitespace)
-    };
-    let ends = |at: usize, c: char| match c {
-        '\n' | '。' | '！' | '？' => true,
-        '<' => text[at..].starts_with("</") || text[at..].starts_with("<|"),
-        '[' => text[at..].starts_with("[/"),
-        '.' => closes(at) && !is_abbreviation(&text[range.start..at], &text[at + 1..], rule),
-        '!' | '?' | ';' => closes(at),
-        _ => false,
-    };
-    let mut inside = text[range.clone()].char_indices().map(|(offset, c)| (range.start + offset, c));
-    inside.find(|(at, c)| ends(*at, *c)).map_or(range.end, |(at, _)| at)
-}
-
-/// Whether a period between `before` and `after` belongs to the word before it: `Dr. Who`, `No. 5`, `J. K. Rowling`, `E. coli`,
-/// `U.S. Army`. Where options may be meant, one letter is an initial only beside another.
-pub(super) fn is_abbreviation(before: &str, after: &str, rule: AnswerRule) -> bool {
-    const KNOWN: &str = "approx ca cf dr e.g fig ft gen gov hon i.e inc jr lt mr mrs ms mt prof rev sgt sr st vol vs";
-    let word =
-        before.rsplit(|c: char| c.is_whitespace() || matches!(c, '(' | '*' | '_' | '"')).next().unwrap_or_default();
-    let after = after.trim_start();
-    let known = KNOWN.split(' ').any(|known| word.eq_ignore_ascii_case(known));
-    let number = matches!(word, "No" | "no" | "Nos" | "nr" | "Nr" | "p" | "pp")
-        && after.starts_with(|c: char| c.is_ascii_digit());
-    known || number || is_initial(before, word, after, rule)
-}
-
-/// Whether a word before a period is an initial of the name that goes on in `after`.
-fn is_initial(before: &str, word: &str, after: &str, rule: AnswerRule) -> bool {
-    let letters = || word.split('.').all(|part| part.chars().count() == 1 && part.starts_with(char::is_uppercase));
-    if rule == AnswerRule::Choice || after.is_empty() || !letters() {
-        return false;
+    /// The letter of the option at the start of a part, by a pattern of the grammar.
+    fn any_option(&self, pattern: &'static str, part: &'t str) -> Option<&'t str> {
+        let found = grammar(pattern).captures(part)?;
+        let letter = ["named", "bracketed", "single"].iter().find_map(|name| found.name(name))?;
+        let after = part[letter.end()..].strip_prefix('.');
+        let initial = after.is_some_and(|after| self.is_abbreviation(&part[..letter.end()], after));
+        (!initial).then_some(letter.as_str())
     }
-    let beside = word.contains('.')
-        || pattern!(r"^\p{Lu}\.").is_match(after)
-        || pattern!(r"\p{Lu}\.\s*\p{Lu}$").is_match(before);
-    // one or two more words, none of which starts a sentence
-    let name =
-        pattern!(r"^(?P<first>\p{L}[\p{L}'’-]+)(?:\s+\p{L}[\p{L}'’-]+)?[*_\x22]*(?:[.,;:!?()]|\s*$)").captures(after);
-    let opener = pattern!(
-        r"(?i)^(?:the|an?|it|its|this|that|these|those|he|she|they|because|since|as|so|i|we|you|in|on|if|there|all|explanation|reason|option|both|no|yes)$"
-    );
-    let one = name.is_some_and(|name| !opener.is_match(&name["first"]));
-    (beside && after.starts_with(char::is_alphabetic)) || (rule == AnswerRule::Words && one)
-}
 
-/// The number, if that is what a statement is: the only one, after at most a few qualifying words or the last `=`, and
-/// followed by at most a unit.
-pub(super) fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
-    let lead = pattern!(
-        r"(?i)^(?:\s|\b(?:about|approximately|approx|exactly|roughly|around|only|just|US)\b|\\approx\b|\\?[$]|",
-        r#"\\[(\[]|[.*_`"'“‘~≈£€¥(:])*$"#
-    );
-    let unit = pattern!(
-        r"^(?:\s*$|\s*(?:\\?[%$]|[°£€¥]|\^\\circ|\^\{\\circ\}|\\(?:text|mathrm|mbox)\b|\\[, )\]])|",
-        r#"\s*[.,;:!?)\]"'”’*_`]|\s*\p{Alphabetic}{2}|\s+\p{Alphabetic}|[\p{Han}\p{Hangul}\p{Hiragana}])"#
-    );
-    // `15, as always` and `15 minutes (0.25 hours)`
-    let mut clause = clause(text, statement);
-    if let Some(aside) = pattern!(r",\s+\p{Alphabetic}|\d\s*\p{Alphabetic}*(\s*\([^()]*[=\p{Alphabetic}])")
-        .captures(&text[clause.clone()])
-    {
-        clause.end = clause.start + aside.get(1).or(aside.get(0)).map_or(0, |end| end.start());
+    /// [`Self::any_option`], unless others follow on its line: `A, C` is a list.
+    pub fn option_by(&self, pattern: &'static str, part: &'t str) -> Option<&'t str> {
+        let rest = |letter: &str| self.around(letter).1.lines().next().unwrap_or_default();
+        self.any_option(pattern, part).filter(|letter| !grammar("more options").is_match(rest(letter)))
     }
-    let equals = text[clause.clone()].rfind(['=', '≈']);
-    let tail = equals.map_or(clause.start, |at| {
-        clause.start + at + text[clause.start + at..].chars().next().map_or(0, char::len_utf8)
-    });
-    let tail = tail..clause.end;
-    let number = only_number(numbers, &tail)?;
-    let alone = numbers_in(numbers, &tail).len() == 1;
-    let fits = lead.is_match(&text[tail.start..number.start]) && unit.is_match(&text[number.end..tail.end]);
-    (alone && fits).then_some(number)
-}
 
-/// The letter of the option at the start of a statement.
-fn any_option(text: &str, statement: Range<usize>, rule: AnswerRule) -> Option<Range<usize>> {
-    let option = pattern!(
-        r#"^["'“‘*_]*(?:(?i:option|choice|letter)[ *_]+[(\[]?(?P<named>[A-Za-z])\b|"#,
-        r#"(?:(?i:statement|answer|antwort|option|réponse|(?:l')?(?:option|opzione)|la|el|a|o|(?:la |a )?(?:opción|opção|alternativa|opzione)|вариант|选项|選択肢)[ *_]*)?"#,
-        r#"(?:[(\[](?P<bracketed>[A-Za-z])[)\]]|\b(?P<single>[A-Z])["'”’*_]*(?:[):,、]|\.(?:\W|$)|\s*$|\s+[-–—(]|[\p{Han}\p{Hiragana}\p{Hangul}]))"#,
-        ")"
-    );
-    let inside = &text[statement.clone()];
-    let found = option.captures(inside)?;
-    let letter = found.name("named").or_else(|| found.name("bracketed")).or_else(|| found.name("single"))?.range();
-    let rest = &inside[letter.end..];
-    let initial = rest.starts_with('.') && is_abbreviation(&inside[..letter.end], &rest[1..], rule);
-    (!initial).then_some(statement.start + letter.start..statement.start + letter.end)
-}
-
-/// [`any_option`], unless others follow on its line: `A, C` is a list.
-pub(super) fn option(text: &str, statement: Range<usize>, rule: AnswerRule) -> Option<Range<usize>> {
-    any_option(text, statement, rule).filter(|letter| !is_list(text[letter.end..].lines().next().unwrap_or_default()))
-}
-
-/// Whether what follows an option's letter is another's: `, C`, ` and (C)`, `: red, C: green`.
-pub(crate) fn is_list(rest: &str) -> bool {
-    pattern!(
-        r#"^["'”’*_)\]]*(?:\s*(?:[,;/&+、]|\b(?:and|or|und|oder|et|ou|y|o|e|и|или)\b|和|与|或|と|및)\s*(?:(?:and|or)\s+)?(?i:option\s+)?"#,
-        r#"["'“‘*_(\[]*[A-Z]["'”’*_)\]]*(?:\s*$|\s*[,;/&+.:)、]|\s+(?:and|or)\b)|"#,
-        r"\s*[:.)]?[^,;\n]{0,40}?(?:[,;]\s*(?:and\s+)?|\s(?:and|or|und|et|y|e|и)\s+)(?:\([A-Z]\)|[A-Z][):]))"
-    )
-    .is_match(rest)
-}
-
-/// The yes or no at the start of a statement, unless it is part of a name: `No. 5`, `Yes, Minister`.
-pub(super) fn verdict(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
-    let verdict = pattern!(
-        r#"(?i)^["'“‘*_]*(?P<verdict>yes|no|true|false|valid|invalid|plausible|implausible)"#,
-        r#"["'”’*_]*(?P<rest>\s*$|\s*[,;:.!(–—}]|\s+-)"#
-    );
-    let inside = &text[statement.clone()];
-    let found = verdict.captures(inside)?;
-    let (verdict, rest) = (found.name("verdict")?, &inside[found.name("rest")?.start()..]);
-    let name = pattern!(r"^(?:\.\s*[0-9]|,\s+\p{Lu}\p{L}+(?:\s+\p{Lu}\p{L}+)?\s*$)").is_match(rest);
-    (!name).then_some(statement.start + verdict.start()..statement.start + verdict.end())
-}
-
-/// The words of a statement that form its answer.
-pub(super) fn words(text: &str, statement: &Range<usize>, rule: AnswerRule) -> Option<Range<usize>> {
-    if let Some(found) = option(text, statement.clone(), rule).or_else(|| verdict(text, statement)) {
-        return Some(found);
+    /// The letter of the only option at the start of a statement.
+    pub fn option(&self, statement: &'t str) -> Option<&'t str> {
+        self.option_by("option", statement)
     }
-    let only_brackets = trim(text, statement.clone());
-    if !only_brackets.is_empty() && text[only_brackets.clone()].chars().all(is_bracket) {
-        return Some(only_brackets); // a bracket sequence of `dyck_languages`
+
+    /// The yes or no at the start of a statement, unless it is part of a name: `No. 5`, `Yes, Minister`.
+    pub fn verdict(&self, statement: &'t str) -> Option<&'t str> {
+        let found = grammar("verdict").captures(statement)?;
+        let in_name = grammar("verdict in a name").is_match(&statement[found.name("rest")?.start()..]);
+        found.name("verdict").map(|verdict| verdict.as_str()).filter(|_| !in_name)
     }
-    // several options: the line
-    let listed = any_option(text, statement.clone(), rule).is_some();
-    let line = || statement.start..statement.start + text[statement.start..].lines().next().map_or(0, str::len);
-    let mut words = bare(text, if listed { line() } else { clause(text, statement) });
-    let tail = pattern!(r"(?:です|である|になります|となります|입니다|이다|이에요|예요|\s+\[[0-9][0-9, ]*\])[。.\s]*$");
-    let end = tail.find(&text[words.clone()]).map(|tail| words.start + tail.start()).filter(|end| *end > words.start);
-    words.end = end.unwrap_or(words.end);
-    // A formula may consist of symbols only; a statement of just dashes and dots has no answer.
-    let says = |c: char| c.is_alphanumeric() || matches!(c, '\\' | '∅' | '∞' | 'π' | '[' | '(' | '{' | '<' | '>');
-    text[words.clone()].contains(says).then_some(words)
+
+    /// The words of a statement that form its answer.
+    pub fn words(&self, statement: &'t str) -> Option<&'t str> {
+        if let Some(found) = self.option(statement).or_else(|| self.verdict(statement)) {
+            return Some(found);
+        }
+        let only_brackets = statement.trim();
+        if !only_brackets.is_empty() && only_brackets.chars().all(is_bracket) {
+            return Some(only_brackets); // a bracket sequence of `dyck_languages`
+        }
+        let (before, after) = self.around(statement);
+        let mut words = bare(match self.any_option("option", statement) {
+            // several options: the line, up to its tag
+            Some(_) if !after.starts_with('<') => self.text[before.len()..].lines().next().unwrap_or_default(),
+            Some(_) => statement,
+            None => self.clause(statement),
+        });
+        if let Some(ending) = grammar("ending").find(words).filter(|ending| ending.start() > 0) {
+            words = &words[..ending.start()];
+        }
+        // A formula may consist of symbols only; a statement of just dashes and dots has no answer.
+        let says = |c: char| c.is_alphanumeric() || matches!(c, '\\' | '∅' | '∞' | 'π' | '[' | '(' | '{' | '<' | '>');
+        words.contains(says).then_some(words)
+    }
+
+    /// A statement up to the reason given for it.
+    pub fn clause(&self, statement: &'t str) -> &'t str {
+        let reason = grammar("reason").find(statement).map(|found| found.start()).filter(|length| *length > 0);
+        statement[..reason.unwrap_or(statement.len())].trim_end_matches(['*', '_'])
+    }
 }
 
-/// A statement up to the reason given for it.
-pub(super) fn clause(text: &str, statement: &Range<usize>) -> Range<usize> {
-    let reason = pattern!(
-        r"(?i)[*_]*(?:,\s+(?:because|since|as|so|which|who|whose|where|but|meaning|due|given|not)\b|",
-        r"\s+(?:because|since|due to|so that|which|rather than|instead of)\b|\s+[(—–]\s*\p{Alphabetic}|—)"
-    );
-    let inside = &text[statement.clone()];
-    let length = reason.find(inside).map(|found| found.start()).filter(|start| *start > 0).unwrap_or(inside.len());
-    statement.start..statement.start + length
+/// Number of words.
+pub(super) fn count(text: &str) -> usize {
+    text.split_whitespace().count()
 }
 
-/// A range without the punctuation, quotes and whole or stray brackets at its ends; `(2, 3)` keeps its brackets.
-pub(super) fn bare(text: &str, mut range: Range<usize>) -> Range<usize> {
-    const BRACKETS: [(char, char); 3] = [('(', ')'), ('[', ']'), ('{', '}')];
-    let loose = |c: char| {
-        let quote = matches!(c, '"' | '\'' | '“' | '”' | '‘' | '’' | '«' | '»' | '`' | '*' | '_');
-        let decoration = matches!(c, '\u{2600}'..='\u{27bf}' | '\u{fe0f}' | '\u{1f300}'..='\u{1faff}' | '。' | '！');
-        quote || decoration || c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':' | '!' | '?')
-    };
+/// What is before and after a slice of a text.
+pub(super) fn around<'t>(text: &'t str, part: &str) -> (&'t str, &'t str) {
+    let start = part.as_ptr() as usize - text.as_ptr() as usize;
+    (&text[..start], &text[start + part.len()..])
+}
+
+/// The formula at the start of a text, with its delimiters and without.
+pub(super) fn leading_formula(text: &str) -> Option<(&str, &str)> {
+    let first = if text.starts_with(['$', '\\']) { formulas(text).next() } else { None };
+    first.filter(|(whole, _)| text.as_ptr() == whole.as_ptr())
+}
+
+/// The formulas of a text, in order, with their delimiters and without: `$…$`, `$$…$$`, `\(…\)`, `\[…\]`.
+pub(super) fn formulas(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    grammar("formula").captures_iter(text).filter_map(|found| {
+        let whole = found.get(0)?;
+        let amount = found.get(4).is_some() && text[whole.end()..].starts_with(|c| digit(c).is_some()); // `$5 and $6`
+        Some((whole.as_str(), found.iter().skip(1).flatten().next().filter(|_| !amount)?.as_str()))
+    })
+}
+
+/// A text without the punctuation, quotes and whole or stray brackets at its ends; `(2, 3)` keeps its brackets.
+pub(super) fn bare(text: &str) -> &str {
+    let loose = |c: char| grammar("loose").is_match(c.encode_utf8(&mut [0; 4]));
+    let mut inside = text;
     loop {
-        let inside = &text[range.clone()];
-        let start = range.start + (inside.len() - inside.trim_start_matches(loose).len());
-        range = start..start + inside.trim_matches(loose).len();
-        let inside = &text[range.clone()];
+        inside = inside.trim_matches(loose);
         let stray = |(open, close): &(char, char)| {
             let (opens, closes) = (inside.starts_with(*open), inside.ends_with(*close));
             let pair = opens && closes && inside.matches(*open).count() == 1 && inside.matches(*close).count() == 1;
             (pair || (opens && !inside.contains(*close)), pair || (closes && !inside.contains(*open)))
         };
-        if inside.starts_with(['(', '[']) && inside.ends_with([')', ']']) && inside.contains([',', ';']) {
-            return range; // a pair, an interval, a list
+        let is_tuple = inside.starts_with(['(', '[']) && inside.ends_with([')', ']']) && inside.contains([',', ';']);
+        match [('(', ')'), ('[', ']'), ('{', '}')].iter().map(stray).find(|(first, last)| *first || *last) {
+            Some((first, last)) if !is_tuple => inside = &inside[usize::from(first)..inside.len() - usize::from(last)],
+            _ => return inside,
         }
-        let (first, last) = BRACKETS.iter().map(stray).find(|(a, b)| *a || *b).unwrap_or_default();
-        if !first && !last {
-            return range;
-        }
-        range = range.start + usize::from(first)..range.end - usize::from(last);
     }
 }

@@ -61,13 +61,8 @@ fn token_ranges(token_texts: &[String], text: &str) -> Vec<Range<usize>> {
 
 /// Position of a token in the rest of the text. U+FFFD stands for lost bytes: it matches only directly at the start.
 fn find_token(rest: &str, token: &str) -> Option<usize> {
-    if rest.starts_with(token) {
-        Some(0)
-    } else if token.contains(char::REPLACEMENT_CHARACTER) {
-        None
-    } else {
-        rest.find(token)
-    }
+    let lost = token.contains(char::REPLACEMENT_CHARACTER);
+    if lost { rest.starts_with(token).then_some(0) } else { rest.find(token) }
 }
 
 #[cfg(test)]

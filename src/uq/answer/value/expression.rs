@@ -1,34 +1,28 @@
 //! Parser from a cleaned formula to its [`Form`].
 
+use super::super::grammar;
 use super::form::Form;
-use super::functions::{binomial, factorial, rounded};
+use super::latex::{group, letters};
 use super::rational::Rational;
-use super::text::{group, letters, period, proper_fraction, take_char};
-use super::units::{is_bare, is_currency, unit};
-use super::vocabulary::{is_half_of_day, is_unit_letter, multiplier, qualifies};
+use super::vocabulary::{is_currency, list, multiplier, qualifies, unit};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.
 pub(crate) fn parse(text: &str) -> Option<Form> {
-    let mut parser = Parser::new(text, 0);
-    let form = parser.stacked()?;
-    parser.rest.trim().is_empty().then_some(form)
+    Parser::new(text, 0).all()
 }
 
 /// The key of a measure in base units; `None` for an expression without a known unit.
 pub(super) fn measure(text: &str) -> Option<String> {
-    let mut parser = Parser { measures: true, ..Parser::new(text, 0) };
-    let form = parser.stacked()?;
-    Some(form.key()).filter(|key| parser.rest.trim().is_empty() && key.contains('⟨'))
+    let form = Parser { measures: true, ..Parser::new(text, 0) }.all()?;
+    Some(form.key()).filter(|key| key.contains('⟨'))
 }
 
-pub(super) struct Parser<'a> {
-    pub(super) rest: &'a str,
-    pub(super) depth: usize,
-    /// Inside a pair of bars: the next bar closes.
-    in_bars: bool,
+struct Parser<'a> {
+    rest: &'a str,
+    depth: usize,
     /// In the argument of a trigonometric function, where `°` is a factor rather than a unit.
-    pub(super) in_angle: bool,
+    in_angle: bool,
     /// Whether units are factors; otherwise a number with a unit equals the number.
     measures: bool,
 }
@@ -37,54 +31,66 @@ impl<'a> Parser<'a> {
     /// Recursion limit; a real answer has a few levels.
     const MAX_DEPTH: usize = 40;
 
-    pub(super) fn new(text: &'a str, depth: usize) -> Self {
-        Self { rest: text, depth, in_bars: false, in_angle: false, measures: false }
+    fn new(text: &'a str, depth: usize) -> Self {
+        Self { rest: text, depth, in_angle: false, measures: false }
     }
 
-    pub(super) fn peek(&self) -> Option<char> {
-        self.rest.chars().next()
+    /// The form of all of the text.
+    fn all(mut self) -> Option<Form> {
+        let form = self.stacked()?;
+        self.rest.trim().is_empty().then_some(form)
+    }
+
+    /// The next character but spaces.
+    fn peek(&self) -> Option<char> {
+        self.rest.trim_start().chars().next()
+    }
+
+    /// Takes the next character but spaces.
+    fn next(&mut self) -> Option<char> {
+        let mut chars = self.rest.trim_start().chars();
+        let first = chars.next();
+        self.rest = chars.as_str();
+        first
     }
 
     /// Consumes a pattern's match at the start.
     fn take(&mut self, pattern: &Regex) -> Option<&'a str> {
-        let (found, rest) = self.rest.split_at(pattern.find(self.rest)?.end());
+        let rest = self.rest.trim_start();
+        let (found, rest) = rest.split_at(pattern.find(rest)?.end());
         self.rest = rest;
         Some(found)
     }
 
     /// Consumes the braces at the start; returns their content.
-    pub(super) fn group(&mut self) -> Option<&'a str> {
+    fn group(&mut self) -> Option<&'a str> {
         let (inside, rest) = group(self.rest.trim_start())?;
         self.rest = rest;
         Some(inside)
     }
 
-    pub(super) fn skip_spaces(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-
-    pub(super) fn eat(&mut self, token: &str) -> bool {
+    fn eat(&mut self, token: &str) -> bool {
         let after = self.rest.trim_start().strip_prefix(token);
         self.rest = after.unwrap_or(self.rest);
         after.is_some()
     }
 
     /// Name of the command at the start.
-    pub(super) fn command(&self) -> Option<&'a str> {
-        let name = letters(self.rest.strip_prefix('\\')?);
+    fn command(&self) -> Option<&'a str> {
+        let name = letters(self.rest.trim_start().strip_prefix('\\')?);
         (!name.is_empty()).then_some(name)
     }
 
     /// The words of the `\text{…}` at the start, and the text after it.
-    pub(super) fn words(&self) -> Option<(&'a str, &'a str)> {
-        self.rest.strip_prefix("\\text{")?.split_once('}')
+    fn words(&self) -> Option<(&'a str, &'a str)> {
+        self.rest.trim_start().strip_prefix("\\text{")?.split_once('}')
     }
 
     /// A sum, or `n \choose k`, `a \over b`.
     fn stacked(&mut self) -> Option<Form> {
         let above = self.sum()?;
         if self.eat("\\choose ") {
-            binomial(&above, &self.sum()?)
+            above.binomial(&self.sum()?)
         } else if self.eat("\\over ") {
             above.divided_by(self.sum()?)
         } else {
@@ -92,7 +98,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn sum(&mut self) -> Option<Form> {
+    fn sum(&mut self) -> Option<Form> {
         let mut sum = self.signed(Self::product)?;
         // also `5 feet 6 inches`
         while self.rest.trim_start().starts_with(['-', '+']) || (self.measures && self.peek_number()) {
@@ -117,7 +123,6 @@ impl<'a> Parser<'a> {
     }
 
     fn product(&mut self) -> Option<Form> {
-        self.skip_spaces();
         // words before a number, as in `\text{Area } 5`, `\text{USD } 5`
         let mut product = Form::number(Rational::ONE);
         let start = self.rest;
@@ -132,11 +137,9 @@ impl<'a> Parser<'a> {
         product = product.mul(if words { self.signed(Self::power)? } else { self.power()? })?;
         let mut after_unit = false;
         loop {
-            self.skip_spaces();
             if self.eat("*") {
                 product = product.mul(self.signed(Self::power)?)?;
             } else if self.eat("/") {
-                self.skip_spaces();
                 product = match self.unit(after_unit) {
                     Some(unit) => product.divided_by(unit)?,
                     None => product.divided_by(self.signed(Self::power)?)?,
@@ -162,8 +165,8 @@ impl<'a> Parser<'a> {
 
     /// Factor denoted by a word: `million`, `\text{ million dollars}`.
     fn multiplier(&mut self) -> Option<Rational> {
-        let letters = letters(self.rest);
-        let (words, rest) = self.words().unwrap_or((letters, &self.rest[letters.len()..]));
+        let rest = self.rest.trim_start();
+        let (words, rest) = self.words().unwrap_or_else(|| rest.split_at(letters(rest).len()));
         let value = multiplier(words.split_whitespace().next()?)?;
         self.rest = rest;
         Some(value)
@@ -176,14 +179,11 @@ impl<'a> Parser<'a> {
         while let Some((name, rest)) = self.unit_name(in_denominator) {
             self.rest = rest;
             names.extend([" ", name]);
-            if self.eat("^") {
-                let Some(exponent) = self.argument().and_then(|exponent| exponent.as_whole()) else {
-                    self.rest = start;
-                    return None;
-                };
-                names.push_str(&format!("^{exponent}"));
-            }
-            self.skip_spaces();
+            let exponent = self.take(pattern!(r"^\^\s*(?:\{\s*-?[0-9]+\s*\}|-?[0-9]+)")).unwrap_or_default();
+            names.push_str(&exponent.replace(['{', '}', ' '], ""));
+        }
+        if self.peek() == Some('^') {
+            (self.rest, names) = (start, String::new());
         }
         (!names.is_empty()).then(|| self.factor(&names))
     }
@@ -191,37 +191,34 @@ impl<'a> Parser<'a> {
     /// The name of a unit at the start, and the text after it.
     fn unit_name(&self, in_denominator: bool) -> Option<(&'a str, &'a str)> {
         if let Some((words, rest)) = self.words() {
-            let variable = words.chars().count() == 1 && !words.starts_with(|c| is_unit_letter(c) || is_currency(c));
-            return Some((words, rest)).filter(|_| !variable && !is_half_of_day(words) && !qualifies(words));
+            return Some((words, rest)).filter(|_| !grammar("no unit").is_match(words) && !qualifies(words));
         }
-        let letters = letters(self.rest);
+        let rest = self.rest.trim_start();
+        let letters = letters(rest);
         let length = match self.peek()? {
             c if is_currency(c) => c.len_utf8(),
-            _ if is_bare(&letters.to_lowercase()) || (in_denominator && !letters.is_empty()) => letters.len(),
+            _ if list("bare units").contains(&&*letters.to_lowercase()) || (in_denominator && !letters.is_empty()) => {
+                letters.len()
+            }
             _ => return None,
         };
-        Some(self.rest.split_at(length))
+        Some(rest.split_at(length))
     }
 
     fn peek_number(&self) -> bool {
         self.rest.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '.')
     }
 
-    pub(super) fn starts_factor(&self) -> bool {
-        match self.peek() {
-            Some('(' | '[' | '{' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
-            Some('|') => !self.in_bars,
-            Some('\\') => self.command().is_some_and(|name| !matches!(name, "end" | "choose" | "over")),
-            Some(c) => c.is_alphanumeric(),
-            None => false,
-        }
+    fn starts_factor(&self) -> bool {
+        let starts = pattern!(r"^(?:[(\[{|.⌊⌈∞π\p{Alphabetic}\p{N}]|\\[A-Za-z])").is_match(self.rest.trim_start());
+        starts && !matches!(self.command(), Some("end" | "choose" | "over"))
     }
 
-    pub(super) fn power(&mut self) -> Option<Form> {
+    fn power(&mut self) -> Option<Form> {
         let mut base = self.primary()?;
         loop {
             if self.eat("!") {
-                base = factorial(&base)?;
+                base = base.factorial();
             } else if self.eat("^") {
                 base = base.power(self.argument()?)?;
             } else if self.eat("°") {
@@ -230,8 +227,8 @@ impl<'a> Parser<'a> {
                 if self.in_angle {
                     base = base.mul(Form::rounded(std::f64::consts::PI / 180.0)?)?;
                 } else if self.measures {
-                    base = base
-                        .mul(Form::symbol(format!("⟨°{}⟩", scale.trim_matches(|c: char| !matches!(c, 'C' | 'F')))))?;
+                    let scale = scale.trim_matches(|c: char| !matches!(c, 'C' | 'F'));
+                    base = base.mul(Form::symbol(format!("⟨°{scale}⟩")))?;
                 }
             } else {
                 return Some(base);
@@ -240,17 +237,15 @@ impl<'a> Parser<'a> {
     }
 
     /// An exponent or an index: a group, a command, a whole number, or one character.
-    pub(super) fn argument(&mut self) -> Option<Form> {
+    fn argument(&mut self) -> Option<Form> {
         let negative = self.eat("-");
-        self.skip_spaces();
         let digit = self.peek()?.is_ascii_digit() || (negative && self.peek_number());
         let value = if digit { self.number() } else { self.primary() }?;
         if negative { value.negated() } else { Some(value) }
     }
 
     /// An argument under TeX's rules: the first digit of `\frac12`.
-    pub(super) fn tex_argument(&mut self) -> Option<Form> {
-        self.skip_spaces();
+    fn tex_argument(&mut self) -> Option<Form> {
         match self.take(pattern!("^[0-9A-Za-z]")) {
             Some(one) => Some(Rational::decimal(one).map_or_else(|| Form::symbol(one), Form::number)),
             None => self.primary(),
@@ -258,7 +253,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An operand. All nesting passes through here.
-    pub(super) fn primary(&mut self) -> Option<Form> {
+    fn primary(&mut self) -> Option<Form> {
         self.depth += 1;
         let form = if self.depth > Self::MAX_DEPTH { None } else { self.operand() };
         self.depth -= 1;
@@ -266,19 +261,20 @@ impl<'a> Parser<'a> {
     }
 
     fn operand(&mut self) -> Option<Form> {
-        self.skip_spaces();
         match self.peek()? {
             c if c.is_ascii_digit() || c == '.' => self.mixed_number(),
             '(' | '[' => self.enclosed(&[")", "]"], Self::sum),
             '{' => self.enclosed(&["}"], Self::stacked),
-            '|' => rounded(&self.enclosed(&["|"], Self::sum)?, "abs", f64::abs),
-            '⌊' => rounded(&self.enclosed(&["⌋"], Self::sum)?, "⌊", f64::floor),
-            '⌈' => rounded(&self.enclosed(&["⌉"], Self::sum)?, "⌈", f64::ceil),
-            '\\' => self.command_value(),
-            c @ ('π' | '∞' | '∅') => {
-                take_char(&mut self.rest);
-                if c == 'π' { Form::rounded(std::f64::consts::PI) } else { Some(Form::symbol(c)) }
+            '|' => {
+                let (inside, rest) = self.rest.trim_start()[1..].split_once('|')?;
+                self.rest = rest;
+                parse(inside)?.applied("abs")
             }
+            '⌊' => self.enclosed(&["⌋"], Self::sum)?.applied("⌊"),
+            '⌈' => self.enclosed(&["⌉"], Self::sum)?.applied("⌈"),
+            '\\' => self.command_value(),
+            'π' => self.next().and_then(|_| Form::rounded(std::f64::consts::PI)),
+            '∞' | '∅' => self.next().map(Form::symbol),
             c if c.is_alphabetic() => self.name(),
             _ => None,
         }
@@ -286,26 +282,18 @@ impl<'a> Parser<'a> {
 
     /// The content of brackets, starting at the opening one.
     fn enclosed(&mut self, close: &[&str], read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        take_char(&mut self.rest);
-        let inside = self.within(close == ["|"], read)?;
+        self.next();
+        let inside = read(self)?;
         close.iter().any(|close| self.eat(close)).then_some(inside)
-    }
-
-    /// Reads inside brackets, where a bar opens again, or inside bars.
-    pub(super) fn within(&mut self, bars: bool, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
-        let before = std::mem::replace(&mut self.in_bars, bars);
-        let inside = read(self);
-        self.in_bars = before;
-        inside
     }
 
     /// Digits, decimals, a period, a power of ten, a base as index.
     fn number(&mut self) -> Option<Form> {
         let text = self.take(pattern!(r"^[0-9]*(?:\.[0-9]*)?"))?;
         if text.contains('.') && self.rest.starts_with(['\\', '(']) {
-            if let Some((period, rest)) = period(self.rest) {
-                self.rest = rest;
-                return Rational::repeating(text, &period).map(Form::number);
+            if let Some(period) = self.take(grammar("period")) {
+                let digits: String = period.chars().filter(char::is_ascii_digit).collect();
+                return Rational::repeating(text, &digits).map(Form::number);
             }
             if text.ends_with('.') && !self.rest.starts_with("\\text") {
                 return None;
@@ -325,10 +313,137 @@ impl<'a> Parser<'a> {
     /// A number, or a whole number and a fraction: `2\frac{1}{2}`, `2 1/2`.
     fn mixed_number(&mut self) -> Option<Form> {
         let whole = self.number()?;
-        let (Some(value), Some((fraction, rest))) = (whole.as_whole(), proper_fraction(self.rest)) else {
+        let (Some(value), Some(found)) = (whole.as_whole(), grammar("fraction after a number").find(self.rest)) else {
             return Some(whole);
         };
+        let (fraction, rest) = (parse(found.as_str())?.as_rational()?, &self.rest[found.end()..]);
+        let goes_on = rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '/' | '.'));
+        if goes_on || !(0.0..1.0).contains(&fraction.to_f64()) || fraction == Rational::ZERO {
+            return Some(whole);
+        }
         self.rest = rest;
         Some(Form::number(Rational::integer(value).add(fraction)?))
     }
+
+    /// Value of the command at the start.
+    fn command_value(&mut self) -> Option<Form> {
+        let name = self.command()?;
+        if let Some((words, rest)) = self.words() {
+            self.rest = rest;
+            let half = words.trim().to_lowercase().replace('.', "");
+            if matches!(half.as_str(), "am" | "pm") {
+                return Some(Form::symbol(half));
+            }
+            let symbol = words.trim().trim_matches(['(', ')', '.']);
+            return (symbol.chars().count() == 1).then(|| Form::symbol(symbol));
+        }
+        self.rest = &self.rest.trim_start()[1 + name.len()..];
+        match name {
+            "frac" => self.tex_argument()?.divided_by(self.tex_argument()?),
+            "sqrt" => {
+                let degree = self.take(pattern!(r"^\[[^\]]*\]")).unwrap_or("[2]").trim_matches(['[', ']', ' ']);
+                self.tex_argument()?.power(Form::number(Rational::decimal(degree)?.power(-1)?))
+            }
+            "binom" | "dbinom" | "tbinom" => self.tex_argument()?.binomial(&self.tex_argument()?),
+            "begin" => self.matrix(),
+            _ if list("functions").contains(&name) => self.function(name),
+            _ if list("symbols").contains(&name) || list("marks").contains(&name) => self.symbol(name),
+            _ => None,
+        }
+    }
+
+    /// A letter with its index, or a known name without a backslash.
+    fn name(&mut self) -> Option<Form> {
+        let start = self.rest.trim_start();
+        let run = letters(start);
+        self.rest = &start[run.len()..];
+        match run {
+            _ if list("functions").contains(&run) => self.function(run),
+            "sqrt" => self.primary()?.power(Form::number(Rational::new(1, 2)?)),
+            "pi" | "Pi" => Form::rounded(std::f64::consts::PI),
+            "inf" | "infinity" | "infty" | "oo" => Some(Form::symbol('∞')),
+            _ => {
+                self.rest = start;
+                let letter = self.next()?;
+                self.symbol(letter.encode_utf8(&mut [0; 4]))
+            }
+        }
+    }
+
+    /// A symbol with the rest of its name: arguments in braces, an index, primes; the arguments of a function.
+    fn symbol(&mut self, name: &str) -> Option<Form> {
+        let mut name = name.to_owned();
+        if name.len() > 1 {
+            while self.rest.trim_start().starts_with('{') {
+                name.extend(["(", &self.group()?.replace(' ', ""), ")"]);
+            }
+        }
+        if self.eat("_") {
+            name.extend(["_", &self.group().or_else(|| self.take(pattern!("(?s)^.")))?.replace(' ', "")]);
+        }
+        while self.eat("'") {
+            name.push('\'');
+        }
+        if is_applied(&name, self.rest) {
+            self.next();
+            let mut arguments = vec![self.sum()?.key()];
+            while self.eat(",") {
+                arguments.push(self.sum()?.key());
+            }
+            self.eat(")").then_some(())?;
+            name.push_str(&format!("({})", arguments.join(",")));
+        }
+        Some(Form::symbol(name))
+    }
+
+    /// A function with its base or power and its argument.
+    fn function(&mut self, name: &str) -> Option<Form> {
+        let base = if self.eat("_") { Some(self.argument()?) } else { None };
+        let power = if self.eat("^") { Some(self.argument()?) } else { None };
+        let outside = std::mem::replace(&mut self.in_angle, true);
+        let argument = if matches!(self.peek()?, '(' | '[' | '{') { self.primary()? } else { self.bare_argument()? };
+        self.in_angle = outside;
+        let value = match base {
+            Some(base) if name == "log" => argument.applied("ln")?.divided_by(base.applied("ln")?)?,
+            _ => argument.applied(name)?,
+        };
+        power.map_or(Some(value.clone()), |power| value.power(power))
+    }
+
+    /// The argument of a function without brackets: the factors up to a bracket, words or the next function.
+    fn bare_argument(&mut self) -> Option<Form> {
+        let mut argument = self.power()?;
+        loop {
+            if grammar("after an argument").is_match(self.rest) || !self.starts_factor() {
+                return Some(argument);
+            }
+            argument = argument.mul(self.power()?)?;
+        }
+    }
+
+    /// The rows of a matrix, as a symbol.
+    fn matrix(&mut self) -> Option<Form> {
+        let environment = self.group()?;
+        let kind = if environment == "vmatrix" { "determinant" } else { "matrix" };
+        if environment == "array" {
+            self.group()?;
+        } else if !environment.ends_with("matrix") {
+            return None;
+        }
+        let (rows, end) = self.rest.split_once("\\end")?;
+        self.rest = end;
+        self.group()?;
+        let cell = |cell: &str| Some(Parser::new(cell, self.depth + 1).all()?.key());
+        let row = |row: &str| Some(row.split('&').map(cell).collect::<Option<Vec<_>>>()?.join(","));
+        let rows = rows.split("\\\\").map(str::trim).filter(|row| !row.is_empty());
+        let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
+        Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
+    }
+}
+
+/// Whether the parentheses after a symbol hold its arguments rather than a factor: after f, g and h, or around a single
+/// number, as in `P(2)`.
+fn is_applied(name: &str, rest: &str) -> bool {
+    let of_one_letter = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
+    rest.starts_with('(') && (of_one_letter || pattern!(r"^\([-0-9]+\)").is_match(rest))
 }

@@ -34,17 +34,13 @@ impl Constant {
     }
 
     fn add(self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (Exact(a), Exact(b)) => a.add(b).map(Exact),
-            (a, b) => Self::computed(a.value() + b.value()),
-        }
+        let (Exact(a), Exact(b)) = (self, other) else { return Self::computed(self.value() + other.value()) };
+        a.add(b).map(Exact)
     }
 
     fn mul(self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (Exact(a), Exact(b)) => a.mul(b).map(Exact),
-            (a, b) => Self::computed(a.value() * b.value()),
-        }
+        let (Exact(a), Exact(b)) = (self, other) else { return Self::computed(self.value() * other.value()) };
+        a.mul(b).map(Exact)
     }
 
     fn power(self, exponent: Self) -> Option<Self> {
@@ -132,18 +128,6 @@ impl Form {
         self.symbol_factor() == Some(Rational::ONE)
     }
 
-    /// Whether it is a sum or difference of letters, or a ratio of two.
-    pub fn is_combination(&self) -> bool {
-        let unit = |value: &Constant| [Constant::ONE, Exact(Rational::integer(-1))].contains(value);
-        let powers = |factors: &Monomial| factors.values().copied().collect::<Vec<_>>();
-        let minus = Rational::integer(-1);
-        let ratio = |powers: &[Rational]| matches!(powers, [a, b] if (*a == minus) != (*b == minus) && [*a, *b].contains(&Rational::ONE));
-        match self.terms.len() {
-            1 => self.terms.iter().all(|(factors, value)| *value == Constant::ONE && ratio(&powers(factors))),
-            _ => self.terms.iter().all(|(factors, value)| unit(value) && powers(factors) == [Rational::ONE]),
-        }
-    }
-
     /// The coefficient, if this is a multiple of a single letter.
     pub fn symbol_factor(&self) -> Option<Rational> {
         let (monomial, coefficient) = self.terms.first_key_value().filter(|_| self.terms.len() == 1)?;
@@ -196,9 +180,14 @@ impl Form {
         Some(Self::term(factors, a.mul(b)?))
     }
 
+    /// The power to a whole number.
+    pub fn raised(self, exponent: i128) -> Option<Self> {
+        self.power(Self::number(Rational::integer(exponent)))
+    }
+
     /// The quotient; `None` if the divisor has no inverse as a form.
     pub fn divided_by(self, other: Self) -> Option<Self> {
-        self.mul(other.power(Self::number(Rational::integer(-1)))?)
+        self.mul(other.raised(-1)?)
     }
 
     /// The power; `None` if it is not a form.
@@ -209,8 +198,8 @@ impl Form {
         let Some(rational) = exponent.as_rational() else {
             return Some(Self::symbol(format!("({})^({})", self.key(), exponent.key())));
         };
-        if rational == Rational::ONE {
-            return Some(self);
+        if rational == Rational::ONE || rational == Rational::ZERO {
+            return Some(if rational == Rational::ONE { self } else { Self::number(Rational::ONE) });
         }
         // A negative coefficient can be taken out of integer powers only.
         let negative = self.terms.values().next().is_some_and(|first| first.value() < 0.0);
@@ -220,9 +209,7 @@ impl Form {
         }
         let (coefficient, factors) = self.factored()?;
         let factors = factors.into_iter().map(|(factor, power)| Some((factor, power.mul(rational)?)));
-        let factors: Monomial = factors.collect::<Option<_>>()?;
-        let factors = factors.into_iter().filter(|(_, power)| *power != Rational::ZERO).collect();
-        Some(Self::term(factors, coefficient.power(Exact(rational))?))
+        Some(Self::term(factors.collect::<Option<_>>()?, coefficient.power(Exact(rational))?))
     }
 
     /// A number times factors; a sum becomes one factor whose first term has the coefficient 1.
@@ -256,5 +243,54 @@ impl Form {
             coefficient.into_iter().chain(powers).collect::<Vec<_>>().join("*")
         };
         self.terms.iter().map(term).collect::<Vec<_>>().join("+")
+    }
+
+    /// A function of `vocabulary.txt`, a rounding or an absolute value: its value at this number; for other forms, a symbol.
+    pub fn applied(&self, name: &str) -> Option<Self> {
+        let function: fn(f64) -> f64 = match name {
+            "sin" => f64::sin,
+            "cos" => f64::cos,
+            "tan" => f64::tan,
+            "sec" => |x| 1.0 / x.cos(),
+            "csc" => |x| 1.0 / x.sin(),
+            "cot" => |x| 1.0 / x.tan(),
+            "arcsin" => f64::asin,
+            "arccos" => f64::acos,
+            "arctan" => f64::atan,
+            "sinh" => f64::sinh,
+            "cosh" => f64::cosh,
+            "tanh" => f64::tanh,
+            "ln" => f64::ln,
+            "exp" => f64::exp,
+            "⌊" => f64::floor,
+            "⌈" => f64::ceil,
+            "abs" => f64::abs,
+            // the base of "log" without one depends on the question
+            _ => return Some(Self::symbol(format!("{name}({})", self.key()))),
+        };
+        match self.as_f64() {
+            Some(value) => Self::rounded(function(value)),
+            None => Some(Self::symbol(format!("{name}({})", self.key()))),
+        }
+    }
+
+    /// n! up to 33!, the largest that fits in 127 bits; otherwise a symbol.
+    pub fn factorial(&self) -> Self {
+        match self.as_whole() {
+            Some(n @ 0..=33) => Self::number(Rational::integer((1..=n).product())),
+            _ => Self::symbol(format!("({})!", self.key())),
+        }
+    }
+
+    /// n choose k; a symbol unless both are whole numbers.
+    pub fn binomial(&self, chosen: &Self) -> Option<Self> {
+        match (self.as_whole(), chosen.as_whole()) {
+            (Some(n), Some(k)) if (0..=n).contains(&k) && n <= 10_000 => {
+                // Each step's product is a binomial coefficient times the next factor, so that the division is exact.
+                let value = (1..=k.min(n - k)).try_fold(1_i128, |value, i| Some(value.checked_mul(n - i + 1)? / i));
+                Some(Self::number(Rational::integer(value?)))
+            }
+            _ => Some(Self::symbol(format!("binomial({},{})", self.key(), chosen.key()))),
+        }
     }
 }
