@@ -36,8 +36,6 @@ pub enum CliError {
     NeedsChatTemplate(&'static str),
     #[error("--thinking-budget needs marked thoughts and cannot be used with --thinking none")]
     NoThoughts,
-    #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
-    NoResponses(PathBuf),
     #[error("{address}: {source}{}", listen_hint(source))]
     Listen { address: std::net::SocketAddr, source: io::Error },
     #[error("standard input: {0}")]
