@@ -107,9 +107,7 @@ pub mod internals {
     };
     pub use crate::backend::cpu::cache::KvCache;
     pub use crate::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    pub use crate::backend::cpu::simd::Amx;
-    pub use crate::backend::cpu::simd::{Isa, tiles};
+    pub use crate::backend::cpu::simd::Isa;
     pub use crate::backend::cpu::threads::ThreadPool;
     pub use crate::backend::cpu::{InputRounding, trace::Selection};
     pub use crate::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};

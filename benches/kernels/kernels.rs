@@ -156,13 +156,10 @@ fn reconstruction(c: &mut Criterion) {
     group.finish();
 }
 
-/// Multiply-adds of one core in registers: in f32, in bf16 pairs (`vdpbf16ps`) and in tiles where available. These
-/// bound any product.
+/// Multiply-adds of one core in registers: in f32 and, where available, in bf16 pairs (`vdpbf16ps`). These bound any product.
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;
-    #[cfg(target_os = "linux")]
-    use uqac::internals::{Amx, tiles};
     const ITERATIONS: usize = 1000;
     const SUMS: usize = 24;
 
@@ -187,22 +184,6 @@ fn rates(c: &mut Criterion) {
         group.throughput(Throughput::Elements((ITERATIONS * SUMS * 32) as u64));
         // SAFETY: the CPU has the instructions.
         group.bench_function("bf16 pairs, 512 bits", |b| b.iter(|| unsafe { in_bf16(black_box(0.5)) }));
-    }
-    #[cfg(target_os = "linux")]
-    if Amx::available() {
-        use tiles::{DEPTH, SIDE, Tiles};
-        const TILES: usize = 6; // of sums
-        group.throughput(Throughput::Elements((ITERATIONS * TILES * SIDE * SIDE * DEPTH) as u64));
-        group.bench_function("bf16 tiles", |b| {
-            b.iter(|| {
-                // SAFETY: the unit is present; no pointer is passed.
-                unsafe {
-                    Amx::open();
-                    (0..ITERATIONS).for_each(|_| (0..TILES).for_each(|sums| Amx::dot(sums, 6, 7)));
-                    Amx::close();
-                }
-            });
-        });
     }
     group.finish();
 }

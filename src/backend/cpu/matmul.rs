@@ -3,8 +3,7 @@
 //! Every output element is computed the same way, regardless of the number of rows, the threads, the tile it falls into and
 //! (AVX-512, AVX2) the instruction set: sixteen partial sums, lane j over the k = j mod 16 in order, each step one fused
 //! multiply-add; then the fixed tree of [`Simd::sum`]; then the bias. So a token gets the same bits alone, in a batch, and in a
-//! prefill. The last k mod 16 elements form a vector padded with zeros. With AMX, bf16 weights are computed differently
-//! (`tiled`).
+//! prefill. The last k mod 16 elements form a vector padded with zeros.
 //!
 //! *Error.* A lane takes ⌈k/16⌉ roundings and the tree four, and each product passes through at most all of them, so
 //! |y - exact| ≤ γ(⌈k/16⌉ + 4) Σ|w||x| with γ(m) = m·2^-24 / (1 - m·2^-24), that is at most γ(k) for k ≥ 5: the usual
@@ -15,12 +14,8 @@
 
 mod narrow;
 mod tests;
-#[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
-mod tiled;
 mod wide;
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use super::simd::Amx;
 use super::simd::{Isa, LANES, Simd, Stored};
 use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
@@ -90,10 +85,6 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
     let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
     if n == 0 {
         return;
-    }
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if isa.has_tiles() && are_bf16(&products) {
-        return tiled::multiply::<Amx>(pool, isa, &products, x, n, k);
     }
     if n <= narrow::max_rows(isa, &products) {
         let outs = products.iter().map(|product| product.w.rows).sum();

@@ -1,8 +1,8 @@
-//! Sixteen-lane f32 arithmetic in four instruction sets, chosen at run time; and [`tiles`], on CPUs that have them.
+//! Sixteen-lane f32 arithmetic in four instruction sets, chosen at run time.
 //!
 //! A kernel is a struct that implements [`Kernel`]: its `run` is generic over [`Simd`] and is compiled once per set. Every set
 //! computes the same lanes in the same order, so AVX-512, AVX2 and NEON produce the same bits; so does the portable code if the
-//! target has a fused multiply-add, otherwise it rounds twice. Tiles use an order of their own.
+//! target has a fused multiply-add, otherwise it rounds twice.
 
 use half::{bf16, f16};
 use std::sync::OnceLock;
@@ -20,9 +20,6 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX-512, with tiles for products of bf16 weights.
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    Amx,
 }
 
 impl Default for Isa {
@@ -39,30 +36,18 @@ pub trait Kernel {
 }
 
 impl Isa {
-    /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|neon|avx2|avx512|amx` selects another one that
-    /// the CPU has: amx speeds up prefill, scoring, the ensemble and large batches, but slows down decoding of one sequence.
+    /// The best instruction set of this machine. `UQAC_SIMD=portable|neon|avx2|avx512` selects another one that the CPU has.
     pub fn detect() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
             let wanted = std::env::var("UQAC_SIMD").unwrap_or_default().to_lowercase();
-            let sets = if wanted == "amx" { Isa::available() } else { Isa::of_vectors() };
+            let sets = Isa::available();
             sets.iter().copied().find(|set| set.name() == wanted).unwrap_or(sets[0])
         })
     }
 
-    /// All instruction sets of this machine, the default first. Tiles must be requested from Linux, which then needs larger signal
-    /// stacks: not done for a process that does not use them.
+    /// All instruction sets of this machine, best first.
     pub fn available() -> Vec<Isa> {
-        let sets = Isa::of_vectors();
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if sets[0] == Isa::Avx512 && Amx::available() {
-            return [&[Isa::Avx512, Isa::Amx], &sets[1..]].concat();
-        }
-        sets
-    }
-
-    /// Sets without tiles, best first.
-    fn of_vectors() -> Vec<Isa> {
         let mut sets = Vec::new();
         #[cfg(target_arch = "aarch64")]
         sets.push(Isa::Neon);
@@ -91,14 +76,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Isa::Amx => "amx",
         }
-    }
-
-    /// Whether products of bf16 weights use tiles.
-    pub fn has_tiles(self) -> bool {
-        self.name() == "amx"
     }
 
     /// Its [`Simd::REGISTERS`].
@@ -126,8 +104,6 @@ impl Isa {
             Isa::Avx2 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { run_avx512(kernel) },
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Isa::Amx => unsafe { run_avx512(kernel) },
         }
     }
 }
@@ -301,7 +277,7 @@ macro_rules! each {
     }};
 }
 
-/// Defines functions of [`Simd`] and [`Tiles`](tiles::Tiles), and their helpers, without the boilerplate.
+/// Defines functions of [`Simd`], and their helpers, without the boilerplate.
 macro_rules! inlined {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $value:expr;)+) => {$(
         $(#[$doc])*
@@ -360,16 +336,11 @@ impl Simd for Portable {
 }
 
 mod ahead;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod amx;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 pub use ahead::bytes_ahead;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub use amx::Amx;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 #[cfg(target_arch = "x86_64")]

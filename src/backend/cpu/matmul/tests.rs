@@ -1,7 +1,5 @@
 #![cfg(test)]
 
-use super::super::simd::tiles::emulated::{self, Emulated};
-use super::super::simd::tiles::{DEPTH, Tiles};
 use super::*;
 
 /// Numbers in [-1, 1) with varied exponents.
@@ -78,32 +76,6 @@ fn by_definition(w: impl Fn(usize) -> f32, x: &[f32], bias: Option<f32>) -> f32 
     bias.map_or(lanes[0], |b| lanes[0] + b)
 }
 
-/// The definition at the head of [`tiled`], one element at a time.
-fn by_definition_of_tiles(w: impl Fn(usize) -> bf16, x: &[f32], bias: Option<f32>) -> f32 {
-    let steps = x.len().div_ceil(DEPTH);
-    let cut = steps.div_ceil(steps.div_ceil(20).max(1)).max(1);
-    let mut y: Option<f32> = None;
-    for first in (0..steps.max(1)).step_by(cut) {
-        let mut sums = [0.0; 3];
-        for step in first..steps.min(first + cut) {
-            let k = |i: usize| step * DEPTH + i;
-            let weights = std::array::from_fn(|i| if k(i) < x.len() { w(k(i)).to_bits() } else { 0 });
-            for (term, sum) in sums.iter_mut().enumerate() {
-                *sum = emulated::dot(*sum, &weights, |i| x.get(k(i)).map_or(0, |&x| term_of(x, term)));
-            }
-        }
-        let sum = sums[0] + (sums[1] + sums[2]);
-        y = Some(y.map_or(sum, |y| y + sum));
-    }
-    y.unwrap_or(0.0) + bias.unwrap_or(-0.0)
-}
-
-/// One term of an input: the first eight bits of what the earlier terms leave.
-fn term_of(x: f32, term: usize) -> u16 {
-    let upper = f32::from_bits(x.to_bits() >> 16 << 16);
-    if term == 0 { (x.to_bits() >> 16) as u16 } else { term_of(x - upper, term - 1) }
-}
-
 /// The bits of y, which `multiply` must overwrite, without writing beyond it.
 fn bits_of(w: &Matrix, n: usize, bias: Option<&[f32]>, multiply: impl FnOnce(Job)) -> Vec<u32> {
     let mut y = vec![7.0f32; n * w.rows + 3];
@@ -117,15 +89,6 @@ fn bits_of(w: &Matrix, n: usize, bias: Option<&[f32]>, multiply: impl FnOnce(Job
 
 fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
     bits_of(w, n, bias, |job| matmul(pool, isa, w, x, n, job.y, bias))
-}
-
-/// [`run`] with tiles, whatever the instruction set.
-fn run_tiled<T: Tiles>(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
-    bits_of(w, n, bias, |mut job| {
-        let products = [Product::new(&mut job, n, w.k)];
-        assert!(are_bf16(&products));
-        tiled::multiply::<T>(pool, isa, &products, x, n, w.k);
-    })
 }
 
 fn fused(isa: Isa) -> bool {
@@ -162,57 +125,13 @@ fn every_element_is_as_defined_in_every_shape() {
                         by_definition(|i| owned.get(o * k + i), &x[r * k..][..k], bias.map(|b| b[o])).to_bits()
                     })
                     .collect();
-                let by_tiles = matches!(owned, Owned::Bf16(_));
-                for isa in Isa::available().into_iter().filter(|&l| fused(l) && !(l.has_tiles() && by_tiles)) {
+                for isa in Isa::available().into_iter().filter(|&isa| fused(isa)) {
                     let pool = &pools[(n + rows) % 4];
                     let got = run(pool, isa, &owned.matrix(rows, k), &x, n, bias);
                     assert!(got == expected, "{isa:?} n {n} rows {rows} k {k} type {i}");
                 }
             }
         }
-    }
-}
-
-#[test]
-fn tiles_give_every_element_as_defined_in_every_shape() {
-    let pools: Vec<ThreadPool> = (1..=3).map(ThreadPool::new).collect();
-    let mut numbers = Random(5);
-    // outputs: less than a strip, strips, sets of strips and part of one, a strip alone; k: steps, cuts, and part of one
-    for (rows, k) in
-        [(1, 1), (3, 31), (16, 32), (31, 64), (64, 65), (65, 160), (97, 640), (150, 641), (20, 1600), (40, 1300)]
-    {
-        let mut values = numbers.take(rows * k);
-        values[0] = 1e-39; // subnormal: a zero
-        let owned = Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect());
-        let Owned::Bf16(w) = &owned else { unreachable!() };
-        let bias = numbers.take(rows);
-        // rows: one, as many as fill one to six tiles, and groups; a block and part of one
-        for n in [1, 2, 3, 5, 6, 10, 11, 16, 17, 26, 32, 33, 300] {
-            if n == 300 && k > 160 {
-                continue;
-            }
-            let mut x = numbers.take(n * k);
-            x[n * k - 1] *= 1e-37; // its third term is subnormal
-            let bias = (n % 2 == 0).then_some(&bias[..]);
-            let expected: Vec<u32> = (0..n * rows)
-                .map(|e| {
-                    let (r, o) = (e / rows, e % rows);
-                    by_definition_of_tiles(|i| w[o * k + i], &x[r * k..][..k], bias.map(|b| b[o])).to_bits()
-                })
-                .collect();
-            let (pool, matrix) = (&pools[(n + rows) % 3], owned.matrix(rows, k));
-            for isa in Isa::available() {
-                let got = run_tiled::<Emulated>(pool, isa, &matrix, &x, n, bias);
-                assert!(got == expected, "emulated, {isa:?} n {n} rows {rows} k {k}");
-                if isa.has_tiles() {
-                    let got = run(pool, isa, &matrix, &x, n, bias);
-                    assert!(got == expected, "{isa:?} n {n} rows {rows} k {k}");
-                }
-            }
-        }
-    }
-    if !Isa::available().into_iter().any(Isa::has_tiles) {
-        eprintln!("skipped beside the emulator: this CPU has no AMX");
     }
 }
 
@@ -250,11 +169,7 @@ fn error_is_within_the_bound() {
                     let products = (0..k).map(|i| owned.get(o * k + i) as f64 * x[r * k + i] as f64);
                     let (exact, size) = products.fold((0.0, 0.0), |(e, s), p| (e + p, s + p.abs()));
                     // The portable code also rounds each product: hence twice the steps.
-                    let roundings = if isa.has_tiles() && matches!(owned, Owned::Bf16(_)) {
-                        (39 + k.div_ceil(640)) as f64
-                    } else {
-                        (k.div_ceil(LANES) * if fused(isa) { 1 } else { 2 } + 4) as f64
-                    };
+                    let roundings = (k.div_ceil(LANES) * if fused(isa) { 1 } else { 2 } + 4) as f64;
                     let bound = 1.001 * roundings / (1u64 << 24) as f64 * size;
                     assert!((f32::from_bits(bits) as f64 - exact).abs() <= bound, "{isa:?} k {k} element {e}");
                 }
