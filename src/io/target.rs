@@ -45,7 +45,9 @@ impl Target {
             if text.is_empty() {
                 return Err(TEXT);
             }
-            let is_index = grader == Grader::Choice && text.bytes().all(|byte| byte.is_ascii_digit());
+            // a label like `2)` if nothing could be counted
+            let counts = value.is_number() || of.is_some() || !options(&question).is_empty();
+            let is_index = grader == Grader::Choice && counts && text.bytes().all(|byte| byte.is_ascii_digit());
             if is_index { letter(&text, value.is_number(), &question, of.as_ref()).ok_or(CHOICE) } else { Ok(text) }
         };
         let answers: Vec<String> = match value {

@@ -3,9 +3,9 @@
 use super::reference::hendrycks_form;
 use super::words;
 use crate::uq::answer::value::{
-    Form, Rational, clean, group, list, multiplier, nesting, number, parse, split, without_thousands,
+    Form, Rational, clean, group, multiplier, nesting, number, parse, split, without_thousands,
 };
-use crate::uq::answer::{grammar, pattern};
+use crate::uq::answer::{grammar, list, pattern};
 use std::collections::BTreeSet;
 
 /// The possible readings of an answer.

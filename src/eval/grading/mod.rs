@@ -10,8 +10,8 @@
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
 use crate::io::target::{Target, options};
-use crate::uq::answer::value::{Rational, half_of_day, list, number, quantity};
-use crate::uq::answer::{Grader, comparable, pattern};
+use crate::uq::answer::value::{Rational, half_of_day, number, quantity};
+use crate::uq::answer::{Grader, comparable, list, pattern};
 
 mod math;
 mod reference;

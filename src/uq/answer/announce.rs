@@ -1,11 +1,10 @@
-//! The words that announce an answer, and the patterns of what is said, as tables: `announcements.txt` and `grammar.txt`.
+//! The words that announce an answer, as a table: `announcements.txt`.
 
 use super::boundary;
-use super::value::list;
+use super::tables::{expanded, grammar};
 use crate::model::reply::rows;
 use regex::Regex;
-use std::collections::HashMap;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 
 /// What may follow an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,23 +54,4 @@ pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found<'_>> {
         }
     }
     found
-}
-
-/// The pattern of a row of `grammar.txt`, or of a list of words.
-pub(super) fn expanded(name: &str) -> String {
-    let alternatives = rows(include_str!("grammar.txt")).filter(|row| row[1] == name).map(|row| row[2]);
-    let mut alternatives: Vec<&str> = alternatives.collect();
-    if alternatives.is_empty() {
-        alternatives = list(name).iter().filter_map(|word| word.split('=').next()).collect();
-    }
-    let pattern = alternatives.join("|");
-    let other = |found: &regex::Captures| format!("(?:{})", expanded(&found[1]));
-    pattern!("⟨([^⟩]+)⟩").replace_all(&pattern, other).into_owned()
-}
-
-/// [`expanded`], compiled on first use.
-pub(crate) fn grammar(name: &'static str) -> &'static Regex {
-    static PATTERNS: LazyLock<HashMap<&str, OnceLock<Regex>>> =
-        LazyLock::new(|| rows(include_str!("grammar.txt")).map(|row| (row[1], OnceLock::new())).collect());
-    PATTERNS[name].get_or_init(|| Regex::new(&expanded(name)).expect("a constant pattern"))
 }

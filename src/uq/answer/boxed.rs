@@ -1,6 +1,6 @@
 //! The content of `\boxed{…}`.
 
-use super::announce::grammar;
+use super::tables::grammar;
 use std::ops::Range;
 
 /// Content of the last closed, non-empty box, without surrounding whitespace; of boxes with nothing but commas or "and" between

@@ -59,16 +59,17 @@ mod number;
 mod plain;
 mod reference;
 mod statement;
+mod tables;
 mod tokens;
 pub(crate) mod value;
 
-pub(crate) use announce::grammar;
 pub(crate) use boxed::last_box;
 pub use custom::AnswerPattern;
 pub use fold::digit;
 pub(crate) use fold::{ascii_digit, comparable};
 pub use reference::find_answer_reference;
 pub(crate) use reference::{last_box_text, last_number_text};
+pub(crate) use tables::{grammar, list};
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
 /// The kind of answer to look for.

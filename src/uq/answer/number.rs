@@ -1,19 +1,11 @@
 //! Numbers as written by people and models.
 
-use super::announce::{expanded, grammar};
 use super::boundary;
-use super::statement::{Text, around, formulas};
+use super::statement::{Number, Text, around, formulas};
+use super::tables::{expanded, grammar};
 use super::value;
 use fancy_regex::Regex;
 use std::sync::LazyLock;
-
-/// A number in a text.
-pub(super) struct Number<'t> {
-    /// Sign, digits, separators, decimals; for a compound (`3/4`, `2^{10}`), all of it.
-    pub text: &'t str,
-    /// Part of a word, an index, an ordinal, a list mark or a version: a number only if there is no other.
-    pub weak: bool,
-}
 
 /// The pattern of a number, which looks at what is around it.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(&expanded("number")).expect("a constant pattern"));

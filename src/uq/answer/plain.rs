@@ -1,10 +1,8 @@
 //! Answers that nothing announces: a reply that is its answer, starts with it, or ends with it.
 
 use super::AnswerRule;
-use super::announce::grammar;
-use super::number::Number;
-use super::statement::{MAX_STATEMENT, Statement, Text, bare, count, leading_formula};
-use super::value::list;
+use super::statement::{MAX_STATEMENT, Number, Statement, Text, bare, count, leading_formula};
+use super::tables::{grammar, list};
 use std::borrow::Cow;
 
 impl<'t> Text<'t> {

@@ -2,9 +2,9 @@
 //!
 //! Parts of a reply are slices of its text.
 
-use super::announce::{Found, Then, grammar};
+use super::announce::{Found, Then};
 use super::boxed::{is_blank, is_bracket};
-use super::number::Number;
+use super::tables::grammar;
 use super::value::spoken;
 use super::{AnswerRule, boundary, digit};
 
@@ -13,6 +13,14 @@ pub(super) const MAX_STATEMENT: usize = 400;
 
 /// As [`MAX_STATEMENT`], for a formula between delimiters: the most the grader reads.
 const MAX_FORMULA: usize = 2000;
+
+/// A number in a text.
+pub(super) struct Number<'t> {
+    /// Sign, digits, separators, decimals; for a compound (`3/4`, `2^{10}`), all of it.
+    pub text: &'t str,
+    /// Part of a word, an index, an ordinal, a list mark or a version: a number only if there is no other.
+    pub weak: bool,
+}
 
 /// A reply, and what is looked for in it.
 pub(super) struct Text<'t> {

@@ -1,7 +1,7 @@
 //! LaTeX with presentation-only markup removed: one spelling for everything the parsers look at.
 
+use super::super::tables::list;
 use super::super::{comparable, grammar};
-use super::vocabulary::list;
 use crate::model::reply::rows;
 use regex::{Captures, Regex};
 use std::borrow::Cow;

@@ -1,10 +1,10 @@
 //! Contents that are a number, and nothing more; numbers in words.
 
-use super::super::grammar;
+use super::super::tables::{grammar, list};
 use super::expression::{measure, parse};
 use super::latex::{clean, rewritten, split, without_thousands};
 use super::rational::Rational;
-use super::vocabulary::{list, multiplier};
+use super::vocabulary::multiplier;
 use regex::Captures;
 use std::ops::Range;
 

@@ -1,20 +1,11 @@
-//! Known words and units of measure, as tables: `vocabulary.txt` and `units.txt`.
+//! Known words, and units of measure as a table: `units.txt`.
 
+use super::super::tables::list;
 use super::form::Form;
 use super::latex::rewritten;
 use super::rational::Rational;
 use crate::model::reply::rows;
-use std::collections::HashMap;
 use std::sync::LazyLock;
-
-/// The words of a list.
-pub(crate) fn list(name: &str) -> &'static [&'static str] {
-    static LISTS: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
-        let list = |row: Vec<&'static str>| (row[0], row[1].split(' ').collect());
-        rows(include_str!("vocabulary.txt")).map(list).collect()
-    });
-    &LISTS[name]
-}
 
 /// The rows of `units.txt`: dimension, size, names.
 static UNITS: LazyLock<Vec<(&str, Rational, Vec<&str>)>> = LazyLock::new(|| {
