@@ -3,6 +3,9 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Take};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
 
 /// Max bytes of a settings file: a config, an index, a manifest, options. Real ones are kilobytes, and the parsed tree is
 /// held in memory.
@@ -29,7 +32,30 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     Capped::new(open(path)?, max).read_to_end(&mut bytes)?;
+    not_a_pointer(&bytes)?;
     Ok(bytes)
+}
+
+/// Refuses what Git leaves in the place of a large file that was not downloaded.
+pub(crate) fn not_a_pointer(bytes: &[u8]) -> io::Result<()> {
+    if !bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
+        return Ok(());
+    }
+    let message =
+        "a Git LFS pointer instead of the file; run git lfs pull in the folder, or download it with hf download";
+    Err(io::Error::new(ErrorKind::InvalidData, message))
+}
+
+/// Replaces `NaN`, `Infinity` and `-Infinity`, which Python writes although JSON lacks them, by empty objects of their length:
+/// no setting accepts one, but where nothing reads the key they do no harm.
+pub(crate) fn replace_non_numbers(json: &mut [u8]) {
+    static WORD: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r#"(?s-u)"(?:[^"\\]|\\.)*"|NaN|-?Infinity"#).expect("a constant pattern"));
+    let words = WORD.find_iter(json).map(|found| found.range()).filter(|word| json[word.start] != b'"');
+    for word in words.collect::<Vec<_>>() {
+        json[word.clone()].fill(b' ');
+        (json[word.start], json[word.end - 1]) = (b'{', b'}');
+    }
 }
 
 /// A reader that fails past `max` bytes: the only bound on the content of a small compressed file.
@@ -122,6 +148,21 @@ mod tests {
         assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
         std::fs::write(&path, b"\xff").unwrap();
         assert_eq!(read_to_string(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+        std::fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:0").unwrap();
+        assert!(read(&path, 99).unwrap_err().to_string().contains("a Git LFS pointer"));
+    }
+
+    #[test]
+    fn non_numbers_of_python_are_replaced_outside_of_texts() {
+        for (written, read) in [
+            (r#"{"x": [NaN, -Infinity,Infinity], "y": 1}"#, r#"{"x": [{ }, {       },{      }], "y": 1}"#),
+            (r#"{"NaN": "\"Infinity \\", "x":NaN}"#, r#"{"NaN": "\"Infinity \\", "x":{ }}"#),
+            (r#"{"x": "é"}"#, r#"{"x": "é"}"#),
+        ] {
+            let mut json = written.as_bytes().to_vec();
+            replace_non_numbers(&mut json);
+            assert_eq!(String::from_utf8(json).unwrap(), read);
+        }
     }
 
     #[cfg(unix)]

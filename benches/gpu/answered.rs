@@ -71,7 +71,7 @@ fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandw
 
 fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, seed: u64) -> Result<Round, StageError> {
     // sampled: greedy text of random weights soon repeats
-    let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed };
+    let sampling = Sampling { temperature: 1.0, seed, ..Sampling::GREEDY };
     let options = GenerateOptions { max_tokens: tokens, sampling, ..GenerateOptions::default() };
     let start = Instant::now();
     let (_, mut traced) = engine.generate_traced(prompt, &options, |_| ControlFlow::Continue(()))?;

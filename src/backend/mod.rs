@@ -382,6 +382,9 @@ pub trait Backend: Operations {
     /// [`predict`](Backend::predict), with the errors of single rows in their places.
     fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>>;
 
+    /// The logits `[vocab_size]` (softcapped) of a wanted row of the pass that has just ended.
+    fn next_logits(&mut self, row: usize) -> Result<Vec<f32>>;
+
     /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice; returns their steps
     /// and tokens. Rows of one sequence are at consecutive positions.
     fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>> {

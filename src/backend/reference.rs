@@ -454,6 +454,10 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn next_logits(&mut self, row: usize) -> Result<Vec<f32>> {
+        self.wanted(row).map(|row| self.model.logits(&row.x))
+    }
+
     /// ln p of the next token, the entropy -Σ p ln p, and the most probable tokens, all over the full vocabulary.
     fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>> {
         let predict = |request: &Prediction| -> Predicted {

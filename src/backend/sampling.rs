@@ -1,6 +1,7 @@
 //! Choosing the next token. Every choice depends only on (seed, stream, position), so it is the same in any batch.
 
 use super::{cpu::norm::argmax, cpu::simd::Isa};
+use std::collections::BTreeSet;
 
 /// Options of drawing a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,10 +13,26 @@ pub struct Sampling {
     /// Only the K most probable tokens can be drawn; 0: all.
     pub top_k: usize,
     pub seed: u64,
+    /// Divides positive logits of tokens that the sequence has, and multiplies the others (arXiv 1909.05858); 1: none. Applied
+    /// by the engine to the logits of [`Backend::next_logits`](super::Backend::next_logits): likelihoods are those without it.
+    pub repetition_penalty: f32,
 }
 
 impl Sampling {
-    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0, repetition_penalty: 1.0 };
+
+    /// Parses a repetition penalty.
+    pub fn penalty(text: &str) -> Result<f32, &'static str> {
+        text.parse().ok().filter(|x: &f32| x.is_finite() && *x > 0.0).ok_or("expected a number above 0; 1: no penalty")
+    }
+
+    /// Applies the repetition penalty of a sequence of `tokens` to its next logits.
+    pub fn penalize(&self, logits: &mut [f32], tokens: &[u32]) {
+        for token in BTreeSet::from_iter(tokens) {
+            let logit = &mut logits[*token as usize];
+            *logit = if *logit < 0.0 { *logit * self.repetition_penalty } else { *logit / self.repetition_penalty };
+        }
+    }
 }
 
 /// One choice: which sequence of a batch draws (`stream`), and for which position.
@@ -148,6 +165,13 @@ mod tests {
     fn greedy_takes_the_lowest_of_equals_and_no_nan() {
         let choice = Choice { sampling: Sampling::GREEDY, stream: 0, position: 0, vocabulary: 4 };
         assert_eq!(choice.token(&[f32::NAN, 1.0, 3.0, 3.0, 5.0]), 2, "the fifth is padding");
+    }
+
+    #[test]
+    fn a_repeated_token_is_penalized_once() {
+        let (mut logits, sampling) = ([3.0, -1.0, 2.0], Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY });
+        sampling.penalize(&mut logits, &[0, 1, 0]);
+        assert_eq!(logits, [1.5, -2.0, 2.0]);
     }
 
     #[test]

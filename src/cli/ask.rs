@@ -1,6 +1,6 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
-use super::options::{AssessArgs, EarlyArgs, examples_and_rules};
+use super::options::{AssessArgs, EarlyArgs, examples_and_rules, note_settings};
 use super::progress::bar;
 use super::*;
 use crate::backend::sampling::Sampling;
@@ -32,6 +32,9 @@ pub struct AskArgs {
     /// Sample from the K most probable tokens; 0: from all
     #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
     top_k: usize,
+    /// Repetition penalty of Hugging Face's generation_config.json, on the tokens of prompt and response; 1: none
+    #[arg(long, hide_short_help = true, value_name = "X", default_value_t = 1.0, value_parser = Sampling::penalty)]
+    repetition_penalty: f32,
     /// Sampling seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -71,11 +74,12 @@ Examples:
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let AssessArgs { model, method, abstain } = &args.assess;
-    let AskArgs { temperature, top_p, top_k, seed, .. } = *args;
+    let AskArgs { temperature, top_p, top_k, seed, repetition_penalty, .. } = *args;
     let parameters = method.parameters()?;
     let question = question(&args.question)?;
     let (_, folder) = model.or_embedded()?;
     let mut engine = model.load(&folder)?;
+    note_settings(&engine, repetition_penalty);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
     let conversation = match &args.system {
         None => Conversation::Prompt(question.clone()),
@@ -85,7 +89,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
-        sampling: Sampling { temperature, top_p, top_k, seed },
+        sampling: Sampling { temperature, top_p, top_k, seed, repetition_penalty },
         trace: Some(parameters.trace_parts()),
         running: args.early.running(),
         thinking_budget: args.early.budget(&parameters)?,

@@ -1,6 +1,6 @@
 //! `uqac eval`: runs a model over benchmarks into a resumable output folder.
 
-use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
+use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named, note_settings};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::*;
 use crate::engine::{Engine, EngineOptions, encode::EncodeError};
@@ -105,6 +105,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.load(&model_folder)?;
     let options = args.options(&engine, parameters);
+    note_settings(&engine, options.repetition_penalty());
     check_template(&engine, &options)?;
     let thinks = |source: &str| options.parameters.thinking.is_in(source);
     let thinking = engine.chat_template().is_some_and(|template| thinks(template.source()));

@@ -4,7 +4,7 @@ use super::options::{EngineArgs, load, locate};
 use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
-use crate::model::{ModelSpec, chat::Message};
+use crate::model::{ModelSpec, Weights, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,12 @@ pub struct InspectArgs {
 
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let folder = locate(&args.model)?;
-    let engine = load(&folder, args.engine.options())?;
+    let engine = if Weights::are_in(&folder) {
+        load(&folder, args.engine.options())?
+    } else {
+        note("note: the folder has no weights; sizes and memory are those of config.json, in bf16, on the CPU");
+        Engine::outline(&folder)?
+    };
     let longest = engine.spec().max_position_embeddings;
     let context = args.context.map_or(longest.min(4096), |n| n as usize);
     if context > longest {
@@ -47,7 +52,7 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
     let (weights, matrices) = (engine.weights(), engine.weights().matrices());
     let (options, (k_cache, v_cache)) = (engine.options(), engine.cache_types());
     // for settings that checkpoints store in several places
-    let found_in = engine.spec().sources.iter().map(|(setting, place)| ((*setting).to_owned(), json!(place)));
+    let found_in = engine.spec().sources.iter().map(|(setting, place)| (setting.clone(), json!(place)));
     let found_in = found_in.chain([("head".to_owned(), json!(weights.head.name))]);
     json!({
         "model": model_facts(engine.spec(), folder),
@@ -57,7 +62,7 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
             "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
             "type": weights.types(), "bytes": weights.byte_len(), "bytes_per_decoded_token": engine.weight_bytes_per_token(),
         },
-        "tokenizer": tokenizer_facts(engine),
+        "tokenizer": Some(engine).filter(|engine| engine.tokenizer().vocab_size() > 0).map(tokenizer_facts),
         "run": {
             "device": engine.device(), "k_cache": k_cache.name(), "v_cache": v_cache.name(),
             "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
@@ -158,9 +163,11 @@ fn tokenizer_facts(engine: &Engine) -> Value {
         Some(Ok(text)) => quoted(&text),
         Some(Err(error)) => format!("cannot be used: {error}"),
     };
+    let settings: Vec<_> = spec.greedy_settings.iter().map(|(name, value)| json!([name, value])).collect();
     json!({
         "tokens": tokenizer.vocab_size(), "logits": spec.vocab_size,
         "bos": tokenizer.bos_token_id().map(token),
+        "generation_settings_not_applied": Some(settings).filter(|settings| !settings.is_empty()),
         "ends_a_response": spec.eos_token_ids.iter().map(|id| token(*id)).collect::<Vec<_>>(),
         "chat_template_for_hello": template,
     })

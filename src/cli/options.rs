@@ -145,6 +145,19 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     Ok(engine)
 }
 
+/// Says which settings of `generation_config.json` the responses do without.
+pub fn note_settings(engine: &Engine, repetition_penalty: f32) {
+    let applied = |name: &str| name == "repetition_penalty" && repetition_penalty != 1.0;
+    let settings = engine.spec().greedy_settings.iter().filter(|(name, _)| !applied(name));
+    let settings: Vec<String> = settings.map(|(name, value)| format!("{name} {value}")).collect();
+    if !settings.is_empty() {
+        let settings = settings.join(", ");
+        note(&format!(
+            "note: responses do without {settings} of generation_config.json; repetition_penalty can be set"
+        ));
+    }
+}
+
 /// The reading of the method, and its trace.
 #[derive(Args)]
 #[command(next_help_heading = "Method")]

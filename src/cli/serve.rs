@@ -1,6 +1,6 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
-use super::options::{AssessArgs, examples_and_rules};
+use super::options::{AssessArgs, examples_and_rules, note_settings};
 use super::*;
 use crate::eval::assess::{Request, calibration};
 use crate::serve::{Settings, serve};
@@ -40,6 +40,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let address = listener.local_addr().unwrap_or(address);
     let (named, folder) = model.or_embedded()?;
     let mut engine = model.load(&folder)?;
+    note_settings(&engine, 1.0);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
     let settings = args.settings.clone();
     let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());

@@ -35,6 +35,13 @@ pub struct Batch<'e> {
 #[derive(Clone, Default)]
 pub struct Request(Arc<GenerateOptions>);
 
+impl Request {
+    /// Whether tokens are chosen from logits with a repetition penalty.
+    fn is_penalized(&self) -> bool {
+        self.0.sampling.repetition_penalty != 1.0
+    }
+}
+
 /// A sequence of a batch.
 #[derive(Default)]
 pub(super) struct Running {
@@ -166,7 +173,8 @@ impl Batch<'_> {
             None => None,
         };
         let closing = watch.as_mut().map(|watch| watch.closing(&[])).transpose()?.flatten().unwrap_or_default();
-        let guesses = self.engine.guesses() && trace.is_none_or(|trace| !trace.parts.layer_means);
+        let guesses =
+            self.engine.guesses() && !request.is_penalized() && trace.is_none_or(|trace| !trace.parts.layer_means);
         let running = self.enter(id, stream, request, generation);
         (running.text, running.watch, running.closing) = (text, watch, closing);
         running.lookup = guesses.then(|| Lookup::of(prompt));
@@ -289,11 +297,12 @@ impl Batch<'_> {
         if running.finished { self.last_rows() } else { Ok(()) }
     }
 
-    /// Closes the thoughts that are over budget; returns whether a response has ended, `None` if there are none.
-    pub(super) fn close_thoughts(&mut self, on_token: OnToken) -> Result<Option<bool>> {
+    /// Runs the sequences that take no part in a common step, each on its own: those with a thought over budget, which is closed,
+    /// and one token of those whose logits are penalized. Returns whether a response has ended, `None` if there are none.
+    pub(super) fn steps_alone(&mut self, on_token: OnToken) -> Result<Option<bool>> {
         let Batch { engine, running, .. } = self;
         let mut ended = None;
-        for running in running.iter_mut().filter(|r| !r.finished && !r.closing.is_empty()) {
+        for running in running.iter_mut().filter(|r| !r.finished && !r.is_common()) {
             match running.run_from(running.generation.tokens.len() - 1, engine, on_token) {
                 Err(error) if error.is_lost() => return Err(error),
                 Err(error) => running.fail(error),
@@ -365,6 +374,7 @@ impl Running {
         // a response ends at its limit, whose row predicts nothing
         let tokens = [&self.generation.tokens[start..], &closing[..closing.len().min(room.saturating_sub(1))]].concat();
         let (mut results, predicts) = (Vec::new(), |row: usize| row >= first && room > 0);
+        let (request, history) = (self.request.clone(), [&self.generation.tokens[..], &closing].concat());
         forward::extend::<EngineError>(
             &mut *engine.backend,
             self.id,
@@ -373,13 +383,21 @@ impl Running {
             true,
             predicts,
             |backend, rows| {
-                let request = |position: usize| {
+                let mut requests = Vec::new();
+                for position in rows.clone().filter(|row| predicts(*row)) {
+                    let (row, detail) = (position - rows.start, last.detail);
                     let chosen = DecodeRow { row: Row { position, ..last.row }, ..last }.choice(vocabulary);
-                    let given = closing.get(position - first).copied();
-                    let next = given.map_or(Next::Choose(chosen), |token| Next::Given(Some(token)));
-                    Prediction { row: position - rows.start, next, detail: last.detail }
-                };
-                let requests: Vec<Prediction> = rows.clone().filter(|row| predicts(*row)).map(request).collect();
+                    let next = match closing.get(position - first) {
+                        Some(token) => Next::Given(Some(*token)),
+                        None if request.is_penalized() => {
+                            let mut logits = backend.next_logits(row)?;
+                            chosen.sampling.penalize(&mut logits, &history[..=position]);
+                            Next::Given(Some(chosen.token(&logits)))
+                        }
+                        None => Next::Choose(chosen),
+                    };
+                    requests.push(Prediction { row, next, detail });
+                }
                 if !requests.is_empty() {
                     results.extend(backend.predict(&requests)?);
                 }
@@ -399,6 +417,11 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// Whether its next token is chosen by the backend, in a step together with others.
+    pub(super) fn is_common(&self) -> bool {
+        self.closing.is_empty() && !self.request.is_penalized()
     }
 
     fn is_news(&self) -> bool {

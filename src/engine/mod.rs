@@ -30,8 +30,11 @@ use crate::backend::{
 use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::{ModelError, ModelSpec, Weights};
 use crate::{
-    backend::cpu::simd::Isa, backend::entropy::Gamma, backend::forward, backend::reference::ReferenceBackend,
-    model::tokenizer::Tokenizer,
+    backend::cpu::simd::Isa,
+    backend::entropy::Gamma,
+    backend::forward,
+    backend::reference::ReferenceBackend,
+    model::tokenizer::{Tokenizer, TokenizerError},
 };
 use pace::Pace;
 use std::{path::Path, sync::Arc};
@@ -124,16 +127,38 @@ impl Engine {
         options: EngineOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, LoadError> {
-        let mut spec = ModelSpec::from_folder(folder)?;
-        let weights = Arc::new(Weights::open(folder, &spec)?);
-        let tokenizer = Arc::new(Tokenizer::from_folder(folder)?);
-        if spec.eos_token_ids.is_empty() {
-            spec.eos_token_ids.extend(tokenizer.eos_token_id());
-            spec.sources.push(("eos", if spec.eos_token_ids.is_empty() { "nowhere" } else { "the tokenizer" }));
-        }
+        let spec = ModelSpec::from_folder(folder)?;
+        let weights = Weights::open(folder, &spec)?;
+        Engine::build(folder, (spec, weights, Tokenizer::from_folder(folder)?), options, progress)
+    }
+
+    /// A model that is not there as a whole, of which only `config.json` is needed: an engine on the CPU that answers what does
+    /// not depend on values, with the tokenizer if the folder has one.
+    ///
+    /// # Errors
+    /// Those of the files that are there.
+    pub fn outline(folder: &Path) -> Result<Engine, LoadError> {
+        let spec = ModelSpec::from_folder(folder)?;
+        let weights = Weights::shapes(&spec)?;
+        let tokenizer = match Tokenizer::from_folder(folder) {
+            Err(TokenizerError::Missing { .. }) => Tokenizer::empty()?,
+            tokenizer => tokenizer?,
+        };
+        let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+        Engine::build(folder, (spec, weights, tokenizer), options, &mut |_, _| ())
+    }
+
+    fn build(
+        folder: &Path,
+        (mut spec, weights, tokenizer): (ModelSpec, Weights, Tokenizer),
+        options: EngineOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Engine, LoadError> {
+        spec.add_ends(tokenizer.eos_token_id(), "the tokenizer");
         let chat_template = ChatTemplate::from_folder(folder, &tokenizer)?;
+        let (weights, tokenizer, pace) = (Arc::new(weights), Arc::new(tokenizer), Pace::default());
         let (backend, cuda_fallback_reason) = open_backend(spec, &weights, &options, progress)?;
-        Ok(Engine { backend, weights, tokenizer, chat_template, options, pace: Pace::default(), cuda_fallback_reason })
+        Ok(Engine { backend, weights, tokenizer, chat_template, options, pace, cuda_fallback_reason })
     }
 
     pub fn spec(&self) -> &ModelSpec {

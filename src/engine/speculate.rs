@@ -52,13 +52,13 @@ impl Batch<'_> {
     pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<()> {
         let mut left = false;
         while !left && self.running.iter().any(|r| !r.finished) {
-            left = match self.close_thoughts(on_token)? {
-                Some(ended) => leave(ended),
-                None => match self.guessed_pass(on_token, leave)? {
+            left = self.steps_alone(on_token)?.is_some_and(&mut *leave);
+            if !left {
+                left = match self.guessed_pass(on_token, leave)? {
                     Some(left) => left,
                     None => self.plain_steps(on_token, leave, usize::MAX)?,
-                },
-            };
+                };
+            }
             self.close_failed();
             left |= !self.failed.is_empty() && leave(true);
         }
@@ -75,8 +75,10 @@ impl Batch<'_> {
         let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, .. } = &mut **engine;
-        let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
-        let (mut ended, mut left, mut over) = (false, false, together == 1);
+        // others take their steps alone, after one of these
+        let waiting = running.iter().any(|r| !r.finished && !r.is_common());
+        let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished && r.is_common()).collect();
+        let (mut ended, mut left, mut over) = (false, false, together == 1 || waiting);
         for group in active.chunks_mut(together) {
             let rows: Vec<DecodeRow> = group.iter().map(|r| r.decode_row()).collect();
             let decoded = backend.decode(&rows, vocabulary, &mut |index, step, token| {
@@ -111,7 +113,7 @@ impl Batch<'_> {
         let vocabulary = self.engine.vocabulary();
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, options, .. } = &mut **engine;
-        let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
+        let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished && r.is_common()).collect();
         // room for guesses next to the sequences' own rows
         let mut room = backend.decode_rows().min(MAX_ROWS).saturating_sub(active.len());
         if room == 0 || active.iter().all(|r| r.lookup.is_none()) {

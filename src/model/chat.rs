@@ -145,6 +145,8 @@ pub enum ChatError {
     /// The file is there but cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Json(#[from] TokenizerError),
     /// `chat_template` is neither a text nor a list of named texts.
     #[error(
         "{}: \"chat_template\" should be a string or a list of objects with \"name\" and \"template\", found {found}",
@@ -211,24 +213,38 @@ const MAX_SOURCE: usize = 512 << 10;
 const MAX_OPERATORS: usize = 8_000;
 
 impl ChatTemplate {
-    /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json` (from a
-    /// list of named ones, the one named `default`). `None` if the model has none, like most base models.
+    /// The template of a model folder: `chat_template.jinja` (or `default.jinja` among `additional_chat_templates`), else
+    /// `chat_template` of `tokenizer_config.json` or of a processor's `chat_template.json` (from a list of named ones, the one
+    /// named `default`). `None` if the model has none, like most base models.
     ///
     /// # Errors
     /// An unreadable file, or a part of the template that is not supported.
     pub fn from_folder(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, ChatError> {
-        let path = folder.join("chat_template.jinja");
-        let (source, path) = match (files::read_to_string(&path, MAX_SOURCE as u64), &tokenizer.config.chat_template) {
-            (Ok(source), _) => (source, path),
-            (Err(source), _) if source.kind() != ErrorKind::NotFound => return Err(ChatError::Read { path, source }),
-            (Err(_), None) => return Ok(None),
-            (Err(_), Some(field)) => {
-                let path = folder.join("tokenizer_config.json");
-                (default_template(field, &path)?, path)
-            }
-        };
         let special_tokens = tokenizer.config.special_tokens.clone();
-        Self::build(source, path.display().to_string(), special_tokens).map(Some)
+        let build =
+            |source, path: &Path| Self::build(source, path.display().to_string(), special_tokens.clone()).map(Some);
+        let more = folder.join("additional_chat_templates");
+        for path in [more.join("default.jinja"), folder.join("chat_template.jinja")] {
+            match files::read_to_string(&path, MAX_SOURCE as u64) {
+                Ok(source) => return build(source, &path),
+                Err(source) if source.kind() != ErrorKind::NotFound => return Err(ChatError::Read { path, source }),
+                Err(_) => {}
+            }
+        }
+        let name = |path: &PathBuf| Some(files::name(path).strip_suffix(".jinja")?.to_owned());
+        let names: Vec<String> = files::entries(&more).unwrap_or_default().iter().filter_map(name).collect();
+        if !names.is_empty() {
+            return Err(ChatError::NoDefault { path: more, names });
+        }
+        if let Some(field) = &tokenizer.config.chat_template {
+            let path = folder.join("tokenizer_config.json");
+            return build(default_template(field, &path)?, &path);
+        }
+        let path = folder.join("chat_template.json");
+        match super::tokenizer::read_object(&path)?.get("chat_template") {
+            Some(field) => build(default_template(field, &path)?, &path),
+            None => Ok(None),
+        }
     }
 
     /// A template from its text. `bos` and `eos` become `bos_token` and `eos_token`.

@@ -166,12 +166,30 @@ pub struct ModelSpec {
     pub delta_net: Option<DeltaNetSpec>,
     pub layer_input: Option<LayerInputSpec>,
     /// The source of settings that checkpoints keep in several places.
-    pub sources: Vec<(&'static str, &'static str)>,
-    /// Every id that ends a generation: from `config.json` and `generation_config.json`, or else the tokenizer's.
+    pub sources: Vec<(String, String)>,
+    /// Every id that ends a generation: those of `config.json`, `generation_config.json` and the tokenizer.
     pub eos_token_ids: Vec<u32>,
+    /// Settings of `generation_config.json` that change a greedy response and are not applied, as written.
+    pub greedy_settings: Vec<(&'static str, serde_json::Value)>,
+    /// Rows and columns of a block with one scale, in a checkpoint in FP8 (`weight_block_size`).
+    pub fp8_block: Option<[usize; 2]>,
 }
 
 impl ModelSpec {
+    /// Adds ids that end a generation, found in `place`.
+    pub fn add_ends(&mut self, ids: impl IntoIterator<Item = u32>, place: &str) {
+        for id in ids {
+            let setting = format!("eos {id}");
+            match self.sources.iter_mut().find(|(known, _)| *known == setting) {
+                Some((_, places)) => *places += &format!(", {place}"),
+                None => {
+                    self.eos_token_ids.push(id);
+                    self.sources.push((setting, place.to_owned()));
+                }
+            }
+        }
+    }
+
     /// The last layer that stores anything of a sequence, keys and values or a state: rows whose output is not read end there.
     pub fn last_memory(&self) -> Option<usize> {
         (0..self.layers.len()).rfind(|index| self.layers[*index].delta_net || self.layers[*index].kv_layer == *index)

@@ -16,11 +16,13 @@ use crate::files;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// The value in a JSON file. The last of duplicate keys counts, as in Python.
+/// The value in a JSON file, as Python writes and reads it: the last of duplicate keys counts, and there may be `NaN` and
+/// `Infinity` where nothing reads them.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = files::read_to_string(path, files::MAX_SETTINGS)
-        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
-    serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
+    let text = files::read(path, files::MAX_SETTINGS);
+    let mut text = text.map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    files::replace_non_numbers(&mut text);
+    serde_json::from_slice(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;
@@ -37,6 +39,14 @@ pub enum ModelError {
     Config { path: PathBuf, key: String, message: String },
     #[error("{}: not a readable safetensors file (truncated download?): {message}", path.display())]
     Safetensors { path: PathBuf, message: String },
+    #[error(
+        "{folder} has a LoRA adapter (adapter_config.json) of {base}; merge it and give the folder MERGED: python -c \"from peft import \
+         AutoPeftModelForCausalLM as M; M.from_pretrained('{folder}').merge_and_unload().save_pretrained('MERGED'); from \
+         transformers import AutoTokenizer as T; T.from_pretrained('{base}').save_pretrained('MERGED')\"; to use the \
+         model without it, move its two files elsewhere",
+        folder = folder.display()
+    )]
+    Adapter { folder: PathBuf, base: String },
     #[error("{}: no weights here: expected model.safetensors or model.safetensors.index.json", folder.display())]
     NoWeights { folder: PathBuf },
     #[error("{}: tensor {tensor} is missing{}", path.display(), hint.as_deref().unwrap_or(""))]

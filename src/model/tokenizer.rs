@@ -8,14 +8,16 @@ mod detokenize;
 mod file;
 
 use super::boundary::{caught, on_known_stack};
+use super::chat::is_nothing;
 use crate::files;
 use detokenize::Plan;
 pub use detokenize::TextStream;
 pub(crate) use detokenize::byte_of_char;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::{collections::BTreeMap, io::ErrorKind, ops::Range};
+use std::{io::ErrorKind, ops::Range};
 use tokenizers::AddedToken;
 
 pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;
@@ -95,11 +97,21 @@ impl Tokenizer {
             return Err(TokenizerError::Missing { folder: folder.to_path_buf(), slow });
         }
         let bytes = read_json(&path)?;
-        let config = TokenizerConfig::from_folder(folder)?;
-        let parsed = on_known_stack(|| caught(|| file::read(&bytes)));
+        Self::build(&bytes, TokenizerConfig::from_folder(folder)?, path)
+    }
+
+    /// One without tokens.
+    pub fn empty() -> Result<Self> {
+        let json = r#"{"model": {"type": "BPE", "vocab": {}, "merges": []}}"#;
+        Self::build(json.as_bytes(), TokenizerConfig::default(), PathBuf::new())
+    }
+
+    fn build(json: &[u8], config: TokenizerConfig, path: PathBuf) -> Result<Self> {
+        let parsed = on_known_stack(|| caught(|| file::read(json)));
         let parsed = parsed.map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
         let mut inner = parsed.map_err(|message| TokenizerError::Parse { path: path.clone(), message })?;
-        add_missing_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
+        add_missing_tokens(&mut inner, &config, &path.with_file_name("tokenizer_config.json"))?;
+        inner.set_encode_special_tokens(config.split_special_tokens == Some(true));
         let plan = Plan::new(inner.get_decoder())
             .map_err(|found| TokenizerError::UnsupportedDecoder { path: path.clone(), found })?;
         let id_of = |name: &str| inner.token_to_id(config.special_tokens.get(name)?);
@@ -220,19 +232,19 @@ fn read_json(path: &Path) -> Result<Vec<u8>> {
     files::read(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
 }
 
-/// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in id order, like transformers.
+/// Adds what the settings have besides, or other than, `tokenizer.json`, like transformers.
 fn add_missing_tokens(inner: &mut tokenizers::Tokenizer, config: &TokenizerConfig, path: &Path) -> Result<()> {
-    let listed = config.added_tokens_decoder.iter().flatten();
-    let missing: Vec<_> = listed.filter(|(_, token)| inner.token_to_id(&token.0.content).is_none()).collect();
-    if missing.is_empty() {
-        return Ok(());
+    let added = config.added(&Vec::from_iter(inner.get_added_tokens_decoder()));
+    let is_new = |token: &AddedToken| inner.token_to_id(&token.content).is_none();
+    let new: HashSet<String> = added.iter().filter(|token| is_new(token)).map(|token| token.content.clone()).collect();
+    if !added.is_empty() {
+        caught(|| file::add_tokens(inner, added))
+            .map_err(|message| TokenizerError::Parse { path: path.to_path_buf(), message })?;
     }
-    let added = missing.iter().map(|(_, token)| token.0.clone()).collect();
-    caught(|| file::add_tokens(inner, added))
-        .map_err(|message| TokenizerError::Parse { path: path.to_path_buf(), message })?;
-    for (&expected, Token(AddedToken { content, .. })) in missing {
-        if let Some(found) = inner.token_to_id(content).filter(|&found| found != expected) {
-            let (path, token) = (path.to_path_buf(), content.clone());
+    for (&expected, Token { token, .. }) in config.added_tokens_decoder.iter().flatten().chain(&config.older_tokens) {
+        let found = inner.token_to_id(&token.content).filter(|&found| found != expected);
+        if let Some(found) = found.filter(|_| new.contains(&token.content)) {
+            let (path, token) = (path.to_path_buf(), token.content.clone());
             return Err(TokenizerError::AddedTokenId { path, token, expected, found });
         }
     }
@@ -249,11 +261,19 @@ fn bos_rule(inner: &tokenizers::Tokenizer, config: &TokenizerConfig, bos: Option
 // `tokenizer_config.json`: transformers' settings of a tokenizer beyond `tokenizer.json`.
 
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is missing.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(crate) struct TokenizerConfig {
     /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
     #[serde(skip)]
     pub special_tokens: BTreeMap<String, String>,
+    /// All special tokens in transformers' order, those without a name last.
+    #[serde(skip)]
+    in_order: Vec<Token>,
+    /// Of `added_tokens.json`, by id.
+    #[serde(skip)]
+    older_tokens: BTreeMap<u32, Token>,
+    /// Special tokens written out in a text are not those tokens, but text.
+    split_special_tokens: Option<bool>,
     pub add_bos_token: Option<bool>,
     pub clean_up_tokenization_spaces: Option<bool>,
     /// By id.
@@ -263,9 +283,15 @@ pub(crate) struct TokenizerConfig {
 }
 
 /// A token: its text, or an object with the text in `content`, as each entry of `added_tokens_decoder`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Value")]
-pub(crate) struct Token(pub AddedToken);
+pub(crate) struct Token {
+    /// Whether it is special if it is not a named one is as written; a text always is.
+    token: AddedToken,
+    /// As written; otherwise tokens that are not special are.
+    normalized: Option<bool>,
+    is_text: bool,
+}
 
 impl TryFrom<Value> for Token {
     type Error = String;
@@ -276,53 +302,161 @@ impl TryFrom<Value> for Token {
             format!("expected a string, or an object with the text in \"content\", found {}", shortened(&value))
         })?;
         let flag = |flag: &str| value.get(flag).and_then(Value::as_bool);
-        let special = flag("special").unwrap_or(false);
-        Ok(Self(AddedToken {
+        let token = AddedToken {
             content: content.to_owned(),
             lstrip: flag("lstrip").unwrap_or(false),
             rstrip: flag("rstrip").unwrap_or(false),
             single_word: flag("single_word").unwrap_or(false),
-            normalized: flag("normalized").unwrap_or(!special),
-            special,
-        }))
+            normalized: false,
+            special: flag("special").unwrap_or(value.is_string()),
+        };
+        Ok(Token { token, normalized: flag("normalized"), is_text: value.is_string() })
+    }
+}
+
+impl Token {
+    fn added(&self, is_named: bool) -> AddedToken {
+        let special = self.token.special || is_named;
+        AddedToken { special, normalized: self.normalized.unwrap_or(!special), ..self.token.clone() }
     }
 }
 
 impl TokenizerConfig {
-    /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. For tokens in
-    /// both, the older file takes precedence, as in transformers, unless the newer one lists all added tokens.
+    /// Reads `tokenizer_config.json` and, unless it lists all added tokens, the older `special_tokens_map.json`, which then takes
+    /// precedence, and `added_tokens.json`; the default if there is none of them.
     pub fn from_folder(folder: &Path) -> Result<Self> {
-        let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
+        let path = folder.join("tokenizer_config.json");
         let tree = read_object(&path)?;
-        let special = special_tokens(&path, &tree)?;
-        let mut config: TokenizerConfig = serde_path_to_error::deserialize(Value::Object(tree))
+        let mut config: TokenizerConfig = serde_path_to_error::deserialize(Value::Object(tree.clone()))
             .map_err(|e| wrong(&path, &e.path().to_string(), e.inner().to_string()))?;
-        let old = special_tokens(&older, &read_object(&older)?)?;
-        let (first, last) = if config.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
-        config.special_tokens = first.into_iter().chain(last).collect();
+        let older = folder.join("special_tokens_map.json");
+        let old = if config.added_tokens_decoder.is_some() { Map::new() } else { read_object(&older)? };
+        let (named, list) = special_tokens((&path, &tree), (&older, &old))?;
+        config.special_tokens = named.iter().map(|(name, token)| (name.clone(), token.token.content.clone())).collect();
+        let standard = named.iter().filter(|(name, _)| STANDARD.contains(&name.as_str())).map(|(_, token)| token);
+        let special: HashSet<String> = standard.chain(&list).map(|token| token.token.content.clone()).collect();
+        config.in_order = named.into_iter().map(|(_, token)| token).chain(list).collect();
+        if config.added_tokens_decoder.is_none() {
+            let path = folder.join("added_tokens.json");
+            let token = |(text, id): (String, Value)| {
+                let id = id.as_u64().and_then(|id| id.try_into().ok());
+                let id = id.ok_or_else(|| wrong(&path, &text, "expected an id".to_owned()))?;
+                let special = special.contains(&text);
+                Ok((id, Token { token: AddedToken::from(text, special), normalized: Some(!special), is_text: false }))
+            };
+            config.older_tokens = read_object(&path)?.into_iter().map(token).collect::<Result<_>>()?;
+        }
         Ok(config)
+    }
+
+    /// The tokens that transformers adds to those `known` from `tokenizer.json`, in its order: the listed ones by id, which may have
+    /// other flags, then special ones that are in neither place. Named tokens are special whatever the lists say.
+    fn added(&self, known: &[(u32, AddedToken)]) -> Vec<AddedToken> {
+        let own = |(id, token): &(u32, AddedToken)| {
+            (*id, Token { token: token.clone(), normalized: Some(token.normalized), is_text: false })
+        };
+        let older = || self.older_tokens.clone().into_iter().chain(known.iter().map(own)).collect();
+        let listed: BTreeMap<u32, Token> = self.added_tokens_decoder.clone().unwrap_or_else(older);
+        let texts = known.iter().map(|(_, token)| &token.content);
+        let have: HashSet<&String> = texts.chain(listed.values().map(|token| &token.token.content)).collect();
+        let mut added: Vec<&Token> = listed.values().collect();
+        for token in self.in_order.iter().filter(|token| !have.contains(&token.token.content)) {
+            // the last of several with other flags counts
+            if !added.iter().any(|other| other.is_text == token.is_text && other.added(false) == token.added(false)) {
+                added.push(token);
+            }
+        }
+        let is_named = |text: &str| self.special_tokens.values().any(|named| named == text);
+        added.into_iter().map(|token| token.added(is_named(&token.token.content))).collect()
     }
 }
 
 /// The object in a file, empty if there is no file.
-fn read_object(path: &Path) -> Result<Map<String, Value>> {
+pub(super) fn read_object(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path) {
         Err(TokenizerError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Map::new()),
-        bytes => serde_json::from_slice(&bytes?)
-            .map_err(|e| TokenizerError::Parse { path: path.to_owned(), message: e.to_string() }),
+        bytes => {
+            let mut bytes = bytes?;
+            files::replace_non_numbers(&mut bytes);
+            serde_json::from_slice(&bytes)
+                .map_err(|e| TokenizerError::Parse { path: path.to_owned(), message: e.to_string() })
+        }
     }
 }
 
-/// The texts of all `..._token` entries.
-fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<String, String>> {
-    // `add_bos_token` ends the same way but is a switch
-    let is_token =
-        |(name, value): &(&String, &Value)| name.ends_with("_token") && !value.is_boolean() && !value.is_null();
-    let token = |(name, value): (&String, &Value)| {
-        let token = Token::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
-        Ok((name.clone(), token.0.content))
+/// The names of special tokens that every model may have.
+const STANDARD: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// Special tokens with names, and those without.
+type SpecialTokens = (Vec<(String, Token)>, Vec<Token>);
+
+/// All special tokens of `tokenizer_config.json` and `special_tokens_map.json`, in transformers' order: the standard names, the
+/// model's own (`…_token`, and a map in `extra_special_tokens`), and a list in `extra_special_tokens` or, as it was called,
+/// `additional_special_tokens`.
+fn special_tokens(
+    (path, tree): (&Path, &Map<String, Value>),
+    (older, old): (&Path, &Map<String, Value>),
+) -> Result<SpecialTokens> {
+    const EXTRA: &str = "extra_special_tokens";
+    const ADDITIONAL: &str = "additional_special_tokens";
+    let token = |name: &str, value: &Value| {
+        let path = if old.contains_key(name) { older } else { path };
+        Token::try_from(value.clone()).map_err(|message| wrong(path, name, message))
     };
-    tree.iter().filter(is_token).map(token).collect()
+    let mut fields = tree.clone();
+    if fields.get(EXTRA).is_none_or(is_nothing)
+        && let Some(list) = fields.remove(ADDITIONAL)
+    {
+        fields.insert(EXTRA.to_owned(), list);
+    }
+    // those that are texts come after those of the older file
+    let is_own = |name: &str| name.ends_with("_token") && !STANDARD.contains(&name);
+    let mut own: Map<String, Value> = tree.clone();
+    own.retain(|name, value| is_own(name) && value.is_string());
+    fields.retain(|name, _| !own.contains_key(name));
+    let move_map = |fields: &mut Map<String, Value>, own: &mut Map<String, Value>| {
+        if let Some(Value::Object(_)) = fields.get(EXTRA)
+            && let Some(Value::Object(tokens)) = fields.remove(EXTRA)
+        {
+            own.extend(tokens);
+        }
+    };
+    move_map(&mut fields, &mut own);
+    for (name, value) in old {
+        match (value.clone(), fields.get_mut(name)) {
+            (Value::Array(more), Some(Value::Array(list))) if name == EXTRA => {
+                more.into_iter().for_each(|token| {
+                    if !list.contains(&token) {
+                        list.push(token)
+                    }
+                });
+            }
+            (mut value, _) => {
+                if let Some(token) = value.as_object_mut().filter(|_| name != EXTRA) {
+                    token.extend([("__type".to_owned(), "AddedToken".into()), ("special".to_owned(), true.into())]);
+                }
+                fields.insert(name.clone(), value);
+            }
+        }
+    }
+    move_map(&mut fields, &mut own);
+    let list = fields.get(EXTRA).or(fields.get(ADDITIONAL)).filter(|value| !value.is_null());
+    let list = list.map_or(Some(&[][..]), |list| list.as_array().map(Vec::as_slice));
+    let list = list.ok_or_else(|| wrong(path, EXTRA, "expected a list or an object of tokens".to_owned()))?;
+    let list = list.iter().map(|value| token(EXTRA, value)).collect::<Result<Vec<_>>>()?;
+    let mut named: Vec<(String, Token)> = Vec::new();
+    let standard = STANDARD.iter().filter_map(|name| fields.get_key_value(*name));
+    // `add_bos_token` ends the same way but is a switch; an object is a token only if it says so
+    let others =
+        fields.iter().filter(|(name, value)| is_own(name) && (value.is_string() || value.get("__type").is_some()));
+    for (name, value) in standard.filter(|(_, value)| !value.is_null()).chain(others).chain(&own) {
+        match named.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = token(name, value)?,
+            None => named.push((name.clone(), token(name, value)?)),
+        }
+    }
+    Ok((named, list))
 }
 
 fn wrong(path: &Path, field: &str, message: String) -> TokenizerError {

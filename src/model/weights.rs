@@ -2,18 +2,19 @@
 //! precision; only the norm weights and biases (one vector each) are widened to f32.
 
 mod files;
+mod fp8;
 mod matrix;
 mod parts;
 mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec, Result};
-use files::{PREFIXES, Source, TensorIndex};
+use files::{Source, TensorIndex};
 pub use matrix::{DType, Elements, Weight};
 use parts::Mixer;
 pub use parts::{DeltaNetWeights, DenseBeside, LayerInput, LayerInputs};
 pub use random::{Noise, range};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{cell::RefCell, collections::BTreeSet, collections::HashSet, sync::Arc, sync::OnceLock};
 
 /// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes are named as in [`ModelSpec`], those of
@@ -91,16 +92,31 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Maps the folder's weights and checks every shape against `spec`.
+    /// Maps the folder's weights and checks every shape against `spec`. Those in FP8 are converted to bf16.
     pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self> {
-        Weights::read(&TensorIndex::open(folder)?, spec)
+        let index = TensorIndex::open(folder, spec.fp8_block)?;
+        let mut weights = Weights::read(&index, spec)?;
+        weights.warnings.extend(index.unread(spec));
+        Ok(weights)
+    }
+
+    /// Whether a folder has weights, or an index of them.
+    pub fn are_in(folder: &Path) -> bool {
+        files::NAMES.iter().any(|name| folder.join(name).is_file())
+    }
+
+    /// The shapes of a model's weights, without values.
+    ///
+    /// # Errors
+    /// Those of an inconsistent model.
+    pub fn shapes(spec: &ModelSpec) -> Result<Self> {
+        Weights::read(&TensorIndex::new(Source::Shapes(&RefCell::default())), spec)
     }
 
     /// Names and shapes of all tensors of a checkpoint, as files contain them (experts in two tensors per layer).
     pub fn tensors(spec: &ModelSpec) -> Result<Vec<(String, Vec<usize>)>> {
         let noted = RefCell::default();
-        let index = TensorIndex { path: PathBuf::new(), prefix: PREFIXES[0], source: Source::Shapes(&noted) };
-        Weights::read(&index, spec)?;
+        Weights::read(&TensorIndex::new(Source::Shapes(&noted)), spec)?;
         let mut tensors = noted.take();
         // a fused tensor is requested once for each of its parts
         let mut seen = HashSet::new();
@@ -110,9 +126,12 @@ impl Weights {
 
     fn read(index: &TensorIndex, spec: &ModelSpec) -> Result<Self> {
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
-        let embedding = index.matrix(&index.text("embed_tokens.weight"), vocab, hidden)?;
+        let (embedding, head_name) = (index.text("embed_tokens.weight"), index.head_name());
+        // safetensors' save_model keeps one of two tied tensors
+        let only_head = head_name.as_ref().filter(|_| spec.tie_word_embeddings && index.has(&embedding) == Some(false));
+        let embedding = index.matrix(only_head.unwrap_or(&embedding), vocab, hidden)?;
         let mut warnings = Vec::new();
-        let head = match index.head_name() {
+        let head = match head_name {
             None if spec.tie_word_embeddings => embedding.clone(),
             None => index.matrix("lm_head.weight", vocab, hidden)?,
             Some(name) => {

@@ -75,7 +75,6 @@ mod tests {
             ("typical_p", json!(1), json!(0.9)),
             ("mirostat", json!(0), json!(2)),
             ("repeat_penalty", json!(1.0), json!(1.1)),
-            ("repetition_penalty", json!(1), json!(1.05)),
             ("min_p", json!(0.0), json!(0.05)),
             ("best_of", json!(1), json!(2)),
             ("n_predict", json!(-1), json!(8)),

@@ -92,6 +92,7 @@ struct Common {
     top_p: Option<f64>,
     /// 0 and -1: all tokens.
     top_k: Option<i64>,
+    repetition_penalty: Option<f64>,
     seed: Option<i128>,
     stop: Option<Strings>,
     stream: Option<bool>,
@@ -321,6 +322,8 @@ fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
         top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
         top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
+        repetition_penalty: within("repetition_penalty", common.repetition_penalty, 0.01..=100.0)?.unwrap_or(1.0)
+            as f32,
     };
     let named = common.logprob_token_ids.unwrap_or_default();
     within("logprob_token_ids", Some(named.len()), 0..=MAX_NAMED)?;
@@ -378,7 +381,7 @@ mod tests {
             "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
         }))
         .unwrap();
-        assert_eq!(generate.options.sampling.top_k, 0);
+        assert_eq!((generate.options.sampling.top_k, generate.options.sampling.repetition_penalty), (0, 1.0));
         let Prompt::Chat(Conversation::Messages(messages)) = &generate.prompts[0] else { panic!("no messages") };
         assert_eq!(messages[0].content.as_deref(), Some("ab"));
         assert_eq!((generate.n, generate.options.max_tokens, generate.logprobs), (1, 1024, None));
@@ -428,7 +431,7 @@ mod tests {
             (json!({"stream_options": {}}), "stream_options", 400),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage", 400),
             (json!({"tools": [{}]}), "tools", 400),
-            (json!({"repetition_penalty": 1.3}), "repetition_penalty", 400),
+            (json!({"repetition_penalty": 0}), "repetition_penalty", 400),
             (json!({"min_p": 0.1}), "min_p", 400),
             (json!({"min_tokens": 5}), "min_tokens", 400),
             (json!({"stop_token_ids": [7]}), "stop_token_ids", 400),

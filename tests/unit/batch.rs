@@ -2,14 +2,15 @@
 //! bit for bit.
 
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use test_support::tiny;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::{
-    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, ThinkingBudget, Ticket, TraceParts,
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, Speculate, ThinkingBudget, Ticket,
+    TraceParts,
 };
 use uqac::model::reply::Thinking;
 use uqac::uq::Variant;
@@ -263,5 +264,59 @@ fn an_error_belongs_to_its_sequence() {
     tiny::write_model(plain.path());
     for folder in [plain, tiny::delta_model()] {
         one_fails_and_the_others_go_on(folder.path(), DeviceChoice::Cpu);
+    }
+}
+
+/// Penalized tokens are those of the reference, alone and among others, which the penalty does not change.
+pub fn repetitions_are_penalized(engine: &mut Engine, reference: &mut Engine) {
+    let plain = GenerateOptions { max_tokens: 24, ..GenerateOptions::default() };
+    let sampling = Sampling { repetition_penalty: 3.0, ..Sampling::GREEDY };
+    let penalized = GenerateOptions { sampling, ..plain.clone() };
+    let prompts = prompts(engine);
+    let expected: Vec<Generation> = prompts[..4]
+        .iter()
+        .enumerate()
+        .map(|(i, prompt)| alone(engine, prompt, if i % 2 == 0 { &penalized } else { &plain }))
+        .collect();
+    for (i, generation) in expected.iter().enumerate().step_by(2) {
+        assert_eq!(generation.tokens, alone(reference, &prompts[i], &penalized).tokens);
+        let distinct = |g: &Generation| HashSet::<&u32>::from_iter(&g.tokens[g.prompt_len..]).len();
+        assert!(distinct(generation) > distinct(&alone(engine, &prompts[i], &plain)), "{:?}", generation.tokens);
+    }
+    let mut batch = engine.batch(&plain);
+    let request = batch.engine().request(&penalized);
+    let mut started = HashMap::new();
+    for (i, prompt) in prompts[..4].iter().enumerate() {
+        let ticket = match i % 2 {
+            0 => batch.start_with(None, prompt, 0, request.clone(), &mut go_on),
+            _ => batch.start(prompt, 0, &mut go_on),
+        };
+        started.insert(ticket.unwrap(), i);
+    }
+    while let Some((ticket, ended)) = batch.next(&mut go_on).unwrap() {
+        ended.unwrap();
+        assert_eq!(batch.take(ticket).unwrap(), expected[started[&ticket]]);
+    }
+}
+
+/// Likelihoods are the model's own, as in scoring the response, and guesses change nothing.
+#[test]
+fn a_repetition_penalty() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_model(folder.path());
+    for folder in [folder, tiny::delta_model()] {
+        let load = |options| Engine::load(folder.path(), options).unwrap();
+        let options = EngineOptions { device: DeviceChoice::Cpu, threads: 2, ..EngineOptions::default() };
+        let mut engine = load(options);
+        let mut reference = load(EngineOptions { device: DeviceChoice::Reference, ..options });
+        repetitions_are_penalized(&mut engine, &mut reference);
+        let sampling = Sampling { repetition_penalty: 1.3, temperature: 0.7, seed: 3, ..Sampling::GREEDY };
+        let options = GenerateOptions { max_tokens: 30, sampling, ..GenerateOptions::default() };
+        let prompt = prompts(&engine).remove(0);
+        let generation = alone(&mut engine, &prompt, &options);
+        engine.set_speculate(Speculate::Fixed(4));
+        assert_eq!(alone(&mut engine, &prompt, &options), generation);
+        let mut scored = engine.trace(&generation.tokens, generation.prompt_len, TraceParts::default()).unwrap();
+        assert_eq!(scored.parts().0.steps, &generation.steps[..]);
     }
 }

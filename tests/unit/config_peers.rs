@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use uqac::model::ModelSpec;
-use uqac::model::config::{Activation, LayerSpec};
+use uqac::model::config::{Activation, LayerSpec, RopeScaling};
 
 #[derive(Deserialize)]
 struct Line {
@@ -63,6 +63,16 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= NEAR * a.abs().max(b.abs())
 }
 
+/// The context: YaRN stretches the trained one, which transformers does not check.
+fn scaled(spec: &ModelSpec, context: usize) -> usize {
+    match spec.rope[0].scaling {
+        RopeScaling::Yarn { factor, original_max_position_embeddings: trained, .. } => {
+            context.max((trained * factor) as usize)
+        }
+        _ => context,
+    }
+}
+
 impl Facts {
     /// The first differing fact.
     fn difference(&self, spec: &ModelSpec) -> Option<&'static str> {
@@ -83,7 +93,7 @@ impl Facts {
         let layers: Vec<_> = spec.layers.iter().map(layer).collect();
         let checks = [
             ("sizes", sizes == (self.head_dim, self.kv_heads, self.eps, self.tied)),
-            ("context", context == self.context),
+            ("context", context == scaled(spec, self.context)),
             ("activation", act == self.act),
             ("windows", windows == self.windows),
             ("scale", near(spec.attention_scale.into(), self.scale)),

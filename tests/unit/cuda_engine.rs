@@ -1,7 +1,7 @@
 //! The whole path on the CUDA backend, with its kernels run on the CPU by `tests/cuda_host`: generation, the method and
 //! the command line produce the same as on the CPU backend with the same cache types.
 
-use super::batch::one_fails_and_the_others_go_on;
+use super::batch::{one_fails_and_the_others_go_on, repetitions_are_penalized};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -293,5 +293,14 @@ fn an_error_belongs_to_its_sequence() {
         for folder in [model(), tiny::delta_model()] {
             one_fails_and_the_others_go_on(folder.path(), DeviceChoice::Cuda(0));
         }
+    }
+}
+
+#[test]
+fn repetitions_are_penalized_as_by_the_reference() {
+    if cuda_host::load() {
+        let folder = model();
+        let mut reference = engine(folder.path(), DeviceChoice::Reference);
+        repetitions_are_penalized(&mut engine(folder.path(), DeviceChoice::Cuda(0)), &mut reference);
     }
 }

@@ -160,7 +160,7 @@ fn special_tokens_are_found_in_every_file() {
     put("tokenizer_config.json", json!({"eos_token": "<end>"}));
     assert_eq!(ends(), (vec![tiny::END], None));
     put("generation_config.json", json!({"eos_token_id": [7]}));
-    assert_eq!(ends().0, [7], "the tokenizer's is for where nothing else says");
+    assert_eq!(ends().0, [7, tiny::END], "all of them end a response");
 }
 
 /// Folders that are something other than a supported model.

@@ -49,7 +49,7 @@ fn traced(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> Tra
 }
 
 fn hot(seed: u64) -> Sampling {
-    Sampling { temperature: 0.4, top_p: 0.9, top_k: 20, seed }
+    Sampling { temperature: 0.4, top_p: 0.9, top_k: 20, seed, ..Sampling::GREEDY }
 }
 
 /// A response of each kind, and the statistics.

@@ -15,7 +15,7 @@ pub mod trace;
 
 use super::q8::{Q8Block, quantize};
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Predicted, Prediction, Result, STATE_INTERVAL,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Next, Pass, Predicted, Prediction, Result, STATE_INTERVAL,
     SequenceId, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
 use crate::model::config::{LayerSpec, Rotation};
@@ -231,6 +231,11 @@ impl Backend for CpuBackend {
     fn check(&self) -> Result<()> {
         let bad = self.pass.finite.iter().position(|finite| !finite);
         bad.map_or(Ok(()), |index| Err(BackendError::not_finite(&self.weights, self.pass.rows[index].position)))
+    }
+
+    fn next_logits(&mut self, row: usize) -> Result<Vec<f32>> {
+        self.predict(&[Prediction { row, next: Next::Given(None), detail: false }])?;
+        Ok(self.pass.logits[..self.spec.vocab_size].to_vec())
     }
 
     fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>> {

@@ -128,7 +128,7 @@ pub fn row_state(row: &Row, stream: u64) -> RowState {
 
 /// The sampler for the token after the row at `row_position`.
 pub fn sampler(choice: &Choice, row_position: usize) -> Result<Sampler> {
-    let Choice { sampling: Sampling { temperature, top_p, top_k, seed }, position, vocabulary, .. } = *choice;
+    let Choice { sampling: Sampling { temperature, top_p, top_k, seed, .. }, position, vocabulary, .. } = *choice;
     let top_k = if top_k >= vocabulary { 0 } else { top_k };
     if temperature > 0.0 && top_k > LIST {
         return Err(CudaError::Unsupported(format!("top-k of {top_k}: expected at most {LIST}, or 0 for all")));

@@ -24,7 +24,7 @@ mod selftest;
 mod weights;
 
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, OnStep, Pass, Predicted,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Next, OnStep, Pass, Predicted,
     Prediction, Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
 use crate::model::{ModelSpec, Weights};
@@ -323,6 +323,11 @@ impl Backend for CudaBackend {
             self.device.write(&self.scratch.parts, 0, &parts)?;
         }
         Ok(())
+    }
+
+    fn next_logits(&mut self, row: usize) -> Result<Vec<f32>> {
+        self.predict(&[Prediction { row, next: Next::Given(None), detail: false }])?;
+        Ok(self.device.read(&self.head.logits, 0, self.spec.vocab_size)?)
     }
 
     fn predict_each(&mut self, requests: &[Prediction]) -> Result<Vec<Predicted>> {

@@ -59,7 +59,7 @@ pub(super) fn generate<'t>(
     let generate = GenerateOptions {
         max_tokens: task.max_tokens,
         stop: task.stop.clone(),
-        sampling: Sampling::GREEDY,
+        sampling: Sampling { repetition_penalty: options.repetition_penalty(), ..Sampling::GREEDY },
         trace: Some(options.parameters.trace_parts()),
         running: options.running,
         thinking_budget: options.budget(),
@@ -335,6 +335,7 @@ fn arguments(task: &Task, options: &EvalOptions, temperature: Option<f32>) -> Ma
     let mut fields = super::limits(task);
     fields.insert("do_sample".to_owned(), json!(temperature.is_some()));
     fields.insert("temperature".to_owned(), json!(temperature.unwrap_or(0.0)));
+    fields.extend(options.repetition_penalty.map(|penalty| ("repetition_penalty".to_owned(), json!(penalty))));
     if temperature.is_some() {
         fields.insert("seed".to_owned(), json!(options.seed));
     }

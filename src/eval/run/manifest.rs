@@ -1,7 +1,7 @@
 //! Settings of a run: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` next to the output of `score`.
 
 use super::fingerprint::Fingerprint;
-use crate::backend::{DType, ValueType, WeightFormat};
+use crate::backend::{DType, ValueType, WeightFormat, sampling::Sampling};
 use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER};
 use crate::uq::{Parameters, Profile};
 use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count};
@@ -97,6 +97,10 @@ pub struct EvalOptions {
     /// Keys of the methods: `uqac`, and those with passes of their own.
     #[arg(skip)]
     pub methods: Vec<String>,
+    /// Repetition penalty of Hugging Face's generation_config.json, on the tokens of prompt and response [default: 1, none]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_name = "X", value_parser = Sampling::penalty, hide_short_help = true)]
+    pub repetition_penalty: Option<f32>,
     /// Self-consistency: samples per question
     #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value_t = 5, hide_short_help = true)]
     pub samples: usize,
@@ -130,6 +134,11 @@ impl EvalOptions {
     /// The budget of every response's thoughts.
     pub fn budget(&self) -> Option<ThinkingBudget> {
         self.thinking_budget.map(|tokens| self.parameters.budget(tokens))
+    }
+
+    /// The repetition penalty of every response; 1: none.
+    pub fn repetition_penalty(&self) -> f32 {
+        self.repetition_penalty.unwrap_or(1.0)
     }
 }
 
@@ -228,6 +237,7 @@ mod tests {
                 thinking_budget: None,
                 seed: 0,
                 methods: vec!["uqac".into()],
+                repetition_penalty: None,
                 samples: 5,
                 temperature: 0.5,
                 stop_decided: false,

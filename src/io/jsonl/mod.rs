@@ -97,6 +97,7 @@ impl Lines {
                 self.buffer.drain(..3); // a byte order mark
             }
             self.number += 1;
+            files::replace_non_numbers(&mut self.buffer);
             if !fits || !self.buffer.trim_ascii().is_empty() {
                 let over_limit = (!fits).then_some(self.limit);
                 return Ok(Some(Line { number: self.number, bytes: &self.buffer, over_limit }));

@@ -311,11 +311,15 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Multimodal checkpoints whose text model is one of [`FAMILIES`], with the `model_type` to use if `text_config` has none.
-pub(super) const MULTIMODAL: &[(&str, &str)] = &[
-    ("Gemma3ForConditionalGeneration", "gemma3_text"),
-    ("Gemma4ForConditionalGeneration", "gemma4_text"),
-    ("Mistral3ForConditionalGeneration", "mistral"),
-    ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
-    ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
+/// Architecture and `model_type` of a multimodal checkpoint, the `model_type` of its text model if `text_config` has none, and
+/// whether the head is tied if nothing says so.
+pub(super) type Multimodal = (&'static str, &'static str, &'static str, bool);
+
+/// Multimodal checkpoints whose text model is one of [`FAMILIES`].
+pub(super) const MULTIMODAL: &[Multimodal] = &[
+    ("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", true),
+    ("Gemma4ForConditionalGeneration", "gemma4", "gemma4_text", true),
+    ("Mistral3ForConditionalGeneration", "mistral3", "mistral", true),
+    ("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text", false),
+    ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text", false),
 ];

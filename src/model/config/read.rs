@@ -3,9 +3,9 @@
 mod per_layer;
 mod rope;
 
-use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
+use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Multimodal, Slides};
 use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
-use crate::model::{ModelError, ModelSpec, Result, read_json};
+use crate::model::{ModelError, ModelSpec, Result, chat::is_nothing, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -13,6 +13,18 @@ use serde_json::{Value, json};
 use std::{collections::HashMap, path::Path};
 
 const CONFIG: &str = "config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// Settings of `generation_config.json` that change a greedy response in transformers, by the number that asks for nothing.
+const GREEDY_SETTINGS: [(f64, &str); 3] = [
+    (1.0, "repetition_penalty encoder_repetition_penalty num_beams guidance_scale"),
+    (0.0, "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens"),
+    (
+        -1.0,
+        "suppress_tokens begin_suppress_tokens bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id \
+         forced_decoder_ids exponential_decay_length_penalty",
+    ),
+];
 
 impl ModelSpec {
     /// Reads `config.json` and, if present, `generation_config.json`.
@@ -20,19 +32,23 @@ impl ModelSpec {
     /// # Errors
     /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
     pub fn from_folder(folder: &Path) -> Result<Self> {
+        let adapter = folder.join("adapter_config.json");
+        if adapter.is_file() {
+            let base = read_json::<Value>(&adapter)?["base_model_name_or_path"].as_str().unwrap_or("BASE").to_owned();
+            return Err(ModelError::Adapter { folder: folder.to_owned(), base });
+        }
         let path = folder.join(CONFIG);
         let mut spec = ModelSpec::of_config(&path, &read_json(&path)?)?;
-        let generation = folder.join("generation_config.json");
-        let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
+        let generation = folder.join(GENERATION_CONFIG);
         if generation.is_file() {
-            for id in typed::<Generation>(&generation, &read_json(&generation)?)?.eos_token_id.0 {
-                if !spec.eos_token_ids.contains(&id) {
-                    spec.eos_token_ids.push(id);
-                    ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
-                }
+            let tree: Value = read_json(&generation)?;
+            spec.add_ends(typed::<Generation>(&generation, &tree)?.eos_token_id.0, GENERATION_CONFIG);
+            for (nothing, keys) in GREEDY_SETTINGS {
+                let found = keys.split_whitespace().filter_map(|key| Some((key, tree.get(key)?.clone())));
+                spec.greedy_settings
+                    .extend(found.filter(|(_, value)| !is_nothing(value) && value.as_f64() != Some(nothing)));
             }
         }
-        spec.sources.extend((!spec.eos_token_ids.is_empty()).then_some(("eos", ends)));
         Ok(spec)
     }
 
@@ -47,43 +63,62 @@ impl ModelSpec {
     /// The settings of `config.json` alone; errors refer to it as `path`.
     fn of_config(path: &Path, config: &Value) -> Result<Self> {
         let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
-        let (architecture, family) = family(&typed::<Named>(path, config)?).map_err(error)?;
-        let config = typed::<Config>(path, &settings(config, family))?;
-        config.spec(architecture, family).map_err(error)
+        let named = typed::<Named>(path, config)?;
+        let (architecture, family) = family(&named).map_err(error)?;
+        let config = typed::<Config>(path, &settings(config, &architecture, family))?;
+        let mut spec = config.spec(architecture, family).map_err(error)?;
+        spec.fp8_block = named.quantization_config.and_then(|found| found.weight_block_size);
+        Ok(spec)
     }
 }
 
 /// The family of a text model, or of the `text_config` of a multimodal one.
 fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
-    if let Some(Quantization { quant_method }) = &named.quantization_config {
-        let method = quant_method.as_deref().unwrap_or("an unnamed method");
+    let (key, method) = match (&named.quantization, &named.quantization_config) {
+        // MLX writes both keys
+        (Some(_), _) => ("quantization", Some("MLX")),
+        (None, found) => (
+            "quantization_config",
+            found.as_ref().map(|found| found.quant_method.as_deref().unwrap_or("an unnamed method")),
+        ),
+    };
+    if let Some(method) = method.filter(|method| *method != "fp8") {
         let instead = "use the original checkpoint, in 8 bits with --weights q8";
-        return Err(("quantization_config", format!("weights quantized by {method} are not supported; {instead}")));
+        return Err((key, format!("weights quantized by {method} are not supported; {instead}")));
     }
-    let name = named.architectures.as_ref().and_then(|names| names.first());
-    let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?;
+    let known = || FAMILIES.iter().map(|f| (f.architecture, f.model_type)).chain(MULTIMODAL.iter().map(|m| (m.0, m.1)));
+    // without a name, model_type tells as much
+    let by_type = || known().find(|(_, kind)| named.model_type.as_deref() == Some(kind)).map(|(name, _)| name);
+    let name = named.architectures.as_ref().and_then(|names| names.first()).map(String::as_str).or_else(by_type);
+    let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?.to_owned();
     if let Some(family) = FAMILIES.iter().find(|family| family.architecture == name) {
-        return Ok((name.clone(), family));
+        return Ok((name, family));
     }
-    let Some((_, text_model)) = MULTIMODAL.iter().find(|(known, _)| known == name) else {
-        let known = FAMILIES.iter().map(|family| family.architecture).chain(MULTIMODAL.iter().map(|(name, _)| *name));
-        let known = known.collect::<Vec<_>>().join(", ");
+    let Some(multimodal) = multimodal(&name) else {
+        let known = known().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         return Err(("architectures", format!("{name} is not supported (supported: {known})")));
     };
     let text = named.text_config.as_ref().ok_or(("text_config", "expected an object, found nothing".to_owned()))?;
-    let model_type = text.model_type.as_deref().unwrap_or(text_model);
+    let model_type = text.model_type.as_deref().unwrap_or(multimodal.2);
     let family = FAMILIES.iter().find(|family| family.model_type == model_type);
     let family = family.ok_or(("text_config.model_type", format!("{model_type} is not supported")))?;
-    Ok((name.clone(), family))
+    Ok((name, family))
+}
+
+fn multimodal(architecture: &str) -> Option<&'static Multimodal> {
+    MULTIMODAL.iter().find(|(known, ..)| *known == architecture)
 }
 
 /// The keys that the family reads, from `text_config` if present, or else its defaults.
-fn settings(tree: &Value, family: &Family) -> Value {
+fn settings(tree: &Value, architecture: &str, family: &Family) -> Value {
     /// Taken from the whole model if both have the key.
     const OUTER: [&str; 2] = ["tie_word_embeddings", "eos_token_id"];
-    let text = tree.get("text_config").unwrap_or(tree);
+    let text = tree.get("text_config").filter(|text| !text.is_null()).unwrap_or(tree);
+    // whether the head is tied is a setting of the whole model only
+    let tied = multimodal(architecture).map(|(.., tied)| json!(tied));
     let found = |key: &str| {
-        let outer = tree.get(key).filter(|_| OUTER.contains(&key));
+        let outer = tree.get(key).filter(|value| OUTER.contains(&key) && !value.is_null());
+        let outer = outer.or(tied.as_ref().filter(|_| key == "tie_word_embeddings"));
         outer.or(text.get(key)).filter(|value| match value {
             Value::Null => key != "rope_parameters",
             // an empty rope_scaling counts as none
@@ -172,13 +207,17 @@ struct Generation {
 #[derive(Deserialize)]
 struct Named {
     architectures: Option<Vec<String>>,
+    model_type: Option<String>,
     text_config: Option<TextConfig>,
     quantization_config: Option<Quantization>,
+    /// MLX's own key.
+    quantization: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct Quantization {
     quant_method: Option<String>,
+    weight_block_size: Option<[usize; 2]>,
 }
 
 #[derive(Deserialize)]
@@ -295,13 +334,13 @@ impl Config {
         let (rope, longer_context) = self.rope(family, |table| {
             layers.iter().find(|layer| layer.rope == table).map_or(head_dim, |layer| layer.head_dim)
         })?;
-        let context = self.max_position_embeddings.0;
+        let context = self.context();
         let rope_source = match (&self.rope_scaling, &self.rope_parameters) {
             (Some(_), _) => "rope_scaling",
             (None, Some(_)) => "rope_parameters",
             (None, None) => "rope_theta",
         };
-        Ok(ModelSpec {
+        let mut spec = ModelSpec {
             architecture,
             hidden_size,
             num_attention_heads: heads,
@@ -331,9 +370,13 @@ impl Config {
             experts,
             layer_input: self.layer_input(),
             rope,
-            sources: vec![("rope", rope_source)],
-            eos_token_ids: self.eos_token_id.0,
-        })
+            sources: vec![("rope".to_owned(), rope_source.to_owned())],
+            eos_token_ids: Vec::new(),
+            greedy_settings: Vec::new(),
+            fp8_block: None,
+        };
+        spec.add_ends(self.eos_token_id.0, CONFIG);
+        Ok(spec)
     }
 
     fn activation(&self, family: &Family) -> Result<Activation, Wrong> {

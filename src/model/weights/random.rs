@@ -1,9 +1,8 @@
 //! Weights that are in no file: uniform random values, in ranges that keep activations finite.
 
-use super::{DType, PREFIXES, Source, TensorIndex, Weight, matrix::copy};
+use super::{DType, Source, TensorIndex, Weight, matrix::copy};
 use crate::model::{ModelSpec, Result, Weights};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
 
 /// A random number generator (xorshift).
 pub struct Noise(u64);
@@ -82,7 +81,6 @@ impl Weights {
     /// Those of an inconsistent model.
     pub fn random(spec: &ModelSpec, rounding: impl Fn(&str, usize, &mut [f32]) -> DType + 'static) -> Result<Self> {
         let random = RandomTensors { rounding: Box::new(rounding), norm_offset: spec.family.norm_weight_offset };
-        let (path, prefix, source) = (PathBuf::new(), PREFIXES[0], Source::Random(random));
-        Self::read(&TensorIndex { path, prefix, source }, spec)
+        Self::read(&TensorIndex::new(Source::Random(random)), spec)
     }
 }

@@ -295,7 +295,7 @@ impl<'a> Pair<'a> {
     fn compare_predictions(&mut self) -> Result<(), BackendError> {
         let (vocabulary, position) = (self.device.spec.vocab_size, self.rows[0].position + 1);
         let choose = |sampling| Next::Choose(Choice { sampling, stream: 3, position, vocabulary });
-        let drawn = |top_k, seed| choose(Sampling { temperature: 0.8, top_p: 1.0, top_k, seed });
+        let drawn = |top_k, seed| choose(Sampling { temperature: 0.8, top_k, seed, ..Sampling::GREEDY });
         let without = [Next::Given(Some(7)), choose(Sampling::GREEDY), drawn(5, 77)];
         for next in [without, [0, 1, 2].map(|seed| drawn(0, seed))] {
             let request = |(row, next)| Prediction { row, next, detail: true };

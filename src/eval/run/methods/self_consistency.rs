@@ -66,7 +66,8 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
         true => first + undecided(&sums(engine, subject, drawn)?, samples - first, samples),
         false => samples,
     };
-    let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
+    let repetition_penalty = options.repetition_penalty();
+    let sampling = Sampling { temperature, seed, repetition_penalty, ..Sampling::GREEDY };
     let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
     let thinking_budget = options.budget();
     let generate =

@@ -7,6 +7,19 @@ use crate::model::config::{RopeScaling, RopeSpec};
 type Limit = (usize, &'static str);
 
 impl Config {
+    /// `max_position_embeddings`, or longer if YaRN stretches the trained context beyond it: model cards add only `rope_scaling`.
+    pub(super) fn context(&self) -> usize {
+        let context = self.max_position_embeddings.0;
+        let yarn = |table: &&Rope| table.rope_type.as_ref().or(table.kind.as_ref()).is_some_and(|kind| kind == "yarn");
+        let table = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref());
+        let table = table.map(|table| table.full_attention.as_deref().unwrap_or(table)).filter(yarn);
+        let stretched = table.and_then(|table| {
+            let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
+            Some((trained.map_or(context as f64, |trained| trained.0) * table.factor?.0) as usize)
+        });
+        stretched.map_or(context, |stretched| stretched.clamp(context, u32::MAX as usize))
+    }
+
     /// The rotary tables, and the longest context that they hold for and why, if it is shorter than the published one.
     pub(super) fn rope(
         &self,
