@@ -6,6 +6,7 @@
 use super::predictions::counted_span;
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
 use super::stopwords::is_stop_word_under;
+use super::values::Values;
 use super::{ChainRule, Link, Parameters, Response, Traced, control};
 use crate::order::sort_by;
 use std::ops::Range;
@@ -187,7 +188,7 @@ impl<'a> Backtracking<'a> {
     /// [`Positions::Top5`]: only the five highest weights, counted before filtering; further ones only while this step has
     /// found nothing and the chain is short.
     fn add_highest(&self, phi: &mut Phi, source: usize, weights: &[f32]) {
-        let long = self.chain.len() >= self.parameters.min_chain_length + self.answer_length;
+        let long = self.chain.len() >= self.parameters.values().min_chain_length + self.answer_length;
         let mut order: Vec<usize> = (0..weights.len()).filter(|&position| weights[position] > 0.0).collect();
         sort_by(&mut order, |&a, &b| weights[b].total_cmp(&weights[a]));
         for (looked_at, position) in order.into_iter().enumerate() {
@@ -203,7 +204,7 @@ impl<'a> Backtracking<'a> {
     /// The best L_tgt targets that pass θ: `ranked` is best first, so the first one below θ ends the selection. Stop words
     /// among them ([`StopFilter::AfterTop`]) are dropped.
     fn choose(&self, ranked: &[Target]) -> Vec<Target> {
-        let Parameters { targets_per_step, score_threshold, .. } = *self.parameters;
+        let Values { targets_per_step, score_threshold, .. } = *self.parameters.values();
         let mut picks: Vec<Target> = Vec::new();
         for target in ranked.iter().take(targets_per_step) {
             let passes = match self.parameters.rules().threshold {
@@ -226,6 +227,6 @@ impl<'a> Backtracking<'a> {
             LengthCount::Once => picked,
             LengthCount::Twice => 2 * picked,
         };
-        self.chain.len() + counted >= self.parameters.min_chain_length + self.answer_length
+        self.chain.len() + counted >= self.parameters.values().min_chain_length + self.answer_length
     }
 }
