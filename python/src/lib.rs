@@ -38,6 +38,12 @@ fn reply(prompt: &str, response: &str, thinking: &str) -> PyResult<String> {
     Ok(thinking.split(prompt, response).text)
 }
 
+/// The keys of the program's own scores.
+#[pyfunction]
+fn score_keys() -> Vec<&'static str> {
+    uqac::internals::analysis::methods::known().map(|score| score.key).collect()
+}
+
 /// The Hugging Face repository and revision of a model that is not on this machine, and the error from loading it.
 #[pyfunction]
 fn downloadable(name: &str) -> Option<(String, String, String)> {
@@ -60,7 +66,7 @@ mod _uqac {
     #[pymodule_export]
     use super::results::Response;
     #[pymodule_export]
-    use super::{downloadable, main, reply};
+    use super::{downloadable, main, reply, score_keys};
     use pyo3::prelude::*;
 
     #[pymodule_init]

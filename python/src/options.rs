@@ -80,6 +80,9 @@ pub struct Options {
     pub stream: bool,
     profile: Profile,
     rules: BTreeMap<String, String>,
+    parameters: BTreeMap<String, serde_json::Value>,
+    /// Whether P's ensemble runs.
+    ensemble: bool,
     thinking: Thinking,
     wide_trace: bool,
     /// Whether a trace includes each head's attention, the layers' mean hidden states, and the final hidden
@@ -112,6 +115,8 @@ impl Default for Options {
             stream: false,
             profile: Profile::Corrected,
             rules: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            ensemble: true,
             thinking: Thinking::Auto,
             wide_trace: false,
             heads: false,
@@ -126,10 +131,13 @@ impl Default for Options {
 impl Options {
     /// The method's parameters.
     pub fn parameters(&self) -> PyResult<Parameters> {
-        let reading = Reading::new(self.profile, self.rules.iter()).map_err(invalid)?;
-        let &Options { wide_trace, heads, layers, .. } = self;
+        let parameters = self.parameters.iter().map(|(name, value)| (name.clone(), value.to_string()));
+        let settings = self.rules.clone().into_iter().chain(parameters);
+        let reading = Reading::new(self.profile, settings).map_err(invalid)?;
+        let &Options { ensemble, wide_trace, heads, layers, .. } = self;
         let thinking = self.thinking.clone();
         Ok(Parameters {
+            ensemble,
             wide_trace,
             head_trace: heads,
             layer_trace: layers,

@@ -23,6 +23,7 @@ def without_speed(record):
         (["--profile", "reference"], {"profile": "reference"}),
         (["--rule", "threshold=at-least", "--trace", "wide"], {"rules": {"threshold": "at-least"}, "wide_trace": True}),
         (["--system", "Be brief."], {"system": "Be brief."}),
+        (["--ensemble", "off"], {"ensemble": False}),
         (["--stop-below", "-0.001", "--running", "entropy", "--window", "4"], {"stop_below": -0.001, "running": "entropy", "window": 4}),
         (["--no-chat-template", "--max-tokens", "9"], {"chat_template": False, "max_tokens": 9}),
     ],
@@ -30,6 +31,13 @@ def without_speed(record):
 def test_ask_is_uqac_ask(model, program, flags, options):
     expected = json.loads(program("ask", "--json", "--device", "cpu", "-m", "abacus", *flags, PENCILS))
     assert without_speed(model.ask(PENCILS, **options).to_dict()) == without_speed(expected)
+
+
+def test_parameters_are_in_the_record_and_have_their_own_calibration(model, program):
+    found = model.ask(PENCILS, parameters={"k": 8, "theta": 0.7}).to_dict()
+    assert found["parameters"] == {"k": 8, "theta": 0.7} and found["confidence"] is None
+    expected = json.loads(program("ask", PENCILS, "--json", "--device", "cpu", "-m", "abacus", "--set", "k=8", "theta=0.7"))
+    assert without_speed(found) == without_speed(expected)
 
 
 def test_score_is_uqac_score(model, program):
@@ -134,7 +142,11 @@ def test_confidence_is_a_calibrated_probability_or_none(model):
     assert other.confidence is None and other.confidence_from is None and other.calibration is None
     assert "ranking scores, not probabilities" in str(other) and "<meter" in result.to_html() and "<meter" not in other.to_html()
     assert model.ask(PENCILS, abstain=True).abstained is False
-    assert model.ask(PENCILS, abstain=True, max_tokens=3).abstained
+    withheld = model.ask(PENCILS, abstain=True, max_tokens=3)
+    assert withheld.abstained and withheld.response == "" and withheld.withheld["response"]
+    assert "no final answer" in withheld.withheld["why"] and "is withheld" in str(withheld) and "is withheld" in withheld.to_html()
+    with pytest.raises(ValueError, match="abstain"):
+        model.generate(PENCILS, abstain=True)
     with pytest.raises(uqac.Error, match="the model has no calibration"):
         model.ask(PENCILS, abstain=True, profile="paper")
 
@@ -148,8 +160,10 @@ def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
         model.ask("1 + 1?", max_token=3)
     with pytest.raises(ValueError, match="max_tokens: expected a number ≥ 1"):
         model.generate("1 + 1?", max_tokens=0)
-    with pytest.raises(ValueError, match="valid names: encoding, extraction"):
-        model.ask("1 + 1?", rules={"theta": "1"})
+    with pytest.raises(ValueError, match="valid names: k, theta"):
+        model.ask("1 + 1?", rules={"heads": "1"})
+    with pytest.raises(ValueError, match="k: expected a number of heads from 1 to 32, found \"64\""):
+        model.ask("1 + 1?", parameters={"k": 64})
     with pytest.raises(uqac.Error, match=r"input_ids\[1\]: expected a token id"):
         model.score([1, -2], [3])
     with pytest.raises(uqac.Error, match="answer_span: expected"):

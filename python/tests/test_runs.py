@@ -1,8 +1,10 @@
 """Evaluations from Python."""
 
 import json
+from pathlib import Path
 
 import pytest
+from conftest import PENCILS
 
 import uqac
 
@@ -25,11 +27,57 @@ def test_a_run_is_the_programs(run, program, tmp_path):
         assert {**found, "uq": {**found["uq"], "seconds": 0}} == {**sample, "uq": {**sample["uq"], "seconds": 0}}
 
 
-def test_own_scores_are_stored_reported_and_computed_once(model, run, program):
+def test_own_scores_are_stored_reported_and_computed_again(model, run, program):
     report = json.loads(program("report", str(run.folder), "--format", "json", "--resamples", "0"))
     assert "last" in [method["key"] for method in report["methods"]]
-    resumed = uqac.evaluate(model, ["abacus"], run.folder, limit=6, scores={"last": lambda trace: 1 / 0}, progress=False)
-    assert all("last" in sample["uq"]["scores"] for sample in resumed.samples)
+    edited = uqac.evaluate(model, ["abacus"], run.folder, limit=6, scores={"last": lambda trace: 0.25}, progress=False)
+    assert [sample["uq"]["scores"]["last"] for sample in edited.samples] == [0.25] * 6
+    with pytest.raises(ValueError, match="p is one of uqac's own"):
+        uqac.evaluate(model, ["abacus"], run.folder, scores={"p": last})
+    with pytest.raises(ValueError, match="g4 is one of uqac's own"):
+        model.score_many([], scores={"g4": last})
+
+
+def test_an_exception_in_a_score_names_it_and_loses_nothing(model, run):
+    def fails(trace):
+        raise KeyError("entropy")
+
+    both = {"fails": fails, "half": lambda trace: 0.5}
+    with pytest.raises(uqac.Error, match="abacus 0: score fails: KeyError: 'entropy' .and 5 more.; all other scores are stored"):
+        uqac.evaluate(model, "abacus", run.folder, limit=6, scores=both, progress=False)
+    scores = [sample["uq"]["scores"] for sample in uqac.load_run(run.folder).samples]
+    assert all(found["half"] == 0.5 and found["fails"] is None for found in scores) and len(scores) == 6
+    (found,) = model.score_many([{"id": "a", "prompt": PENCILS, "response": "It is \\boxed{29}."}], scores=both, progress=False)
+    assert found.error == "item a: score fails: KeyError: 'entropy'" and found.scores["half"] == 0.5 and found.p is not None
+
+
+def test_evaluate_takes_what_the_command_takes(model, tmp_path):
+    run = uqac.evaluate(
+        model, "abacus", tmp_path / "run", limit=2, methods=["self-consistency"], samples=2, temperature=0.7, profile="paper",
+        rules={"threshold": "at-least"}, parameters={"k": 8}, ensemble=False, trace=["heads"], draws=0, stop_decided=True, progress=False,
+    )  # fmt: skip
+    options = run.manifest["options"]
+    assert (options["profile"], options["rules"], options["parameters"]) == ("paper", {"threshold": "at-least"}, {"k": 8})
+    assert (options["samples"], options["temperature"], options["stop_decided"]) == (2, 0.7, True)
+    scores = run.samples[0]["uq"]["scores"]
+    assert "p" not in scores and scores["rauq"] is not None and options["ensemble"] is False
+    with pytest.raises(uqac.Error, match="unexpected argument '--sampels'"):
+        uqac.evaluate(model, "abacus", tmp_path / "run", sampels=3, progress=False)
+
+
+def test_a_run_has_a_report_and_pictures(run, tmp_path):
+    assert "<!doctype html>" in run.report(tmp_path / "page").read_text().lower()
+    assert run.report(tmp_path / "report.md").read_text().startswith("#")
+    picture = run.plot("g4")
+    assert picture.startswith("<svg") and picture._repr_svg_() == picture
+
+
+def test_a_relative_folder_stays_the_model_after_chdir(tmp_path, monkeypatch):
+    folder = uqac.load("abacus", device="cpu").info["folder"]
+    monkeypatch.chdir(Path(folder).parent)
+    model = uqac.load(Path(folder).name + "/", device="cpu")
+    monkeypatch.chdir(tmp_path)
+    assert len(uqac.evaluate(model, "abacus", tmp_path / "run", limit=1, progress=False).samples) == 1
 
 
 def test_a_run_is_a_table(run):

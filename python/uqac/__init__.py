@@ -14,7 +14,7 @@ confidence higher means more confident. The engine runs without holding the inte
 from . import metrics
 from ._model import Generating, Generation, Message, Method, Model, load
 from ._result import Result, Results, Token, Trace
-from ._runs import Run, evaluate, load_run
+from ._runs import Picture, Run, evaluate, load_run
 from ._uqac import Error, __version__
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Message",
     "Method",
     "Model",
+    "Picture",
     "Result",
     "Results",
     "Run",

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,6 +17,7 @@ import numpy as np
 from . import _uqac
 from ._grade import Grader, grade, name_of
 from ._result import Result, Results, Token, Trace
+from ._score import Score, check_names, score
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,6 +44,10 @@ class Method(TypedDict, total=False):
     """Interpretation of the method; default `corrected`."""
     rules: Mapping[str, str]
     """Changed rules of the profile, by name: {"threshold": "above"}."""
+    parameters: Mapping[str, float]
+    """Changed parameters of the method, by name: {"k": 32, "theta": 0.7} (`uqac ask --help` lists them)."""
+    ensemble: bool
+    """Re-score the response with alternative tokens, for P; default True. No other score needs these passes."""
     thinking: str
     """Marks of a response's thought, where no answer is looked for: `auto` (the known formats; default), `none`, or `OPEN,CLOSE`."""
     wide_trace: bool
@@ -49,7 +55,7 @@ class Method(TypedDict, total=False):
     trace: bool
     """Add the selected heads and the largest attention weights of each chain row to the record."""
     abstain: bool
-    """Withhold answers that are not above the threshold certified by `uqac calibrate --target-risk`."""
+    """Withhold answers that are not above the threshold certified by `uqac calibrate --target-risk`: only `withheld` has them."""
     chat_template: bool
     """Apply the chat template; default True. False uses prompts verbatim, for base models."""
 
@@ -81,6 +87,8 @@ class Generating(Method, total=False):
 _DEFAULTS: dict[str, Any] = dict(
     profile="corrected",
     rules={},
+    parameters={},
+    ensemble=True,
     thinking="auto",
     wide_trace=False,
     trace=False,
@@ -187,7 +195,9 @@ def load(
     if template_args is not None:
         options["template_args"] = dict(template_args)
     native, events = _uqac.Model.load(str(model), json.dumps(options))
-    return Model(native, json.loads(_only(events)), options)
+    # a relative folder is another one after a chdir
+    source = os.path.abspath(model) if os.path.isdir(model) and str(model) != "abacus" else str(model)
+    return Model(native, json.loads(_only(events)), options, source)
 
 
 def _download(repository: str, revision: str, error: str) -> None:
@@ -203,9 +213,10 @@ def _download(repository: str, revision: str, error: str) -> None:
 class Model:
     """A loaded model. Concurrent calls from several threads run one after the other."""
 
-    def __init__(self, native: _uqac.Model, info: dict[str, Any], options: dict[str, Any]) -> None:
+    def __init__(self, native: _uqac.Model, info: dict[str, Any], options: dict[str, Any], source: str) -> None:
         self._native = native
         self._options = options
+        self._source = source
         #: How it runs: name, folder, architecture, context, device, k_cache, v_cache, ...
         self.info = info
 
@@ -241,6 +252,8 @@ class Model:
         self, question: Conversation, *, system: str | None = None, **options: Unpack[Generating]
     ) -> Generation:
         """Answers a question token by token: an iterator of Token, whose `result()` is the Result."""
+        if options.get("abstain"):
+            raise ValueError("abstain: an answer can be withheld only once it is complete; use ask()")
         return Generation(self._ask([_conversation(question, system)], {**options, "stream": True}))
 
     @_takes(Method)
@@ -269,7 +282,7 @@ class Model:
         self,
         items: Iterable[Item],
         *,
-        scores: Mapping[str, Callable[[Trace], float | None]] | None = None,
+        scores: Mapping[str, Score] | None = None,
         grader: Grader | None = None,
         progress: bool = True,
         **options: Unpack[Method],
@@ -281,8 +294,10 @@ class Model:
         An exception becomes the item's `error`; its scores stay.
 
         `scores` are custom scores by name: functions of a response's Trace (with heads and layers), higher for more confident.
-        Their values appear in the result's `scores`, along with the scores that heads and layers enable."""
+        Their values appear in the result's `scores`, along with the scores that heads and layers enable. An exception becomes the
+        item's `error`; its other scores stay. Raises ValueError for the name of one of uqac's own scores."""
         items = list(items)
+        check_names(scores or {})
         if scores:
             lines = [_json({"id": index, **item}) for index, item in enumerate(items)]
             results = _collect(self._own(lines, scores, options), len(lines), progress)
@@ -309,7 +324,7 @@ class Model:
         record.update({"grader": name_of(grader)} if correct is None else {"grader": name_of(grader), "correct": correct})
 
     def _own(
-        self, lines: Sequence[str], scores: Mapping[str, Callable[[Trace], float | None]], options: Mapping[str, Any]
+        self, lines: Sequence[str], scores: Mapping[str, Score], options: Mapping[str, Any]
     ) -> _Told:
         """Results with custom scores, which need the traces."""
         for index, line in enumerate(lines):
@@ -319,8 +334,11 @@ class Model:
                 yield index, _only(_told(self._native.score([line], _json(options))))[1]
                 continue
             trace = Trace(Result(native), arrays)
-            values = {name: function(trace) for name, function in scores.items()}
-            trace.result.record["scores"] = {**trace.result.scores, **_finite(values)}
+            record = trace.result.record
+            values, failures = score(scores, trace, f"item {record['id']}")
+            record["scores"] = {**trace.result.scores, **values}
+            if failures:
+                record["error"] = "; ".join(map(str, failures))
             yield index, trace.result
 
     @_takes(Generating)
@@ -404,11 +422,6 @@ def _only(events: Iterator[Any]) -> Any:
     for event in events:
         return event
     raise _uqac.Error("the model's thread has ended")
-
-
-def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Scores as in JSON: `None` for non-finite values."""
-    return {name: float(value) if value is not None and np.isfinite(value) else None for name, value in values.items()}
 
 
 def _conversation(question: Conversation, system: str | None) -> Conversation:

@@ -106,6 +106,11 @@ class Result:
         return bool(self.record.get("abstained"))
 
     @property
+    def withheld(self) -> dict[str, Any] | None:
+        """What is withheld, and `why`: the `answer` (text and tokens) and the `response`."""
+        return self.record.get("withheld")
+
+    @property
     def p(self) -> float | None:
         """P, UQAC's ranking score; not a probability that the answer is correct."""
         return self.scores.get("p")
@@ -129,7 +134,7 @@ class Result:
 
     @property
     def response(self) -> str:
-        """The response's text, without the end token."""
+        """The response's text, without the end token; empty if it is withheld."""
         return self._native.text
 
     @property

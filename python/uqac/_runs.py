@@ -8,14 +8,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _uqac
 from ._grade import Grader, grade, name_of
-from ._model import Model, _finite
-from ._result import Trace, frame
+from ._model import Model
+from ._result import frame
+from ._score import Score, check_names, score
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,8 +41,34 @@ class Run:
         `response`, and one column per score."""
         return frame(map(_row, self.samples))
 
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the report: a page if `path` is a folder or ends in .html, else a Markdown (.md), LaTeX (.tex), CSV or JSON file.
+        Returns the file's path."""
+        path = Path(path)
+        formats = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+        name = formats.get(path.suffix, "html")
+        _program("report", str(self.folder), "--format", name, "--overwrite", "--output", str(path))
+        return path / "report.html" if name == "html" and path.suffix != ".html" else path
+
+    def plot(self, method: str = "p", kind: Literal["reliability", "risk-coverage"] = "risk-coverage") -> Picture:
+        """A picture of a method, by its key: how often answers of each confidence are right, or the share of wrong ones among the
+        most confident. A notebook shows it; as a string it is SVG."""
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--methods", method, "--against", method, "--resamples", "0", "--format", "json", "--pictures", folder]
+            _program("report", str(self.folder), *options)
+            for path in sorted(Path(folder).glob(f"*{kind}.svg")):
+                return Picture(path.read_text("utf-8"))
+        raise _uqac.Error(f"there is no {kind} of {method}: it has no probabilities, or all answers are of one class")
+
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, items={len(self.samples)})"
+
+
+class Picture(str):
+    """An SVG picture."""
+
+    def _repr_svg_(self) -> str:
+        return self
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -55,7 +83,7 @@ def evaluate(
     *,
     limit: int | None = None,
     methods: Sequence[str] = (),
-    scores: Mapping[str, Callable[[Trace], float | None]] | None = None,
+    scores: Mapping[str, Score] | None = None,
     grader: Grader | None = None,
     data: str | os.PathLike[str] | None = None,
     max_tokens: int | None = None,
@@ -63,74 +91,130 @@ def evaluate(
     batch_size: int | None = None,
     seed: int | None = None,
     shots: int | None = None,
-    wide_trace: bool = False,
+    samples: int | None = None,
+    temperature: float | None = None,
+    profile: Literal["corrected", "paper", "reference"] | None = None,
+    rules: Mapping[str, str] | None = None,
+    parameters: Mapping[str, float] | None = None,
+    ensemble: bool = True,
+    trace: Sequence[Literal["wide", "heads", "layers"]] = (),
     progress: bool = True,
+    **options: Any,
 ) -> Run:
     """Evaluates a model as `uqac eval` does, in a separate process that loads it the way `model` was loaded, into the folder
     `output` (or a new temporary one), and returns the run. The same call resumes an interrupted run.
 
-    `tasks` are names or JSON Lines files. `scores` are custom scores by name: functions of a response's Trace (with heads and
-    layers), higher for more confident; their values are stored in the folder, so that `uqac report` shows them. They need a loaded
-    `model`.
+    `tasks` are names or JSON Lines files. `profile`, `rules`, `parameters` and `ensemble` are as in Method, `trace` has the optional
+    parts of the trace, and `samples` and `temperature` are self-consistency's. `options` are the command's others by name:
+    `sweep=["k=8,32"]`, `stop_decided=True`.
+
+    `scores` are custom scores by name: functions of a response's Trace (with heads and layers), higher for more confident. They are
+    computed in every call, also for items of an earlier one, and their values are stored in the folder, so that `uqac report` shows
+    them. They need a loaded `model`.
 
     `grader(answer, item, reply)` decides what is correct (True, False, or None: not graded) in place of the tasks' own graders, whose
     verdict a sample keeps as `acc_built_in`; `answer` is None if there is none, `item` the publisher's record with its `target`,
     `reply` the response without its thought. A sample keeps the grader's name, and is not graded again by one of that name.
 
-    Raises Error if the evaluation fails, or, once all other items are graded and stored, for an exception of the grader.
+    Raises Error if the evaluation fails, or, once everything else is stored, for an exception of a score or the grader; ValueError
+    for the name of one of uqac's own scores.
     """
     if scores and not isinstance(model, Model):
         raise ValueError("scores: own scores need a loaded model, uqac.load(...)")
+    check_names(scores or {})
     folder = Path(output if output is not None else tempfile.mkdtemp(prefix="uqac-"))
     loaded = model._options if isinstance(model, Model) else {}
-    flags: dict[str, Any] = {
-        "--model": model.info["name"] if isinstance(model, Model) else model,
-        "--device": model.info["device"].split(" ")[0] if isinstance(model, Model) else None,
-        **{f"--{name.replace('_', '-')}": loaded.get(name) for name in ("k_cache", "v_cache", "threads", "weights", "speculate")},
-        "--tasks": tasks if isinstance(tasks, str) else ",".join(tasks),
-        "--output": folder,
-        "--limit": limit,
-        "--methods": ",".join(methods) or None,
-        "--data": data,
-        "--max-tokens": max_tokens,
-        "--thinking-budget": thinking_budget,
-        "--batch-size": batch_size,
-        "--seed": seed,
-        "--shots": shots,
+    given: dict[str, Any] = {
+        "model": model._source if isinstance(model, Model) else model,
+        "device": model.info["device"].split(" ")[0] if isinstance(model, Model) else None,
+        **{name: loaded.get(name) for name in ("k_cache", "v_cache", "threads", "weights", "speculate")},
+        "template_arg": [f"{name}={json.dumps(value)}" for name, value in loaded.get("template_args", {}).items()],
+        "tasks": tasks if isinstance(tasks, str) else ",".join(tasks),
+        "output": folder,
+        "limit": limit,
+        "methods": ",".join(methods) or None,
+        "data": data,
+        "max_tokens": max_tokens,
+        "thinking_budget": thinking_budget,
+        "batch_size": batch_size,
+        "seed": seed,
+        "shots": shots,
+        "samples": samples,
+        "temperature": temperature,
+        "profile": profile,
+        "set": [f"{name}={value}" for name, value in {**(rules or {}), **(parameters or {})}.items()],
+        "ensemble": "on" if ensemble else "off",
+        "trace": ",".join([*trace, *(["wide"] if options.pop("wide_trace", False) else [])]) or None,
+        "no_chat_template": not options.pop("chat_template", True),
+        "quiet": not progress,
+        **options,
     }
-    arguments = [text for flag, value in flags.items() if value is not None for text in (flag, str(value))]
-    for name, value in loaded.get("template_args", {}).items():
-        arguments += ["--template-arg", f"{name}={json.dumps(value)}"]
     if "gamma" in loaded:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "gamma.json").write_text(json.dumps(loaded["gamma"]))
-        arguments += ["--gamma", str(folder / "gamma.json")]
-    arguments += (["--trace", "wide"] if wide_trace else []) + ([] if progress else ["--quiet"])
-    script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
-    # a separate process: Ctrl-C ends it, and the run can be resumed
-    done = subprocess.run([sys.executable, "-c", script, "eval", "--json", *arguments], stdout=subprocess.DEVNULL, stderr=None if progress else subprocess.PIPE, text=True)
-    if done.returncode not in (0, 1):  # 1: some items failed
-        raise _uqac.Error(f"uqac eval ended with {done.returncode}" + (f": {done.stderr.strip()}" if done.stderr else ""))
+        given["gamma"] = folder / "gamma.json"
+    _program("eval", "--json", *_flags(given), progress=progress)
     if scores and isinstance(model, Model):
-        for path in _files(folder):
-            _add(model, path, scores)
+        _add(load_run(folder), model, scores)
     if grader:
         _grade(load_run(folder), grader)
     return load_run(folder)
 
 
-def _add(model: Model, path: Path, scores: Mapping[str, Callable[[Trace], float | None]]) -> None:
-    """Adds custom scores to the samples in a file that have an answer and lack them."""
-    samples = list(_lines(path))
-    for sample in samples:
-        uq = sample["uq"]
-        missing = {name: function for name, function in scores.items() if name not in (uq["scores"] or {})}
-        if uq["status"] != "ok" or not missing:
-            continue
-        prompt = model.encode(sample["arguments"][0][0], chat_template=False)[-uq["n_instr"] :]
-        trace = model.trace(prompt, uq["tokens"]["ids"], answer_span=tuple(uq["answer"]["tokens"]), heads=True, layers=True)
-        uq["scores"].update(_finite({name: function(trace) for name, function in missing.items()}))
-    _write(path, samples)
+def _flags(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options on the command line."""
+    for name, value in options.items():
+        values = value if isinstance(value, (list, tuple)) else [] if value is None or value is False else [value]
+        for one in values:
+            yield f"--{name.replace('_', '-')}"
+            yield from () if one is True else (str(one),)
+
+
+def _program(*arguments: str, progress: bool = False) -> str:
+    """Runs the program in a separate process, which Ctrl-C ends, and returns its output. Raises Error with its messages."""
+    script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
+    command = [sys.executable, "-c", script, *arguments]
+    said: deque[str] = deque(maxlen=20)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        with subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True, encoding="utf-8") as done:
+            for line in done.stderr or ():
+                said.append(line)
+                if progress:
+                    print(line, end="", file=sys.stderr, flush=True)
+        if done.returncode not in (0, 1):  # 1: some items failed
+            raise _uqac.Error(f"uqac {arguments[0]} ended with {done.returncode}: {''.join(said).strip()}")
+        output.seek(0)
+        return output.read()
+
+
+def _add(run: Run, model: Model, scores: Mapping[str, Score]) -> None:
+    """Adds custom scores to the samples of a run that have an answer."""
+    used = {name: run.manifest["options"].get(name) for name in ("profile", "rules", "parameters", "thinking", "ensemble")}
+    options = {name: value for name, value in used.items() if value is not None}
+    failures: list[_uqac.Error] = []
+    for path in _files(run.folder):
+        samples = list(_lines(path))
+        try:
+            for sample in samples:
+                uq = sample["uq"]
+                if uq["status"] != "ok":
+                    continue
+                prompt = model.encode(sample["arguments"][0][0], chat_template=False)[-uq["n_instr"] :]
+                span = tuple(uq["answer"]["tokens"])
+                trace = model.trace(prompt, uq["tokens"]["ids"], answer_span=span, heads=True, layers=True, **options)
+                values, failed = score(scores, trace, f"{sample['task']} {sample['doc_id']}")
+                uq["scores"].update(values)
+                failures += failed
+        finally:  # Ctrl-C keeps what has been computed
+            _write(path, samples)
+    _raise(failures, "all other scores are stored")
+
+
+def _raise(failures: Sequence[_uqac.Error], rest: str) -> None:
+    """Raises the first of them."""
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise _uqac.Error(f"{failures[0]}{more}; {rest}") from failures[0].__cause__
 
 
 def _grade(run: Run, grader: Grader) -> None:
@@ -144,9 +228,7 @@ def _grade(run: Run, grader: Grader) -> None:
                 _grade_sample(sample, grader, thinking, failures)
         finally:  # Ctrl-C keeps what has been graded
             _write(path, samples)
-    if failures:
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise _uqac.Error(f"{failures[0]}{more}; all other items are graded") from failures[0].__cause__
+    _raise(failures, "all other items are graded")
 
 
 def _grade_sample(sample: dict[str, Any], grader: Grader, thinking: str, failures: list[_uqac.Error]) -> None:

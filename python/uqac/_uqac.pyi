@@ -17,12 +17,14 @@ __all__ = [
     "reply",
     "reliability",
     "risk_coverage",
+    "score_keys",
 ]
 
 __version__: str
 
 def downloadable(name: str) -> tuple[str, str, str] | None: ...
 def main(arguments: list[str]) -> int: ...
+def score_keys() -> list[str]: ...
 def reply(prompt: str, response: str, thinking: str) -> str: ...
 
 class Error(RuntimeError):

@@ -95,7 +95,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
         thinking_budget: args.early.budget(&parameters)?,
         ..GenerateOptions::default()
     };
-    let mut stream = Stream::new(&tokenizer);
+    let mut stream = Stream::new(&tokenizer, !abstain);
     let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
     let tokens_per_second = stream.finish();
     let (finish_reason, mut traced) = generated?;
@@ -103,7 +103,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let record = assess(&mut traced, serde_json::Value::Null, &request)?;
     let report = AskReport::of(&mut traced, record)?;
     let response_tokens = traced.tokens().0.len() - prompt.len();
-    let code = ExitCode::from(if report.abstained() { ABSTAINED } else { 0 });
+    let code = ExitCode::from(if report.record.withheld.is_some() { ABSTAINED } else { 0 });
     if args.json {
         let AskReport { record, text, .. } = report;
         let (question, response) = (question.as_str(), text.as_str());
@@ -138,6 +138,8 @@ fn question(argument: &str) -> Result<String, CliError> {
 
 /// The response as it is generated: its last line in a terminal, and its timing.
 struct Stream<'t> {
+    /// Whether the line is shown: an answer may be withheld.
+    shows: bool,
     text: TextStream<&'t Tokenizer>,
     line: String,
     progress: indicatif::ProgressBar,
@@ -147,9 +149,9 @@ struct Stream<'t> {
 }
 
 impl<'t> Stream<'t> {
-    fn new(tokenizer: &'t Tokenizer) -> Stream<'t> {
+    fn new(tokenizer: &'t Tokenizer, shows: bool) -> Stream<'t> {
         let (text, progress) = (tokenizer.stream(), bar(None, "{spinner} {msg}"));
-        Stream { text, line: String::new(), progress, times: None, tokens: 0 }
+        Stream { shows, text, line: String::new(), progress, times: None, tokens: 0 }
     }
 
     fn token(&mut self, id: u32) -> ControlFlow<()> {
@@ -159,7 +161,9 @@ impl<'t> Stream<'t> {
         if self.progress.is_hidden() {
             return ControlFlow::Continue(());
         }
-        self.line += &self.text.push(id).unwrap_or_default();
+        if self.shows {
+            self.line += &self.text.push(id).unwrap_or_default();
+        }
         if let Some(end) = self.line.trim_end().rfind('\n') {
             self.line.drain(..=end);
         }

@@ -105,8 +105,11 @@ fn tables(report: &Report, style: TermStyle) -> String {
 fn overhead(report: &Report) -> String {
     let added = |stages: &[&str]| 100.0 * report.relative(stages);
     let (trace, samples) = (report.trace_overhead_percent.median, report.settings.samples);
-    let (p, vote) = (added(&["chain", "similarity", "ensemble"]), added(&["self-consistency"]));
-    format!("of a generation: trace {trace:+.1} %, P {p:+.1} %, self-consistency ({samples} samples) {vote:+.0} %")
+    let (chain, p, consistency) = (added(&["chain", "similarity"]), added(&["ensemble"]), added(&["self-consistency"]));
+    format!(
+        "of a generation: trace {trace:+.1} %, chain {chain:+.1} %, P's ensemble {p:+.1} %, self-consistency ({samples} \
+         samples) {consistency:+.0} %"
+    )
 }
 
 fn percents(range: &MedianRange) -> String {

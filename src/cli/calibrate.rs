@@ -5,9 +5,10 @@ use super::progress::work;
 use super::*;
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
-use crate::eval::calibration::{Calibration, Certified, HeldOut};
+use crate::eval::calibration::{Calibration, Certified, HeldOut, Uncertified};
 use crate::eval::metrics::RiskControl;
 use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
+use crate::model::hub::locate_model;
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
@@ -72,7 +73,24 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     let path = found.write(args.output.clone())?;
     show(args.json, &found, || text(&found))?;
     note(&format!("written to {}", path.display()));
+    match used_instead(args, &found)? {
+        Some(Calibration { items, tasks, .. }) if args.output.is_none() => note(&format!(
+            "it is not used: the one beside the model has more answers ({items} of {}); --replace overrides that one",
+            tasks.join(", ")
+        )),
+        _ => (),
+    }
     Ok(())
+}
+
+/// The calibration that the model's commands find instead of the one just written.
+fn used_instead(args: &CalibrateArgs, written: &Calibration) -> Result<Option<Calibration>, Failure> {
+    let manifest: Option<serde_json::Value> = args.runs.first().and_then(|run| {
+        serde_json::from_str(&files::read_to_string(&run.join("manifest.json"), files::MAX_SETTINGS).ok()?).ok()
+    });
+    let name = manifest.as_ref().and_then(|manifest| manifest["model"]["name"].as_str());
+    let Some(folder) = name.and_then(|name| locate_model(name).ok()) else { return Ok(None) };
+    Ok(Calibration::find(&folder, &written.model, &written.reading)?.filter(|used| used != written))
 }
 
 /// Shows or removes a model's calibrations.
@@ -95,7 +113,7 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
 }
 
 fn text(found: &Calibration) -> String {
-    let Calibration { items, correct, score, map, certified, held_out, .. } = found;
+    let Calibration { items, correct, score, map, certified, uncertified, held_out, .. } = found;
     let HeldOut { ece, brier, brier_of_base_rate: alone, folds, .. } = held_out;
     let (map, tasks) = (map.name(score), found.tasks.join(", "));
     let auroc = held_out.auroc.map_or("–".to_owned(), |auroc| format!("{auroc:.3}"));
@@ -108,6 +126,15 @@ fn text(found: &Calibration) -> String {
     if let Some(Certified { target_risk, confidence, bound, coverage, .. }) = certified {
         text += &format!("certified   risk at most {target_risk} at confidence {confidence} (bound {bound:.3}): ");
         text += &format!("{:.1} % of these answers lie above the threshold\n", 100.0 * coverage);
+    }
+    if let Some(Uncertified { target_risk, confidence, lowest_risk, more_needed }) = uncertified {
+        text += &format!(
+            "uncertified no threshold holds a risk of {target_risk} at confidence {confidence}; the lowest is "
+        );
+        text += &match more_needed {
+            Some(more) => format!("{lowest_risk:.3}, and about {more} more answers like these would be needed\n"),
+            None => format!("{lowest_risk:.3}, and more answers like these would not help: too many are wrong\n"),
+        };
     }
     text
 }

@@ -23,7 +23,8 @@ use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::files;
 use crate::report::term::TermStyle;
 use crate::units;
-use clap::{Args, ColorChoice, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::{CliError, Failure, is_broken_pipe};
 use say::{Level, counted, detail, note, print, print_json, says, show, write};
 use std::ffi::OsString;
@@ -100,7 +101,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
-    let Cli { quiet, verbose, color, command } = Cli::parse_from(arguments);
+    let parsed = Cli::try_parse_from(arguments);
+    let Cli { quiet, verbose, color, command } = parsed.unwrap_or_else(|error| suggesting(error).exit());
     say::set(match (quiet, verbose) {
         (true, _) => Level::Quiet,
         (_, true) => Level::Verbose,
@@ -122,6 +124,23 @@ fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
         Command::Report(args) => report::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An error that suggests the command whose letters were typed in another order: too short for clap's own measure.
+fn suggesting(mut error: clap::Error) -> clap::Error {
+    let sorted = |text: &str| {
+        let mut letters: Vec<char> = text.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) {
+        let commands = Cli::command();
+        let mut names = commands.get_subcommands().map(|command| command.get_name());
+        if let Some(near) = names.find(|name| sorted(name) == sorted(typed)) {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(near.to_owned()));
+        }
+    }
+    error
 }
 
 /// A model's display name: the last component of a folder, otherwise the name as given.

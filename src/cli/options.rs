@@ -9,7 +9,7 @@ use crate::model::reply::{self, Thinking};
 use crate::model::{chat::is_reserved, hub::locate_model};
 use crate::names::Named;
 use crate::units::count;
-use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules};
+use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules, values};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -168,6 +168,13 @@ pub struct MethodArgs {
     /// Set one rule of the profile; can be repeated
     #[arg(long = "rule", value_name = "NAME=VALUE", hide_short_help = true)]
     rules: Vec<RuleSetting>,
+    /// Set parameters of the method, such as k=32 theta=0.7, or rules
+    #[arg(long, value_name = "NAME=VALUE", num_args = 1.., hide_short_help = true)]
+    set: Vec<RuleSetting>,
+    /// Re-score the response with alternative tokens, for P: more passes, no other score needs them [default: on; for serve,
+    /// if the calibration or a request needs P]
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    pub ensemble: Option<bool>,
     /// Record more per token, for the scores that need it
     #[arg(long, value_name = "PART,..", value_delimiter = ',', hide_short_help = true)]
     trace: Vec<TracePart>,
@@ -184,7 +191,7 @@ pub struct AssessArgs {
     #[command(flatten)]
     pub method: MethodArgs,
     /// Withhold answers whose score is not above the threshold certified by `calibrate --target-risk`, or is outside the
-    /// calibrated range: "abstained": true; ask then exits with code 3
+    /// calibrated range: JSON has them under "withheld" only; ask then exits with code 3
     #[arg(long, help_heading = "Calibration")]
     pub abstain: bool,
 }
@@ -203,18 +210,32 @@ enum TracePart {
 impl MethodArgs {
     /// The published parameters with this reading.
     pub fn parameters(&self) -> Result<Parameters, Failure> {
-        let reading = Reading::new(self.profile, self.rules.iter().map(|rule| (&rule.name, &rule.value)))?;
+        let settings = self.rules.iter().chain(&self.set);
+        let reading = Reading::new(self.profile, settings.map(|setting| (&setting.name, &setting.value)))?;
         let [wide_trace, head_trace, layer_trace] =
             [TracePart::Wide, TracePart::Heads, TracePart::Layers].map(|part| self.trace.contains(&part));
-        let thinking = self.thinking.clone();
-        Ok(Parameters { wide_trace, head_trace, layer_trace, thinking, ..Parameters::published(reading) })
+        let (thinking, ensemble) = (self.thinking.clone(), self.ensemble.unwrap_or(true));
+        Ok(Parameters { ensemble, wide_trace, head_trace, layer_trace, thinking, ..Parameters::published(reading) })
     }
 }
 
-/// The last section of a command's long help: its examples, the rules with their values, and the formats of thoughts.
+fn on_or_off(text: &str) -> Result<bool, &'static str> {
+    [("on", true), ("off", false)]
+        .into_iter()
+        .find(|(name, _)| *name == text)
+        .map(|(_, on)| on)
+        .ok_or("expected on or off")
+}
+
+/// The last section of a command's long help: its examples, the parameters and rules with their values, and the formats of
+/// thoughts.
 pub fn examples_and_rules(examples: &str) -> String {
     let (rules, thoughts) = (rules::help(), "Thoughts (--thinking auto; ^: at the start only)");
-    format!("{examples}\n\nRules (--rule NAME=VALUE):\n{rules}\n\n{thoughts}:\n{}", reply::help())
+    let parameters = values::help();
+    format!(
+        "{examples}\n\nParameters (--set NAME=VALUE ..):\n{parameters}\nRules (--rule NAME=VALUE):\n{rules}\n\n{thoughts}:\n{}",
+        reply::help()
+    )
 }
 
 /// Parses the name of a value; help lists them all.

@@ -2,7 +2,7 @@
 
 use super::options::{AssessArgs, examples_and_rules, note_settings};
 use super::*;
-use crate::eval::assess::{Request, calibration};
+use crate::eval::{assess::Request, assess::calibration, calibration::Calibration};
 use crate::serve::{Settings, serve};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -34,7 +34,8 @@ Examples:
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let AssessArgs { model, method, abstain } = &args.assess;
-    let parameters = method.parameters()?;
+    signals::on_interrupt("stopped before the model was loaded");
+    let mut parameters = method.parameters()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().unwrap_or(address);
@@ -42,6 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut engine = model.load(&folder)?;
     note_settings(&engine, 1.0);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
+    parameters.ensemble = method.ensemble.unwrap_or(calibration.as_ref().is_some_and(Calibration::needs_ensemble));
     let settings = args.settings.clone();
     let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {
@@ -49,8 +51,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let (model, log) = (model_name(&named, &folder), says(Level::Normal));
     let settings = Settings { model, api_key, log, ..settings };
+    signals::stop_on_request(); // before anybody can see that the server runs
     note(&format!("{} on {}: http://{address}", settings.model, engine.device()));
-    signals::stop_on_request();
     let request = Request { calibration: calibration.as_ref(), abstain: *abstain, ..Request::of(&parameters) };
     let served = serve(&mut engine, request, listener, settings, signals::stop_requested);
     served.map_err(|source| CliError::Listen { address, source })?;

@@ -145,10 +145,13 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     };
     // without an answer there is nothing to return
     let certified = record.confidence.as_ref().is_some_and(|confidence| confidence.certified);
-    let abstained = request.abstain.then_some(!certified);
     let (cut_off, forced) = (CutOff::of(traced.is_cut_off(), &reply), traced.forced());
     let (thought, weights) = (response.thought(&reply), traced.engine().options().weights);
-    Ok(Record { abstained, thought, cut_off, forced, weights, ..record })
+    let record = Record { thought, cut_off, forced, weights, ..record };
+    Ok(match request.abstain {
+        true if !certified => record.withhold(response.text),
+        abstain => Record { abstained: abstain.then_some(false), ..record },
+    })
 }
 
 /// The selected heads and the largest entries of α* for every row of the chain. The authors' code has no row -1, so neither

@@ -8,7 +8,7 @@
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
 use crate::io::record::{Calibrated, Origin};
-use crate::{cache, uq::Reading};
+use crate::{cache, uq::Reading, uq::scores::needs_ensemble};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -47,6 +47,9 @@ pub struct Calibration {
     /// Present if a threshold satisfies a target risk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certified: Option<Certified>,
+    /// Present instead if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncertified: Option<Uncertified>,
     pub held_out: HeldOut,
     /// Whether it overrides one fitted on more answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -66,6 +69,17 @@ pub struct Certified {
     pub bound: f64,
     /// Share of those answers above it.
     pub coverage: f64,
+}
+
+/// A target risk that no threshold satisfies, and what the answers can show.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Uncertified {
+    pub target_risk: f64,
+    pub confidence: f64,
+    /// The lowest risk that some threshold satisfies.
+    pub lowest_risk: f64,
+    /// About how many more answers like these would be needed; `None` if more would not help.
+    pub more_needed: Option<usize>,
 }
 
 /// Clamps a probability fitted on n `items` to [1/(n + 2), 1 − 1/(n + 2)], the bounds of the rule of succession.
@@ -172,6 +186,11 @@ impl Calibration {
             out_of_range,
             certified: !out_of_range && self.certified.as_ref().is_some_and(|certified| x > certified.above),
         })
+    }
+
+    /// Whether its score needs P's ensemble.
+    pub fn needs_ensemble(&self) -> bool {
+        needs_ensemble(&self.score)
     }
 
     /// The calibration for this model and reading, if there is one: in the cache folder (the user's own) or next to the model.

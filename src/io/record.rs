@@ -108,6 +108,14 @@ fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S
     }
 }
 
+/// A response that is not to be taken for an answer, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Withheld {
+    pub why: &'static str,
+    pub answer: Option<Answer>,
+    pub response: String,
+}
+
 /// One line of the output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Record {
@@ -142,6 +150,9 @@ pub struct Record {
     /// With `--abstain`: whether the answer is withheld because it is not above the certified threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abstained: Option<bool>,
+    /// What an abstained answer leaves out elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<Withheld>,
     /// Whether the answer matches the item's target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correct: Option<bool>,
@@ -178,6 +189,18 @@ impl Record {
         Record { error: Some(why.into()), prompt_len, ..Record::empty(id, reading, Status::Error) }
     }
 
+    /// Moves the answer and its response to [`withheld`](Self::withheld).
+    pub fn withhold(self, response: String) -> Record {
+        let why = match (&self.answer, &self.confidence) {
+            (None, _) => "the response has no final answer",
+            (_, None) => "the calibrated score was not computed",
+            (_, Some(found)) if found.out_of_range => "no answer of the calibration has such a score",
+            _ => "its score is not above the threshold certified by `uqac calibrate --target-risk`",
+        };
+        let withheld = Some(Withheld { why, answer: self.answer, response });
+        Record { abstained: Some(true), answer: None, withheld, ..self }
+    }
+
     fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {
         Record { id, reading: reading.into(), status, ..Record::default() }
     }
@@ -202,7 +225,7 @@ pub enum OutputError {
     #[error(transparent)]
     Append(#[from] AppendError),
     #[error("{}: line {line}: profile: expected {expected}, found {found}; resume with that profile or start a new file", file.display())]
-    OtherProfile { file: PathBuf, line: u64, expected: Reading, found: Reading },
+    OtherProfile { file: PathBuf, line: u64, expected: Box<Reading>, found: Box<Reading> },
 }
 
 /// Records of an earlier run.
@@ -236,7 +259,8 @@ impl Done {
             }
         })?;
         let Some((line, found)) = other else { return Ok((output, done)) };
-        Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
+        let (expected, found) = (Box::new(reading), Box::new(found));
+        Err(OutputError::OtherProfile { file: path.to_owned(), line, expected, found })
     }
 
     /// Whether an item with this id is already done; each record counts for one item.

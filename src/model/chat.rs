@@ -164,6 +164,11 @@ pub enum ChatError {
     /// The template is not valid Jinja, or uses what is not supported.
     #[error("{origin}: not a template this program understands: {message}")]
     Syntax { origin: String, message: String },
+    /// A role that neither other models nor this template know.
+    #[error(
+        "{field}: expected system, user, assistant or another role that the model's chat template reads, found {found:?}"
+    )]
+    Role { field: String, found: String },
     /// The template itself refused the conversation (`raise_exception`).
     #[error("the model's chat template rejects this conversation: {message}")]
     Template { message: String },
@@ -332,6 +337,11 @@ impl ChatTemplate {
     fn turn(&self, i: usize, message: &Message) -> Result<Json, ChatError> {
         /// Two names of the same field.
         const THOUGHTS: [&str; 2] = ["reasoning", "reasoning_content"];
+        const ROLES: [&str; 6] = ["system", "user", "assistant", "developer", "tool", "function"];
+        let role = message.role.as_str();
+        if !ROLES.contains(&role) && !self.reads(role) {
+            return Err(ChatError::Role { field: format!("messages[{i}].role"), found: role.to_owned() });
+        }
         let mut turn = json!(message);
         if message.role == "developer" && !self.reads("developer") {
             turn["role"] = json!("system");

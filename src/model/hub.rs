@@ -34,9 +34,10 @@ pub enum LocateError {
     NoCache { name: String },
     /// The hub cache lacks the model, or this revision of it.
     #[error(
-        "\"{name}\" is neither a folder nor in the Hugging Face cache ({}{}); download it with: hf download {name}{}",
+        "\"{name}\" is neither a folder nor in the Hugging Face cache ({}{}); {}{}",
         looked.display(),
         if available.is_empty() { " does not exist".to_owned() } else { format!(" has {}", available.join(", ")) },
+        download(name),
         if revision == MAIN { String::new() } else { format!(" --revision {revision}") }
     )]
     NotInCache { name: String, revision: String, looked: PathBuf, available: Vec<String> },
@@ -49,6 +50,14 @@ impl LocateError {
             LocateError::NotInCache { name, revision, .. } => Some((name, revision)),
             _ => None,
         }
+    }
+}
+
+/// The command that downloads a model.
+fn download(name: &str) -> String {
+    match name.contains('/') {
+        true => format!("download it with: hf download {name}"),
+        false => format!("a model's name begins with its owner, as in Qwen/Qwen3-0.6B: hf download OWNER/{name}"),
     }
 }
 

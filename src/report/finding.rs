@@ -4,7 +4,8 @@
 use super::tables::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
-use serde::Serialize;
+use crate::uq::Reading;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Keys of the control scores, which depend only on a response's length; any confidence has to beat them.
@@ -23,7 +24,7 @@ pub struct Finding {
 pub struct Verdict {
     pub task: String,
     pub accuracy: String,
-    /// The method with the highest AUROC and its value; `None` without two classes.
+    /// The method with the highest AUROC and its value; `None` with too few answers.
     pub best: Option<(String, String)>,
     /// Number of methods compared.
     pub methods: usize,
@@ -52,7 +53,7 @@ fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> 
     let facts = [
         ("Model", Some(run.model.clone())),
         ("Tasks", Some(tasks.join(", "))),
-        ("Profile", run.profile.clone()),
+        ("Profile", Reading::deserialize(&run.manifest["options"]).ok().map(|reading| reading.to_string())),
         ("Device", run.device.clone()),
         ("Date", from_manifest("/started")),
         ("uqac", from_manifest("/version")),
@@ -113,9 +114,10 @@ fn accuracy(summary: &Summary) -> String {
 }
 
 fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdict {
-    let standings = standings(analysis, run, task);
+    let too_few = task.too_few();
+    let standings = if too_few.is_none() { standings(analysis, run, task) } else { Vec::new() };
     let against = standings.iter().find(|standing| standing.key == analysis.options.against);
-    let mut sentences = Vec::new();
+    let mut sentences: Vec<String> = too_few.iter().map(|why| format!("{why}.")).collect();
     if let (Some(best), Some(uqac)) = (standings.first(), against) {
         if best.key == uqac.key {
             sentences.extend(standings.get(1).map(|next| compared(uqac, next, "the next best")));
@@ -126,7 +128,7 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
         let controls = standings.iter().filter(|standing| CONTROLS.contains(&standing.key) && standing.key != best.key);
         sentences.extend(controls.map(|control| compared(uqac, control, "a control")));
     }
-    sentences.extend(beside_controls(analysis, task));
+    sentences.extend(beside_controls(analysis, task).filter(|_| too_few.is_none()));
     let calibrated = standings.iter().filter_map(|standing| Some((standing, standing.ece?)));
     if let Some((first, ece)) = calibrated.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
         let own = against.filter(|uqac| uqac.key != first.key).and_then(|uqac| Some((uqac.name, uqac.ece?)));

@@ -198,7 +198,10 @@ fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {
     let mut curves: Vec<(bool, Curve)> = rows.map(|(method, _)| curve(method)).collect();
     let mut areas: Vec<f64> = curves.iter().map(|(_, curve)| curve.aurc).filter(|aurc| aurc.is_finite()).collect();
     areas.sort_by(f64::total_cmp);
-    let bound = areas.get(BEST).copied().unwrap_or(f64::INFINITY);
+    let bound = match task.too_few() {
+        None => areas.get(BEST).copied().unwrap_or(f64::INFINITY),
+        Some(_) => f64::NEG_INFINITY,
+    };
     curves.retain(|(always, curve)| *always || curve.aurc < bound);
     curves.into_iter().map(|(_, curve)| curve).collect()
 }

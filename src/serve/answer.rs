@@ -1,15 +1,16 @@
 //! Answers as OpenAI's JSON, whole and as chunks, and their `uqac` object. What is streamed withholds text that may become part
 //! of a stop string.
 
-use super::{error::ApiError, request::UqacOptions};
+use super::{error::ApiError, metrics::lock, request::UqacOptions};
 use crate::backend::TokenLogprob;
 use crate::engine::{FinishReason, Progress, running::RunningConfidence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::io::record::Record;
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
-use crate::uq::Member;
+use crate::uq::{Member, scores::RANKING};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// A message from the engine thread to a request's client.
 pub enum Event {
@@ -30,6 +31,26 @@ pub struct Reply {
     pub model: String,
     /// Closed once the client has disconnected.
     pub events: tokio::sync::mpsc::UnboundedSender<Event>,
+    pub told: Arc<Told>,
+}
+
+/// What is known of a request besides its answer: fields of its log line.
+pub struct Told {
+    pub begun: Instant,
+    pub fields: Mutex<Map<String, Value>>,
+}
+
+impl Told {
+    pub fn add(&self, name: &str, value: impl Into<Value>) {
+        lock(&self.fields).insert(name.to_owned(), value.into());
+    }
+
+    /// Field and reason, without what may be a long quotation.
+    pub fn error(&self, ApiError { param, message, .. }: &ApiError) {
+        const MAX_CHARS: usize = 200;
+        self.add("param", param.clone());
+        self.add("error", message.chars().take(MAX_CHARS).collect::<String>());
+    }
 }
 
 /// A token with its log-probabilities.
@@ -56,6 +77,8 @@ pub struct Choice {
     /// OpenAI's.
     pub finish: Option<FinishReason>,
     pub uqac: Option<Value>,
+    /// Why its text is withheld, as OpenAI's `refusal`.
+    pub refusal: Option<String>,
 }
 
 /// Token counts of a request.
@@ -74,8 +97,8 @@ impl Reply {
     /// Sends the answer to a non-streaming request.
     pub fn whole(&self, mut choices: Vec<Choice>, usage: Usage) {
         choices.sort_by_key(|choice| choice.index);
-        let message = |text: &str| json!({"role": "assistant", "content": text, "refusal": null});
-        let choices = choices.into_iter().map(|choice| self.choice("message", message(&choice.text), choice)).collect();
+        let message = |choice: &Choice| json!({"role": "assistant", "content": choice.text, "refusal": choice.refusal});
+        let choices = choices.into_iter().map(|choice| self.choice("message", message(&choice), choice)).collect();
         let kind = if self.chat { "chat.completion" } else { "text_completion" };
         self.send(Event::Whole(self.object(kind, choices, Some(usage))));
     }
@@ -90,7 +113,11 @@ impl Reply {
 
     /// Sends a part of a choice.
     pub fn part(&self, part: Choice) {
-        let delta = if part.finish.is_some() { json!({}) } else { json!({"content": part.text}) };
+        let delta = match &part.refusal {
+            Some(refusal) => json!({"refusal": refusal}),
+            None if part.finish.is_some() => json!({}),
+            None => json!({"content": part.text}),
+        };
         self.chunk(vec![self.choice("delta", delta, part)], None);
     }
 
@@ -118,7 +145,7 @@ impl Reply {
     }
 
     /// A choice as JSON; in a chat, its text is `content` under `key`.
-    fn choice(&self, key: &str, content: Value, Choice { index, text, tokens, finish, uqac }: Choice) -> Value {
+    fn choice(&self, key: &str, content: Value, Choice { index, text, tokens, finish, uqac, .. }: Choice) -> Value {
         let logprobs = tokens.map_or(Value::Null, |tokens| self.logprobs(&tokens));
         let (key, content) = if self.chat { (key, content) } else { ("text", text.into()) };
         let mut choice = json!({"index": index, key: content, "logprobs": logprobs, "finish_reason": finish});
@@ -182,7 +209,9 @@ pub fn uqac(
     let mut object = Map::from_iter([("p".to_owned(), score("p"))]);
     object.extend(fields);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
-    add("scores", options.scores.iter().map(|key| (*key, score(key))).collect());
+    let calibrated = record.confidence.iter().map(|found| found.score.as_str());
+    let keys = options.scores.clone().unwrap_or_else(|| calibrated.chain([RANKING]).collect());
+    add("scores", keys.iter().map(|key| (*key, score(key))).collect());
     if let Some(RunningConfidence { measure, window, stop_below }) = options.running {
         add("running", json!({"measure": measure, "window": window, "stop_below": stop_below, "value": at_end}));
     }

@@ -83,6 +83,7 @@ impl IntoResponse for ApiError {
             408 | 413 => set(header::CONNECTION, HeaderValue::from_static("close")), // the rest of the body stays unread
             _ => (),
         }
+        response.extensions_mut().insert(self); // for the log
         response
     }
 }
@@ -114,6 +115,9 @@ impl From<EncodeError> for ApiError {
     fn from(error: EncodeError) -> ApiError {
         let code = matches!(error, EncodeError::TooLong { .. }).then_some("context_length_exceeded");
         let message = match error {
+            EncodeError::Chat(ChatError::Role { ref field, .. }) => {
+                return ApiError { param: Some(field.clone()), ..ApiError::new(400, None, error.to_string()) };
+            }
             EncodeError::Chat(ChatError::Unread { field }) => {
                 return ApiError::invalid(&field, "the model's chat template does not read it");
             }

@@ -14,6 +14,9 @@ pub struct Metrics {
     pub running: AtomicUsize,
     pub prompt_tokens: AtomicU64,
     pub completion_tokens: AtomicU64,
+    /// Answers withheld.
+    pub abstained: AtomicU64,
+    first_token: Mutex<Histogram>,
     answered: Mutex<Answered>,
 }
 
@@ -23,34 +26,67 @@ struct Answered {
     requests: std::collections::BTreeMap<(String, u16), u64>,
     /// Requests whose client disconnected.
     cancelled: u64,
-    /// Successful requests to the engine by bucket; the last is unbounded.
-    seconds: [u64; BUCKETS.len() + 1],
-    total_seconds: f64,
+    /// Of the successful requests to the engine.
+    seconds: Histogram,
+}
+
+/// Times by bucket, the last of which is unbounded, and their sum.
+#[derive(Default)]
+struct Histogram {
+    counts: [u64; BUCKETS.len() + 1],
+    sum: f64,
+}
+
+impl Histogram {
+    fn add(&mut self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.counts[BUCKETS.partition_point(|bound| *bound < seconds)] += 1;
+        self.sum += seconds;
+    }
+
+    fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Suffixes of the metric's name, and their values.
+    fn samples(&self) -> Vec<(String, f64)> {
+        let mut count = 0;
+        let bounds = BUCKETS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        let bucket = |(bound, items): (String, &u64)| {
+            count += items;
+            (format!("_bucket{{le=\"{bound}\"}}"), count as f64)
+        };
+        let mut samples: Vec<_> = bounds.zip(&self.counts).map(bucket).collect();
+        samples.extend([("_sum".to_owned(), self.sum), ("_count".to_owned(), self.count() as f64)]);
+        samples
+    }
 }
 
 impl Metrics {
     /// Counts a request; `complete`: the client received the whole answer.
     pub fn answered(&self, path: &str, status: u16, took: Duration, complete: bool) {
-        let mut answered = self.lock();
+        let mut answered = lock(&self.answered);
         *answered.requests.entry((path.to_owned(), status)).or_default() += 1;
         answered.cancelled += u64::from(!complete);
         let by_engine = ["/v1/chat/completions", "/v1/completions", "/v1/score"].contains(&path);
         if by_engine && complete && status == 200 {
-            let seconds = took.as_secs_f64();
-            answered.seconds[BUCKETS.partition_point(|bound| *bound < seconds)] += 1;
-            answered.total_seconds += seconds;
+            answered.seconds.add(took);
         }
+    }
+
+    /// Counts a request's first generated token.
+    pub fn first_token(&self, took: Duration) {
+        lock(&self.first_token).add(took);
     }
 
     /// Seconds until a rejected client should retry: the mean latency.
     pub fn retry_after(&self) -> u64 {
-        let answered = self.lock();
-        let count: u64 = answered.seconds.iter().sum();
-        (answered.total_seconds / count.max(1) as f64).ceil().clamp(1.0, 60.0) as u64
+        let seconds = &lock(&self.answered).seconds;
+        (seconds.sum / seconds.count().max(1) as f64).ceil().clamp(1.0, 60.0) as u64
     }
 
     pub fn render(&self, queued: usize) -> String {
-        let Answered { requests, cancelled, seconds, total_seconds } = &*self.lock();
+        let Answered { requests, cancelled, seconds } = &*lock(&self.answered);
         let mut text = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -68,21 +104,17 @@ impl Metrics {
         let labels = |path: &str, status: &u16| format!("{{path=\"{path}\",status=\"{status}\"}}");
         let requests = requests.iter().map(|((path, status), count)| (labels(path, status), *count as f64));
         metric("uqac_requests_total", "counter", "Requests by path and status", &requests.collect::<Vec<_>>());
-        let mut count = 0;
-        let bounds = BUCKETS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-        let bucket = |(bound, items): (String, &u64)| {
-            count += items;
-            (format!("_bucket{{le=\"{bound}\"}}"), count as f64)
-        };
-        let mut histogram: Vec<_> = bounds.zip(seconds).map(bucket).collect();
-        histogram.extend([("_sum".to_owned(), *total_seconds), ("_count".to_owned(), count as f64)]);
-        metric("uqac_request_seconds", "histogram", "Time to a request's last byte", &histogram);
+        metric("uqac_abstained_total", "counter", "Answers withheld", &one(self.abstained.load(Relaxed) as f64));
+        let first_token = lock(&self.first_token).samples();
+        metric("uqac_first_token_seconds", "histogram", "Time to a request's first token", &first_token);
+        metric("uqac_request_seconds", "histogram", "Time to a request's last byte", &seconds.samples());
         text
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Answered> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Whatever happened to other holders: every update is complete.
+pub fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

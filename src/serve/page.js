@@ -79,6 +79,9 @@ function itemOf(text, uqac) {
   };
 }
 
+/// Never rounded to certainty, as in `uqac ask`.
+const confidence = (p) => (p >= 0.995 && p < 1 ? ">0.99" : p < 0.01 ? number(p) : p.toFixed(2));
+
 function showVerdict(uqac, finish, seconds, tokens) {
   const verdict = byId("verdict");
   verdict.hidden = false;
@@ -86,18 +89,19 @@ function showVerdict(uqac, finish, seconds, tokens) {
   const line = make("p", "headline", "No final answer was found in the response.");
   verdict.replaceChildren(line, make("p", "note", speed));
   const tell = (text, ...more) => verdict.insertBefore(make("p", "", text, ...more), verdict.lastChild);
-  if (uqac.abstained) tell(HEAD.texts.abstained);
+  if (uqac.withheld) return line.replaceChildren(`The answer is withheld: ${uqac.withheld.why}.`);
   if (!uqac.answer) return;
   line.replaceChildren("Answer ", make("b", "", uqac.answer.text));
   if (uqac.confidence === null) return tell(`UQAC's P ${number(uqac.p)}, ${HEAD.ranking} ${number(uqac.scores[HEAD.ranking])}: ${HEAD.texts.uncalibrated}.`);
   const { tasks, n, ece } = uqac.calibration;
-  const told = tell("Right with probability ", make("b", "", number(uqac.confidence)), " ");
+  const told = tell("Right with probability ", make("b", "", confidence(uqac.confidence)), " ");
   if (uqac.out_of_range) tell(HEAD.texts.out_of_range);
   else told.append(Object.assign(make("meter", ""), { max: 1, low: 0.5, high: 0.8, optimum: 1, value: uqac.confidence, ariaLabel: "confidence" }));
   tell(`From ${uqac.from}, calibrated on ${n} answers of ${tasks.join(", ")} (ECE ${number(ece)} on others).`);
 }
 
 function showFindings(text, uqac) {
+  if (uqac.withheld) return;
   const item = itemOf(text, uqac);
   byId("controls").hidden = !uqac.chain.length;
   byId("response").replaceChildren(...drawResponse(item));

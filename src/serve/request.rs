@@ -7,7 +7,8 @@ use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;
 use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
-use crate::uq::scores;
+use crate::uq::Parameters;
+use crate::uq::scores::{self, needs_ensemble};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{fmt::Display, ops::RangeInclusive};
@@ -29,8 +30,8 @@ const COMPLETION_TOKENS: usize = 16;
 /// The engine's work for a request.
 pub enum Task {
     Generate(Box<Generate>),
-    /// Scores an existing response; whether to explain its confidence.
-    Score(Box<Item>, bool),
+    /// Scores an existing response.
+    Score(Box<Item>, UqacOptions),
 }
 
 /// Responses to generate.
@@ -74,8 +75,10 @@ pub enum Prompt {
 /// Content of the `uqac` object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UqacOptions {
-    /// Keys of scores besides the confidence.
-    pub scores: Vec<&'static str>,
+    /// Keys of scores besides the confidence; `None`: those that cost nothing more.
+    pub scores: Option<Vec<&'static str>>,
+    /// Whether P's ensemble runs; `None`: if anything requested needs it.
+    pub ensemble: Option<bool>,
     /// Whether to add the ensemble, the tokens, and a trace of the chain's rows.
     pub explain: bool,
     pub running: Option<RunningConfidence>,
@@ -145,6 +148,7 @@ enum Prompts {
 #[serde(deny_unknown_fields)]
 struct UqacFields {
     scores: Option<Strings>,
+    ensemble: Option<bool>,
     explain: Option<bool>,
     stop_below: Option<f64>,
     running: Option<Measure>,
@@ -206,12 +210,14 @@ impl Task {
         for name in ["input_ids", "n_instr", "answer_span"] {
             body.get_mut(name).into_iter().for_each(integers);
         }
-        let UqacOptions { explain, running, thinking_budget, .. } = uqac(&body["uqac"])?.unwrap_or_default();
-        ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
-        ApiError::unless(thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
+        let options = uqac(&body["uqac"])?.unwrap_or_default();
+        ApiError::unless(options.running.is_none(), "uqac.running", "only for generated responses")?;
+        ApiError::unless(options.thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
         let item = Item::parse(body.to_string().as_bytes(), 1);
         let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
-        Ok(Task::Score(Box::new(item), explain))
+        // its record has every score
+        let ensemble = options.ensemble.or(options.scores.is_none().then_some(true));
+        Ok(Task::Score(Box::new(item), UqacOptions { ensemble, ..options }))
     }
 }
 
@@ -262,8 +268,11 @@ fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
         let problem = || format!("unknown score {key:?}; expected all, {}", known.join(", "));
         known.iter().copied().find(|known| known == key).ok_or_else(|| ApiError::invalid("uqac.scores", problem()))
     };
-    let keys = fields.scores.map(Strings::list).unwrap_or_default();
-    let scores = if keys == ["all"] { known.clone() } else { keys.iter().map(key).collect::<Result<_, _>>()? };
+    let keys = |keys: Vec<String>| match keys == ["all"] {
+        true => Ok(known.clone()),
+        false => keys.iter().map(key).collect(),
+    };
+    let scores = fields.scores.map(|scores| keys(scores.list())).transpose()?;
     let window = within("uqac.window", fields.window, 1..=MAX_WINDOW)?;
     let runs = fields.running.is_some() || fields.stop_below.is_some();
     ApiError::unless(runs || window.is_none(), "uqac.window", "only with stop_below or running")?;
@@ -272,8 +281,17 @@ fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
         window: window.unwrap_or(WINDOW),
         stop_below: fields.stop_below,
     });
-    let (explain, thinking_budget) = (fields.explain.unwrap_or(false), fields.thinking_budget);
-    Ok(Some(UqacOptions { scores, explain, running, thinking_budget }))
+    let (ensemble, explain, thinking_budget) =
+        (fields.ensemble, fields.explain.unwrap_or(false), fields.thinking_budget);
+    Ok(Some(UqacOptions { scores, ensemble, explain, running, thinking_budget }))
+}
+
+impl UqacOptions {
+    /// The server's parameters for this request.
+    pub fn parameters(&self, of: &Parameters) -> Parameters {
+        let asked = || self.explain || self.scores.iter().flatten().any(|key| needs_ensemble(key));
+        Parameters { ensemble: self.ensemble.unwrap_or_else(|| of.ensemble || asked()), ..of.clone() }
+    }
 }
 
 pub fn no_model(name: &str, served: &str) -> ApiError {
@@ -363,6 +381,7 @@ fn fresh_seed() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uq::Profile;
 
     fn chat(more: Value) -> Result<Generate, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
@@ -389,8 +408,23 @@ mod tests {
         assert_eq!(generate.uqac, Some(UqacOptions::default()));
         assert_ne!(generate.options.sampling.seed, chat(json!({})).unwrap().options.sampling.seed);
         let options = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
-        let expected = UqacOptions { scores: vec!["answer_prob"], explain: true, ..UqacOptions::default() };
+        let expected = UqacOptions { scores: Some(vec!["answer_prob"]), explain: true, ..UqacOptions::default() };
         assert_eq!(options, Some(expected));
+        let runs = |uqac: Value, ensemble| {
+            let of = Parameters { ensemble, ..Parameters::published(Profile::Corrected) };
+            chat(json!({"uqac": uqac})).unwrap().uqac.unwrap().parameters(&of).ensemble
+        };
+        for (uqac, off, on) in [
+            (json!({}), false, true),
+            (json!({"scores": ["g4", "p_sim"]}), false, true),
+            (json!({"scores": ["g4", "p"]}), true, true),
+            (json!({"scores": "all"}), true, true),
+            (json!({"explain": true}), true, true),
+            (json!({"scores": "all", "ensemble": false}), false, false),
+            (json!({"ensemble": true}), true, true),
+        ] {
+            assert_eq!((runs(uqac.clone(), false), runs(uqac.clone(), true)), (off, on), "{uqac}");
+        }
         let budget = |body: Value| chat(body).unwrap().thinking_budget;
         assert_eq!(budget(json!({"thinking_budget": 9})), Some(9));
         assert_eq!(budget(json!({"uqac": {"thinking_budget": 0}})), Some(0));

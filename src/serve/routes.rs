@@ -1,11 +1,12 @@
 //! Routes, the checks before them, and each request's log line and metrics.
 
-use super::answer::{Event, Reply};
+use super::answer::{Event, Reply, Told};
 use super::error::ApiError;
+use super::metrics::lock;
 use super::request::{Task, no_model};
 use super::{Job, Shared};
 use crate::report::html::Document;
-use crate::report::term::{ABSTAINED, OUT_OF_RANGE, UNCALIBRATED};
+use crate::report::term::{OUT_OF_RANGE, UNCALIBRATED};
 use crate::uq::scores;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
@@ -20,8 +21,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use std::{io::Write, net::IpAddr, sync::Arc};
+use std::{io::Write, net::IpAddr};
 use tokio::time::timeout;
 
 /// Maximum size of a request body in bytes.
@@ -71,7 +73,7 @@ impl Page {
             head: json!({
                 "methods": scores::as_shown().iter().map(method).collect::<Vec<_>>(),
                 "runs": [{"model": model, "task": ""}], "ranking": scores::RANKING, "key": key,
-                "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
+                "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE},
             }),
         };
         let (text, policy) = document.render(minijinja::context! { key, model });
@@ -135,6 +137,7 @@ async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
         created: Timestamp::now().as_second(),
         model: shared.settings.model.clone(),
         events,
+        told: access.told.clone(),
     };
     shared.submit(Job { task, reply })?;
     let first = match receiver.recv().await {
@@ -207,7 +210,7 @@ async fn track(State(shared): Server, path: Option<MatchedPath>, mut request: Re
         shared,
         id: NEXT.fetch_add(1, Relaxed),
         path: path.as_ref().map_or("other", MatchedPath::as_str).to_owned(),
-        begun: Instant::now(),
+        told: Arc::new(Told { begun: Instant::now(), fields: Mutex::default() }),
         status: AtomicU16::new(499),
         complete: AtomicBool::new(false),
     });
@@ -218,6 +221,7 @@ async fn track(State(shared): Server, path: Option<MatchedPath>, mut request: Re
     };
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     access.status.store(response.status().as_u16(), Relaxed);
+    response.extensions().get().into_iter().for_each(|error: &ApiError| access.told.error(error));
     access.complete.store(response.body().size_hint().exact().is_some(), Relaxed); // not yet of a stream
     response
 }
@@ -228,7 +232,7 @@ struct Access {
     id: u64,
     /// The route rather than the raw path, so that clients cannot create metric labels.
     path: String,
-    begun: Instant,
+    told: Arc<Told>,
     /// 499 until there is an answer: the client disconnected before.
     status: AtomicU16,
     /// Whether the answer is complete.
@@ -237,16 +241,17 @@ struct Access {
 
 impl Drop for Access {
     fn drop(&mut self) {
-        let Access { shared, id, path, begun, .. } = self;
-        let (took, status, complete) = (begun.elapsed(), self.status.load(Relaxed), self.complete.load(Relaxed));
+        let Access { shared, id, path, told, .. } = self;
+        let (took, status, complete) = (told.begun.elapsed(), self.status.load(Relaxed), self.complete.load(Relaxed));
         shared.metrics.answered(path, status, took, complete);
         if shared.settings.log {
             let time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
             let seconds = (took.as_secs_f64() * 1e4).round() / 1e4;
-            let line = json!({
+            let mut line = json!({
                 "time": time, "event": "request", "request": id, "path": path, "status": status, "seconds": seconds,
                 "complete": complete
             });
+            line.as_object_mut().into_iter().for_each(|line| line.extend(lock(&told.fields).clone()));
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, token_info, uqac};
 use super::error::ApiError;
-use super::request::{Generate, Prompt, Task};
+use super::request::{Generate, Prompt, Task, UqacOptions};
 use super::{Job, Shared};
 use crate::backend::{Step, TokenLogprob};
 use crate::engine::encode::{ResponseText, encode_prompt_with};
@@ -11,6 +11,7 @@ use crate::eval::assess::{self, assess, sequence};
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
 use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerError};
+use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range};
@@ -47,6 +48,8 @@ struct Running {
     /// The finished choices; streamed ones without their content.
     finished: RefCell<(Usage, Vec<Choice>)>,
     failed: Cell<bool>,
+    /// Whether a token has been generated.
+    begun: Cell<bool>,
 }
 
 struct EncodedPrompt {
@@ -64,6 +67,9 @@ struct Active {
     /// The prompt's log-probabilities, if echoed.
     echoed: Vec<TokenInfo>,
     streamed: Option<Streamed>,
+    /// Whether nothing is sent before the end: an answer may be withheld, and log-probabilities of named tokens come with
+    /// the whole response.
+    held: bool,
     eos: Vec<u32>,
 }
 
@@ -102,7 +108,7 @@ impl Worker<'_, '_> {
             shared.metrics.running.store(running, Relaxed);
             let has_room = running < max_batch;
             let mut on_token = |progress: Progress| match active.get_mut(&progress.ticket) {
-                Some(active) => active.token(&progress),
+                Some(active) => active.token(&progress, shared),
                 None => ControlFlow::Break(()),
             };
             let ended = batch.next_or_pause(&mut on_token, &mut || has_room && !queue.is_empty())?;
@@ -135,7 +141,7 @@ impl Worker<'_, '_> {
                     Err(error) => Event::Failed(error),
                 }
             }
-            Task::Score(item, explain) => match self.score(*item, explain) {
+            Task::Score(item, options) => match self.score(*item, &options) {
                 Ok(line) => Event::Whole(line),
                 Err(error) => {
                     reply.send(Event::Failed(error.clone()));
@@ -151,6 +157,8 @@ impl Worker<'_, '_> {
     fn encoded(&self, generate: &Generate, prompt: &Prompt) -> Result<EncodedPrompt, ApiError> {
         let Generate { echo, options, template_arguments, switches, named, thinking_budget, .. } = generate;
         let engine = self.batch.engine();
+        let assessed = !self.common.abstain || generate.uqac.is_some();
+        ApiError::unless(assessed, "uqac", "this server withholds answers by their confidence (--abstain)")?;
         let thinks = self.common.parameters.thinking != Thinking::None || thinking_budget.is_none();
         ApiError::unless(thinks, "thinking_budget", "this server was told that responses have no thoughts")?;
         for (field, variable) in switches {
@@ -194,7 +202,15 @@ impl Worker<'_, '_> {
         let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         self.shared.metrics.prompt_tokens.fetch_add(prompt_tokens as u64, Relaxed);
         let finished = RefCell::new((Usage { prompt: prompt_tokens, completion: 0 }, Vec::new()));
-        let job = Rc::new(Running { generate, reply, request, prompts, finished, failed: Cell::new(false) });
+        let job = Rc::new(Running {
+            generate,
+            reply,
+            request,
+            prompts,
+            finished,
+            failed: Cell::new(false),
+            begun: Cell::new(false),
+        });
         for index in 0..job.choices() {
             if job.generate.stream {
                 job.reply.first(index);
@@ -239,14 +255,15 @@ impl Worker<'_, '_> {
         }
         if generate.options.max_tokens == 0 {
             let (text, tokens) = (prompt.text.clone(), generate.logprobs.map(|_| echoed));
-            job.finish(Choice { index, text, tokens, finish: Some(FinishReason::Length), uqac: None }, 0);
+            job.finish(Choice { index, text, tokens, finish: Some(FinishReason::Length), ..Choice::default() }, 0);
             return Ok(());
         }
         let engine = batch.engine();
         let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer()));
-        let mut active = Active { job: job.clone(), index, echoed, streamed, eos: engine.spec().eos_token_ids.clone() };
+        let (held, eos) = (self.common.abstain || !generate.named.is_empty(), engine.spec().eos_token_ids.clone());
+        let mut active = Active { job: job.clone(), index, echoed, streamed, held, eos };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
-        let mut on_token = |progress: Progress| active.token(&progress);
+        let mut on_token = |progress: Progress| active.token(&progress, self.shared);
         let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
         self.active.insert(ticket, active);
         Ok(())
@@ -273,7 +290,7 @@ impl Worker<'_, '_> {
 
     /// An ended response: its text before the first stop string, log-probabilities and confidence.
     fn finished(&mut self, ticket: Ticket, Active { job, index, echoed, .. }: &Active) -> Result<Choice, ApiError> {
-        let Worker { batch, common, .. } = self;
+        let Worker { batch, common, shared, .. } = self;
         let (generate, prompt) = (&job.generate, job.prompt(*index));
         let named = if generate.named.is_empty() { Vec::new() } else { batch.logprobs_of(ticket, &generate.named)? };
         let engine = batch.engine();
@@ -299,15 +316,21 @@ impl Worker<'_, '_> {
         }
         let whole = format!("{}{}", prompt.text, &text[..shown]);
         let tokens = generate.logprobs.map(|_| logprobs);
-        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(*finish), uqac: None };
+        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(*finish), ..Choice::default() };
         if let Some(options) = &generate.uqac {
             let offsets = (0..response.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end]));
             let logprobs = steps.iter().take(response.len()).map(|step| step.logprob).collect();
             let tokens = ResponseTokens { ids: response.to_vec(), offsets: offsets.collect(), logprobs };
             let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
             let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
-            let request = assess::Request { trace: options.explain, ..common.clone() };
-            let record = assess(&mut traced, serde_json::Value::Null, &request)?;
+            let parameters = options.parameters(common.parameters);
+            let request = assess::Request { parameters: &parameters, trace: options.explain, ..(*common).clone() };
+            let mut record = assess(&mut traced, serde_json::Value::Null, &request)?;
+            if let Some(withheld) = &mut record.withheld {
+                choice.refusal = Some(format!("The answer is withheld: {}.", withheld.why));
+                (withheld.response, choice.tokens) = (std::mem::take(&mut choice.text), None);
+                shared.metrics.abstained.fetch_add(1, Relaxed);
+            }
             let sampling = generate.options.sampling;
             let seed = (sampling.temperature > 0.0).then_some(sampling.seed);
             choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
@@ -316,14 +339,15 @@ impl Worker<'_, '_> {
     }
 
     /// Scores an existing response like `uqac score`; returns a line of its output.
-    fn score(&mut self, item: Item, explain: bool) -> Result<String, ApiError> {
+    fn score(&mut self, item: Item, options: &UqacOptions) -> Result<String, ApiError> {
         let Worker { batch, common, .. } = self;
-        let (engine, parameters) = (batch.engine(), common.parameters);
-        let (tokens, prompt_len, answer) = sequence(engine, &item, engine.chat_template().is_some(), parameters)?;
+        let (engine, parameters) = (batch.engine(), options.parameters(common.parameters));
+        let (tokens, prompt_len, answer) = sequence(engine, &item, engine.chat_template().is_some(), &parameters)?;
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
         let ticket = batch.add(&tokens, prompt_len, parameters.trace_parts())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
-        let request = assess::Request { trace: explain, ..(*common).clone().of_item(&item, answer) };
+        let common = assess::Request { parameters: &parameters, trace: options.explain, ..(*common).clone() };
+        let request = common.of_item(&item, answer);
         let record = assess(&mut traced, item.id.clone(), &request)?;
         serde_json::to_string(&record).map_err(|error| ApiError::internal(error.to_string()))
     }
@@ -347,6 +371,7 @@ impl Running {
     /// Tells the client; the error is passed on if the engine is lost.
     fn fail(&self, error: ApiError) -> Result<(), ApiError> {
         if !self.failed.replace(true) {
+            self.reply.told.error(&error);
             self.reply.send(Event::Failed(error.clone()));
         }
         error.unless_lost()
@@ -361,6 +386,9 @@ impl Running {
             reply.part(Choice { text: String::new(), tokens: None, ..std::mem::take(&mut choice) });
         }
         choices.push(choice);
+        reply.told.add("prompt_tokens", usage.prompt);
+        reply.told.add("completion_tokens", usage.completion);
+        reply.told.add("finish_reasons", json!(choices.iter().map(|choice| choice.finish).collect::<Vec<_>>()));
         match (choices.len() == self.choices(), generate.stream) {
             (true, true) => reply.done(generate.include_usage.then_some(*usage)),
             (true, false) => reply.whole(std::mem::take(choices), *usage),
@@ -371,13 +399,15 @@ impl Running {
 
 impl Active {
     /// Streams a token; breaks if the request is cancelled.
-    fn token(&mut self, progress: &Progress) -> ControlFlow<()> {
+    fn token(&mut self, progress: &Progress, shared: &Shared) -> ControlFlow<()> {
         if self.job.is_cancelled() {
             return ControlFlow::Break(());
         }
-        let Generate { options, logprobs, named, .. } = &self.job.generate;
-        // the log-probabilities of named tokens come with the whole response
-        let shows = named.is_empty() && !self.eos.contains(&progress.token.token);
+        if !self.job.begun.replace(true) {
+            shared.metrics.first_token(self.job.reply.told.begun.elapsed());
+        }
+        let Generate { options, logprobs, .. } = &self.job.generate;
+        let shows = !self.held && !self.eos.contains(&progress.token.token);
         if let Some(streamed) = self.streamed.as_mut().filter(|_| shows)
             && let Ok((text, tokens)) = streamed.push(progress, &options.stop, *logprobs)
         {

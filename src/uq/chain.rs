@@ -5,7 +5,8 @@
 
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
 use super::{
-    ChainRule, Link, Parameters, Response, Traced, predictions::counted_span, similarity, stopwords::is_stop_word_under,
+    ChainRule, Link, Parameters, Response, Traced, predictions::counted_span, similarity,
+    stopwords::is_stop_word_under, values::Values,
 };
 use crate::backend::sampling::{stream_of, uniform};
 use crate::order::sort_by;
@@ -188,7 +189,7 @@ impl<'a> Backtracking<'a> {
     /// [`Positions::Top5`]: only the five highest weights, counted before filtering; further ones only while this step has
     /// found nothing and the chain is short.
     fn add_highest(&self, phi: &mut Phi, source: usize, weights: &[f32]) {
-        let long = self.chain.len() >= self.parameters.min_chain_length + self.answer_length;
+        let long = self.chain.len() >= self.parameters.values().min_chain_length + self.answer_length;
         let mut order: Vec<usize> = (0..weights.len()).filter(|&position| weights[position] > 0.0).collect();
         sort_by(&mut order, |&a, &b| weights[b].total_cmp(&weights[a]));
         for (looked_at, position) in order.into_iter().enumerate() {
@@ -204,7 +205,7 @@ impl<'a> Backtracking<'a> {
     /// The best L_tgt targets that pass θ: `ranked` is best first, so the first one below θ ends the selection. Stop words
     /// among them ([`StopFilter::AfterTop`]) are dropped.
     fn choose(&self, ranked: &[Target]) -> Vec<Target> {
-        let Parameters { targets_per_step, score_threshold, .. } = *self.parameters;
+        let Values { targets_per_step, score_threshold, .. } = *self.parameters.values();
         let mut picks: Vec<Target> = Vec::new();
         for target in ranked.iter().take(targets_per_step) {
             let passes = match self.parameters.rules().threshold {
@@ -227,7 +228,7 @@ impl<'a> Backtracking<'a> {
             LengthCount::Once => picked,
             LengthCount::Twice => 2 * picked,
         };
-        self.chain.len() + counted >= self.parameters.min_chain_length + self.answer_length
+        self.chain.len() + counted >= self.parameters.values().min_chain_length + self.answer_length
     }
 }
 

@@ -24,7 +24,8 @@ fn alternatives(response: &Response, row: i64, parameters: &Parameters) -> Vec<V
     let position = response.position_after(row);
     let original = response.tokens.get(position).copied();
     let top = step_of(response, position, parameters.rules()).top.iter();
-    let others = top.filter(|top| Some(top.token) != original && top.logprob.exp() > parameters.min_alternative);
+    let others =
+        top.filter(|top| Some(top.token) != original && top.logprob.exp() > parameters.values().min_alternative);
     others.map(|top| Variant { position, token: top.token }).collect()
 }
 
@@ -50,9 +51,9 @@ fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> 
             original: column == original,
         }));
     }
-    pairs.retain(|pair| pair.probability > parameters.min_alternative);
+    pairs.retain(|pair| pair.probability > parameters.values().min_alternative);
     sort_by(&mut pairs, |a, b| b.probability.total_cmp(&a.probability));
-    pairs.truncate(parameters.max_alternatives + kept.len());
+    pairs.truncate(parameters.values().max_alternatives + kept.len());
     pairs.iter().filter(|pair| !pair.original).map(|pair| pair.variant).collect()
 }
 

@@ -19,7 +19,7 @@ pub mod stopwords;
 
 pub use crate::backend::{Step, TokenLogprob};
 pub use crate::engine::{Response, Variant};
-pub use parameters::{ChainRule, Parameters, Profile, Reading, RuleError, RuleSetting};
+pub use parameters::{ChainRule, Parameters, Profile, Reading, RuleError, RuleSetting, values};
 pub use scores::Scores;
 
 use crate::engine::{EngineError, TraceQueries};

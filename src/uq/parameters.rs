@@ -1,11 +1,15 @@
-//! The method's options: a profile, single rules, and the published parameters.
+//! The method's options: a profile, single rules, and the parameters.
+
+pub mod values;
 
 use super::rules::{self, RULES, Rules};
-use crate::engine::{SELECTED_HEADS, ThinkingBudget, TraceParts};
+use crate::engine::{ThinkingBudget, TraceParts};
 use crate::names::{Named, named, one_of};
 use crate::{backend::entropy::EntropyRule, model::reply::Thinking};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt, str::FromStr};
+use values::{PARAMETERS, Values};
 
 named! {
     /// A reading of the method: the authors' code differs from their paper, and both have defects.
@@ -65,18 +69,18 @@ impl FromStr for ChainRule {
     }
 }
 
-/// An invalid rule setting.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    #[error("\"{0}\": expected NAME=VALUE, such as threshold=above")]
+    #[error("\"{0}\": expected NAME=VALUE, such as k=32 or threshold=above; a question comes before --set")]
     Shape(String),
-    #[error("there is no rule \"{0}\"; valid names: {names}", names = RULES.iter().map(|rule| rule.name).collect::<Vec<_>>().join(", "))]
+    #[error("there is no parameter or rule \"{0}\"; valid names: {names}", names = values::names())]
     Name(String),
-    #[error("rule {rule}: expected {}, found \"{found}\"", one_of(valid))]
-    Value { rule: &'static str, valid: Vec<&'static str>, found: String },
+    #[error("{name}: expected {expected}, found \"{found}\"")]
+    Value { name: &'static str, expected: String, found: String },
 }
 
-/// A rule and a value by name: `threshold=above`.
+/// A parameter or a rule, and a value, by name: `k=32`, `threshold=above`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RuleSetting {
@@ -102,35 +106,38 @@ impl TryFrom<String> for RuleSetting {
     }
 }
 
-/// A profile with single rules changed.
+/// A profile with single rules and parameters changed: what scores must have in common to be compared.
 ///
-/// In JSON: the profile's name, and in `rules` those that differ from the profile's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// In JSON: the profile's name, and in `rules` and `parameters` those that differ from the profile's and the published ones.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "WrittenReading", try_from = "WrittenReading")]
 pub struct Reading {
     pub profile: Profile,
     pub rules: Rules,
+    pub values: Values,
 }
 
 impl Reading {
-    /// A profile with some rules changed, given as names of rules and values.
+    /// A profile with some rules and parameters changed, given as names and values.
     ///
     /// # Errors
-    /// An unknown rule or value.
+    /// An unknown name or value.
     pub fn new<S: AsRef<str>>(profile: Profile, settings: impl IntoIterator<Item = (S, S)>) -> Result<Self, RuleError> {
         let mut reading = Reading::from(profile);
-        settings.into_iter().try_for_each(|(name, value)| reading.set(name.as_ref(), value.as_ref()))?;
+        settings.into_iter().try_for_each(|(name, value)| reading.set(name.as_ref(), value.as_ref()).map(|_| ()))?;
         Ok(reading)
     }
 
-    /// Sets a rule by the names of the rule and its value.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), RuleError> {
+    /// Sets a parameter or a rule by its name and the value's; returns the value in JSON.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<Value, RuleError> {
+        let invalid = |name, expected| RuleError::Value { name, expected, found: value.to_owned() };
+        if let Some(of) = PARAMETERS.iter().find(|of| of.name == name) {
+            let known = (of.set)(&mut self.values, value);
+            return known.then(|| (of.get)(&self.values)).ok_or_else(|| invalid(of.name, of.expected.to_owned()));
+        }
         let rule = RULES.iter().find(|rule| rule.name == name).ok_or_else(|| RuleError::Name(name.to_owned()))?;
-        (rule.set)(&mut self.rules, value).ok_or_else(|| RuleError::Value {
-            rule: rule.name,
-            valid: (rule.values)(),
-            found: value.to_owned(),
-        })
+        let set = (rule.set)(&mut self.rules, value).map(|()| json!(value));
+        set.ok_or_else(|| invalid(rule.name, one_of(&(rule.values)())))
     }
 
     /// The rules that differ from the profile's: names and values.
@@ -138,6 +145,13 @@ impl Reading {
         let own = self.profile.rules();
         let changed = RULES.iter().filter(|rule| (rule.get)(&self.rules) != (rule.get)(&own));
         changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules).to_owned())).collect()
+    }
+
+    /// The parameters that differ from the published ones: names and values.
+    pub fn changed_values(&self) -> BTreeMap<String, Value> {
+        let of = |of: &values::Parameter| (of.name.to_owned(), (of.get)(&self.values));
+        let published = |of: &&values::Parameter| (of.get)(&self.values) == (of.get)(&Values::PUBLISHED);
+        PARAMETERS.iter().filter(|parameter| !published(parameter)).map(of).collect()
     }
 }
 
@@ -149,13 +163,14 @@ impl Default for Reading {
 
 impl From<Profile> for Reading {
     fn from(profile: Profile) -> Self {
-        Reading { profile, rules: profile.rules() }
+        Reading { profile, rules: profile.rules(), values: Values::PUBLISHED }
     }
 }
 
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.profile)?;
+        self.changed_values().iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))?;
         self.changed().iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
 }
@@ -166,23 +181,28 @@ struct WrittenReading {
     profile: Profile,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     rules: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    parameters: BTreeMap<String, Value>,
 }
 
 impl From<Reading> for WrittenReading {
     fn from(reading: Reading) -> Self {
-        WrittenReading { profile: reading.profile, rules: reading.changed() }
+        WrittenReading { profile: reading.profile, rules: reading.changed(), parameters: reading.changed_values() }
     }
 }
 
 impl TryFrom<WrittenReading> for Reading {
     type Error = RuleError;
 
-    fn try_from(written: WrittenReading) -> Result<Self, RuleError> {
-        Reading::new(written.profile, written.rules)
+    fn try_from(WrittenReading { profile, rules, parameters }: WrittenReading) -> Result<Self, RuleError> {
+        Reading::new(
+            profile,
+            rules.into_iter().chain(parameters.into_iter().map(|(name, value)| (name, value.to_string()))),
+        )
     }
 }
 
-/// The method's parameters, with the paper's symbols.
+/// The method's options: its reading, and what is recorded and computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     #[serde(flatten)]
@@ -191,23 +211,9 @@ pub struct Parameters {
     /// Seed of a random chain.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub draw: u64,
-    /// L_tgt: maximum number of targets per backtracking step.
-    pub targets_per_step: usize,
-    /// θ: minimum score of a target, once the chain is long enough.
-    pub score_threshold: f64,
-    /// Chain length (without answer tokens) from which θ applies.
-    pub min_chain_length: usize,
-    /// L': maximum number of chain tokens kept by the similarity filter.
-    pub max_kept: usize,
-    /// Minimum cosine similarity of a token kept by the similarity filter.
-    pub min_similarity: f64,
-    /// τ: an alternative token joins the ensemble if its probability exceeds this.
-    pub min_alternative: f64,
-    /// [`Candidates::MostProbable`](super::rules::Candidates) only: the ensemble comes from this many candidates plus one per
-    /// kept token.
-    pub max_alternatives: usize,
-    /// K: heads kept per row.
-    pub selected_heads: usize,
+    /// Whether variants are re-scored, for P: the only scores that need passes after the response's.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub ensemble: bool,
     /// Record [`Step::distribution`](super::Step), for the scores that need whole distributions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wide_trace: bool,
@@ -226,26 +232,27 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(set: &bool) -> bool {
+    *set
+}
+
 impl Parameters {
     /// A budget of thoughts, which are marked as these parameters say.
     pub fn budget(&self, tokens: usize) -> ThinkingBudget {
         ThinkingBudget { tokens, thinking: self.thinking.clone() }
     }
 
-    /// The published values: L_tgt = 3, θ = 0.5, L' = 10, τ = 0.01, K = 16.
+    /// This reading, by default with the published values, of everything that the default trace holds.
     pub fn published(reading: impl Into<Reading>) -> Self {
         Parameters {
             reading: reading.into(),
             chain: ChainRule::Attention,
             draw: 0,
-            targets_per_step: 3,
-            score_threshold: 0.5,
-            min_chain_length: 5,
-            max_kept: 10,
-            min_similarity: 0.0,
-            min_alternative: 0.01,
-            max_alternatives: 10,
-            selected_heads: SELECTED_HEADS,
+            ensemble: true,
             wide_trace: false,
             head_trace: false,
             layer_trace: false,
@@ -257,10 +264,14 @@ impl Parameters {
         &self.reading.rules
     }
 
+    pub fn values(&self) -> &Values {
+        &self.reading.values
+    }
+
     /// Data that the engine must record.
     pub fn trace_parts(&self) -> TraceParts {
         let entropy: EntropyRule = self.rules().head_entropy;
-        let (heads, wide) = (self.selected_heads, self.wide_trace);
+        let (heads, wide) = (self.values().selected_heads, self.wide_trace);
         TraceParts { heads, entropy, wide, head_attention: self.head_trace, layer_means: self.layer_trace }
     }
 }
@@ -290,19 +301,31 @@ mod tests {
         assert_eq!(value.get("rules"), None);
         assert_eq!(serde_json::from_value::<Parameters>(value).unwrap(), plain);
 
-        let settings = [("threshold", "at-least"), ("stop-words", "list")];
+        let settings =
+            [("threshold", "at-least"), ("stop-words", "list"), ("k", "32"), ("theta", "0.5"), ("kept", "4")];
         let changed = Parameters::published(Reading::new(Profile::Paper, settings).unwrap());
         let value = serde_json::to_value(&changed).unwrap();
         assert_eq!(value["rules"], serde_json::json!({ "threshold": "at-least" }));
+        assert_eq!(value["parameters"], serde_json::json!({ "k": 32, "kept": 4 }));
         assert_eq!(serde_json::from_value::<Parameters>(value).unwrap(), changed);
-        assert_eq!(changed.reading.to_string(), "paper threshold=at-least");
+        assert_eq!(changed.reading.to_string(), "paper k=32 kept=4 threshold=at-least");
+        assert_eq!((changed.trace_parts().heads, changed.values().max_kept), (32, 4));
     }
 
     #[test]
     fn what_cannot_be_set_is_explained() {
         let error = |text: &str| text.parse::<RuleSetting>().unwrap_err().to_string();
         assert!(error("threshold").contains("NAME=VALUE"));
-        assert!(error("theta=1").contains("valid names: encoding, extraction, head-entropy"));
-        assert_eq!(error("threshold=over"), "rule threshold: expected at-least or above, found \"over\"");
+        assert!(
+            error("heads=1").contains("valid names: k, theta, targets") && error("heads=1").contains("head-entropy")
+        );
+        assert_eq!(error("threshold=over"), "threshold: expected at-least or above, found \"over\"");
+        for wrong in ["33", "0", "x", "1.5", ""] {
+            let expected = format!("k: expected a number of heads from 1 to 32, found \"{wrong}\"");
+            assert_eq!(error(&format!("k={wrong}")), expected);
+        }
+        assert!(
+            ["theta=nan", "theta=-1", "tau=0.001", "similarity=2"].iter().all(|text| error(text).contains("expected"))
+        );
     }
 }

@@ -93,8 +93,11 @@ pub fn run<T: Traced>(
     let backtracked = Instant::now();
     similarity::measure(response, answer.clone(), &mut chain, traced)?;
     let kept = similarity::filter(response, answer.clone(), &chain, parameters);
-    let variants = ensemble::candidates(response, &kept, parameters);
-    let ensemble = ensemble::score(response, answer.clone(), &kept, &variants, parameters, traced)?;
+    let mut ensemble = Vec::new();
+    if parameters.ensemble {
+        let variants = ensemble::candidates(response, &kept, parameters);
+        ensemble = ensemble::score(response, answer.clone(), &kept, &variants, parameters, traced)?;
+    }
     let rules = parameters.rules();
     let scores =
         Scores::compute(&Found { response, answer: &answer, chain: &chain, kept: &kept, ensemble: &ensemble, rules });

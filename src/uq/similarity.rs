@@ -30,10 +30,10 @@ pub fn filter(response: &Response, answer: Range<usize>, chain: &[Link], paramet
         let position = response.position_after(link.row);
         !answer.contains(&position) && !response.is_forced(position)
     };
-    let similar = |link: &&Link| link.similarity >= parameters.min_similarity;
+    let similar = |link: &&Link| link.similarity >= parameters.values().min_similarity;
     let mut best: Vec<&Link> = chain.iter().filter(|link| is_candidate(link) && similar(link)).collect();
     sort_by(&mut best, |a, b| b.similarity.total_cmp(&a.similarity));
-    best.truncate(parameters.max_kept);
+    best.truncate(parameters.values().max_kept);
     let mut kept: Vec<i64> = best.iter().map(|link| link.row).collect();
     kept.sort_unstable();
     kept

@@ -1,6 +1,7 @@
 //! `uqac calibrate` on synthetic runs, and how `ask` uses the file.
 
 use crate::runs::RunSpec;
+use crate::serve::Server;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -123,7 +124,38 @@ fn a_certified_threshold_holds_its_risk_and_abstains_below_it() {
     assert!((0.5..0.9).contains(&lowest) && given(&0.95) && !given(&(lowest - 0.01)), "{lowest}");
     assert!(at(1.0).out_of_range && !at(1.0).certified, "what was not seen is not covered");
     let none = RiskControl { target: 0.001, ..risk };
-    assert!(calibrate(&runs, None, Some(none), 0).unwrap_err().to_string().contains("no threshold"));
+    // what cannot be certified leaves a calibration, and says what can be
+    let without = calibrate(&runs, None, Some(none), 0).unwrap();
+    let lowest = without.uncertified.as_ref().unwrap().lowest_risk;
+    assert!(without.certified.is_none() && (0.001..0.2).contains(&lowest), "{lowest}");
+    let reachable = RiskControl { target: lowest + 1e-6, ..risk };
+    assert!(calibrate(&runs, None, Some(reachable), 0).unwrap().certified.is_some());
+}
+
+/// The calibration in the cache certifies nothing.
+fn serve_withholds(cache: &Path) {
+    let server = Server::of("abacus", &["--abstain"], &[("UQAC_CACHE", cache.to_str().unwrap())]);
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/chat/completions", &body)
+    };
+    let answer: Value = serde_json::from_str(&ask(json!({"logprobs": true})).body).unwrap();
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["message"]["content"], &choice["logprobs"]), (&json!(""), &Value::Null), "{choice}");
+    assert!(choice["message"]["refusal"].as_str().unwrap().contains("is withheld: its score"), "{choice}");
+    assert_eq!(
+        (&choice["uqac"]["answer"], &choice["uqac"]["withheld"]["answer"]["text"]),
+        (&Value::Null, &json!("42"))
+    );
+    assert!(choice["uqac"]["withheld"]["response"].as_str().unwrap().contains("42"));
+    let stream = ask(json!({"stream": true})).body;
+    assert!(stream.contains("\"refusal\":\"The answer is withheld") && !stream.contains("\"content\":\"T"), "{stream}");
+    assert_eq!((server.metric("uqac_abstained_total"), server.metric("uqac_first_token_seconds_count")), (2.0, 2.0));
+    let role = ask(json!({"messages": [{"role": "usr", "content": "x"}]}));
+    assert!(role.status == 400 && role.body.contains("\"param\":\"messages[0].role\""), "{}", role.body);
+    let refused = ask(json!({"uqac": false}));
+    assert!(refused.status == 400 && refused.body.contains("--abstain"), "{}", refused.body);
 }
 
 /// From a run to the headline of `ask`: the file is found by the model's hashes, in the cache folder.
@@ -139,6 +171,7 @@ fn ask_shows_the_calibrated_confidence() {
     // the calibration next to the model was fitted on 2,000 answers
     let few = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob"]);
     assert_eq!(few.status.code(), Some(0), "{}", text(&few.stderr));
+    assert!(text(&few.stderr).contains("it is not used: the one beside the model has more answers (2000 of"));
     let asked = uqac(cache.path(), &["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"]);
     assert!(text(&asked.stdout).contains("answers of abacus-fresh"), "{}", text(&asked.stdout));
     let arguments = ["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob", "--replace"];
@@ -212,10 +245,24 @@ fn ask_shows_the_calibrated_confidence() {
         let (found, json, error) = abstain(&[]);
         assert_eq!(found, code, "{error}");
         let json: Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["abstained"], above > 0.0);
+        let withheld = above > 0.0;
+        assert_eq!((&json["abstained"], json["answer"].is_null()), (&json!(withheld), withheld));
+        let given = if withheld { &json["withheld"] } else { &json };
+        assert_eq!(given["answer"]["text"], "42", "{json}");
+        assert!(given["response"].as_str().unwrap().contains("42") && (json["response"] == "") == withheld, "{json}");
     }
+    // in text, the reason is there instead
+    let question = ["ask", "--model", "abacus", "--device", "cpu", "--abstain", "What is 17 + 25?"];
+    let shown = text(&uqac(cache.path(), &question).stdout);
+    assert!(shown.contains("is withheld: its score is not above") && !shown.contains("42"), "{shown}");
     let (code, json, _) = abstain(&["--max-tokens", "1"]);
     assert!(code == Some(3) && json.contains("\"abstained\":true"), "without an answer there is none to give: {json}");
+    let input = cache.path().join("in.jsonl");
+    std::fs::write(&input, r#"{"id": 1, "prompt": "What is 17 + 25?", "response": "It is \\boxed{42}."}"#).unwrap();
+    let score = ["score", "-m", "abacus", "--device", "cpu", "--abstain", "-i", input.to_str().unwrap(), "-o", "-"];
+    let json: Value = serde_json::from_slice(&uqac(cache.path(), &score).stdout).unwrap();
+    assert!(json["answer"].is_null() && json["withheld"]["answer"]["text"] == "42", "{json}");
+    serve_withholds(cache.path());
     // a damaged file is an error that names the file
     std::fs::write(&file, "{\"format\": 2}").unwrap();
     let broken = uqac(cache.path(), &["ask", "--model", "abacus", "What is 17 + 25?"]);

@@ -138,7 +138,7 @@ fn a_rule_can_be_set_alone_and_the_record_says_so() {
     assert_eq!(score(folder.path(), &[&rules[..], &["--resume"]].concat()).status.code(), Some(0));
 
     for (rule, says) in
-        [("theta=1", "valid names: encoding"), ("threshold=no", "at-least or above"), ("x", "NAME=VALUE")]
+        [("heads=1", "valid names: k, theta"), ("threshold=no", "at-least or above"), ("x", "NAME=VALUE")]
     {
         let wrong = score(folder.path(), &["--overwrite", "--rule", rule]);
         assert_eq!(wrong.status.code(), Some(2));

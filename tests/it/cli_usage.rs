@@ -55,6 +55,7 @@ fn no_model_and_missing_models_say_how_to_get_one() {
     fails(&["ask", "1+1?"], &["abacus", "UQAC_CACHE", "--model"]);
     fails(&["ask", "--model", "org/name", "1+1?"], &["org/name", "hf download org/name"]);
     fails(&["inspect", "org/name"], &["hf download org/name"]);
+    fails(&["inspect", "SmolLM2-135M"], &["begins with its owner", "hf download OWNER/SmolLM2-135M"]);
     fails(&["inspect", "/no/such/model"], &["no such folder: /no/such/model"]);
     fails(&["score", "--input", "x", "--output", "y"], &["--model", "UQAC_MODEL", "hf download"]);
 }
@@ -63,6 +64,10 @@ fn no_model_and_missing_models_say_how_to_get_one() {
 fn wrong_usage_is_exit_code_2() {
     fails(&[], &["Usage"]);
     fails(&["nonsense"], &["nonsense"]);
+    fails(&["aks", "1+1?"], &["unrecognized subcommand 'aks'", "'ask'"]);
+    fails(&["ask", "--set", "k=64", "--", "1+1?"], &["a number of heads from 1 to 32, found \"64\""]);
+    fails(&["ask", "--set", "k=8", "1+1?"], &["a question comes before --set"]);
+    fails(&["ask", "--ensemble", "maybe", "1+1?"], &["expected on or off"]);
     fails(&["ask"], &["QUESTION"]);
     fails(&["ask", "--profile", "mine", "1+1?"], &["mine", "reference", "paper", "corrected"]);
     fails(&["ask", "--temperature", "-1", "1+1?"], &["temperature"]);

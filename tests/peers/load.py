@@ -51,7 +51,7 @@ def answer(connection, body):
         return reply.status, text, 0
     if not body.get("stream"):
         found = json.loads(text)
-        choices = [(choice["index"], choice["message"]["content"], (choice.get("uqac") or {}).get("p")) for choice in found["choices"]]
+        choices = [(choice["index"], choice["message"]["content"], (choice.get("uqac") or {}).get("scores")) for choice in found["choices"]]
         return 200, choices, found["usage"]["completion_tokens"]
     events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     if events.pop() != "[DONE]":
@@ -62,7 +62,7 @@ def answer(connection, body):
         for choice in event["choices"]:
             texts[choice["index"]] += choice["delta"].get("content", "")
             if "uqac" in choice:
-                confidences[choice["index"]] = choice["uqac"]["p"]
+                confidences[choice["index"]] = choice["uqac"]["scores"]
     return 200, [(index, texts[index], confidences.get(index)) for index in sorted(texts)], tokens
 
 

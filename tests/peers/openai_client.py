@@ -48,8 +48,8 @@ def answers(client, model, program):
         printed = subprocess.run([program, "ask", "-m", model, "--json", question], capture_output=True, check=True)
         ask, choice = json.loads(printed.stdout), reply.choices[0]
         same_text = choice.message.content == ask["response"] and choice.finish_reason == ask["finish_reason"]
-        p = ask["scores"]["p"] if ask["scores"] else None
-        equal += same_text and choice.uqac["p"] == p and choice.uqac["confidence"] == ask["confidence"] and choice.uqac["chain"] == ask["chain"]
+        g4 = ask["scores"]["g4"] if ask["answer"] else None
+        equal += same_text and choice.uqac["scores"]["g4"] == g4 and choice.uqac["confidence"] == ask["confidence"] and choice.uqac["chain"] == ask["chain"]
     check(f"{len(QUESTIONS)} questions at once: texts, confidences and chains of {equal} equal to ask's", equal == len(QUESTIONS))
     usage = replies[0].usage
     check("usage adds up", usage.total_tokens == usage.prompt_tokens + usage.completion_tokens)

@@ -186,7 +186,7 @@ fn the_method_gives_the_same_chain_and_scores() {
         // each profile gets its turn, with generated or with scored responses
         let turns = [(profiles[index % 3], index % 2 == 0), (profiles[(index + 1) % 3], index % 2 == 1)];
         for (profile, generated) in turns.into_iter().take(if long { 2 } else { 1 }) {
-            let parameters = Parameters { selected_heads: 4, ..Parameters::published(profile) };
+            let parameters = Parameters::published(crate::uq::Reading::new(profile, [("k", "4")]).unwrap());
             let assess = |engine: &mut Engine| {
                 // hot: when cold, these models repeat tokens, so that rows are alike and attention is tied
                 let sampling = Sampling { temperature: 2.0, seed: 5, ..Sampling::GREEDY };

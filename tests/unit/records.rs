@@ -222,10 +222,8 @@ fn another_profile_is_refused() {
     let path = folder.path().join("out.jsonl");
     write(&path, Existing::Refuse, &[record(1)]);
     let error = Done::examine(&path, Existing::Resume, Profile::Reference).unwrap_err();
-    assert!(matches!(
-        error,
-        OutputError::OtherProfile { line: 1, found: Reading { profile: Profile::Corrected, .. }, .. }
-    ));
+    let OutputError::OtherProfile { line: 1, found, .. } = &error else { panic!("{error}") };
+    assert_eq!(**found, Reading::from(Profile::Corrected));
     let message = error.to_string();
     assert!(message.contains("out.jsonl: line 1: profile: expected reference, found corrected"), "{message}");
 }

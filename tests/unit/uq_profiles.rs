@@ -85,7 +85,8 @@ impl Case {
             steps: &steps,
             layer_means: &layer_means,
         };
-        let parameters = Parameters { reading: reading.into(), ..self.parameters.clone() };
+        let reading = Reading { values: *self.parameters.values(), ..reading.into() };
+        let parameters = Parameters { reading, ..self.parameters.clone() };
         let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), chain, &parameters, self);
         outcome
     }
@@ -182,7 +183,7 @@ fn reference_looks_deeper_only_while_it_found_nothing_and_the_chain_is_short() {
     let mut case = case(&WORDS, 29..30).attends(29, &[&instruction[..], &[(22, 0.9), (23, 0.8)]].concat());
     assert_eq!(case.chain(Reference), [22]);
     assert_eq!(case.chain(Corrected), [22, 23]);
-    case.parameters.min_chain_length = 0;
+    case.parameters.reading.values.min_chain_length = 0;
     assert_eq!(case.chain(Reference), [0; 0]);
     assert_eq!(case.chain(Corrected), [22, 23]);
 }
@@ -210,7 +211,7 @@ fn reference_counts_the_picks_of_a_step_twice() {
 #[test]
 fn paper_needs_more_than_the_threshold() {
     let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.75), (21, 0.5), (22, 0.25)]);
-    case.parameters.min_chain_length = 0;
+    case.parameters.reading.values.min_chain_length = 0;
     assert_eq!(case.chain(Paper), [20]);
     assert_eq!(case.chain(only("threshold=above")), [20]);
     assert_eq!(case.chain(Corrected), [20, 21]);
@@ -264,9 +265,9 @@ fn the_most_similar_are_kept_and_the_answer_is_not_up_for_choice() {
     let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9), (21, 0.8), (22, 0.7)]).attends(20, &[(12, 0.9)]);
     case.similarity = [(12, -0.01), (20, 0.2), (21, 0.3), (22, 0.2)].into();
     for profile in [Reference, Paper, Corrected] {
-        case.parameters.max_kept = 10;
+        case.parameters.reading.values.max_kept = 10;
         assert_eq!(case.assess(profile).kept, [9, 10, 11]);
-        case.parameters.max_kept = 2;
+        case.parameters.reading.values.max_kept = 2;
         assert_eq!(case.assess(profile).kept, [9, 10], "of equals the earlier");
     }
 }
@@ -290,7 +291,7 @@ fn every_alternative_joins_by_position_but_in_reference_the_likeliest_pairs_of_a
     assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101), (20, 102), (20, 103), (20, 104)]);
     assert_eq!(case.alternatives(only("candidates=most-probable")), case.alternatives(Reference));
     // of the 2 + 2 most probable pairs, originals included, two are originals
-    case.parameters.max_alternatives = 2;
+    case.parameters.reading.values.max_alternatives = 2;
     assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101)]);
     assert_eq!(case.alternatives(Corrected), all);
 }

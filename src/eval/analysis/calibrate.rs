@@ -12,7 +12,7 @@
 
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
-use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
+use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, Uncertified, bounded};
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
 use crate::{
     eval::metrics::risk::Controlled, eval::run::fingerprint::Fingerprint, order::sort_by, uq::Reading,
@@ -50,8 +50,6 @@ pub enum CalibrateError {
     TooFew { items: usize, correct: usize },
     #[error("no score \"{score}\" on every answer; valid names: auto, {}", known.join(", "))]
     NoScore { score: String, known: Vec<String> },
-    #[error("no threshold can be shown to hold a risk of {target}: give more answers, or a higher --target-risk")]
-    NotHeld { target: f64 },
 }
 
 /// The data of answers needed to fit a map.
@@ -72,8 +70,7 @@ struct Scored {
 /// limit a threshold must satisfy.
 ///
 /// # Errors
-/// Runs that cannot be read, are of different models or readings, or have too few answers; a score they lack; a risk that no
-/// threshold satisfies.
+/// Runs that cannot be read, are of different models or readings, or have too few answers; a score they lack.
 pub fn calibrate(
     folders: &[PathBuf],
     score: Option<&str>,
@@ -110,7 +107,11 @@ pub fn calibrate(
     let all = permutation(seed, items.len());
     let held_out = answers.held_out(&all).ok_or_else(too_few)?;
     let (Scored { method, inputs, .. }, map) = answers.best(&all).ok_or_else(too_few)?;
-    let certified = risk.map(|risk| answers.certified(inputs, risk)).transpose()?;
+    let (certified, uncertified) = match risk.map(|risk| answers.certified(inputs, risk)) {
+        Some(Ok(certified)) => (Some(certified), None),
+        Some(Err(uncertified)) => (None, Some(uncertified)),
+        None => (None, None),
+    };
     let range =
         [f64::min as fn(f64, f64) -> f64, f64::max].map(|end| inputs.iter().copied().reduce(end).unwrap_or(0.0));
     Ok(Calibration {
@@ -125,6 +126,7 @@ pub fn calibrate(
         map,
         range,
         certified,
+        uncertified,
         held_out,
         replaces: false,
     })
@@ -155,7 +157,7 @@ impl Answers {
     }
 
     /// The lowest threshold of a score that satisfies the risk, valid jointly for all candidate scores.
-    fn certified(&self, inputs: &[f64], risk: RiskControl) -> Result<Certified, CalibrateError> {
+    fn certified(&self, inputs: &[f64], risk: RiskControl) -> Result<Certified, Uncertified> {
         let RiskControl { target, confidence } = risk;
         let mut items: Vec<(f64, bool)> = inputs.iter().copied().zip(self.correct.iter().copied()).collect();
         // Answers above the highest score are withheld too (they are out of range). Given that score, the others are
@@ -163,7 +165,10 @@ impl Answers {
         sort_by(&mut items, |a, b| a.0.total_cmp(&b.0));
         items.pop();
         let share = RiskControl { confidence: 1.0 - (1.0 - confidence) / self.scores.len() as f64, ..risk };
-        let Controlled { above, bound } = share.threshold(&items).ok_or(CalibrateError::NotHeld { target })?;
+        let Some(Controlled { above, bound }) = share.threshold(&items) else {
+            let (lowest_risk, more_needed) = (share.lowest_risk(&items), share.more_needed(&items));
+            return Err(Uncertified { target_risk: target, confidence, lowest_risk, more_needed });
+        };
         let coverage = inputs.iter().filter(|x| **x > above).count() as f64 / inputs.len() as f64;
         Ok(Certified { target_risk: target, confidence, above, bound, coverage })
     }

@@ -9,7 +9,8 @@ pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 /// Statistics of the items, with intervals over resamples. `statistics` is called with each item's count.
 pub(super) fn estimates(data: Data, statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync) -> Vec<Option<Estimate>> {
     let Data { items, options, .. } = data;
-    let resampled = resampled(items.len(), (options.resamples, options.seed), &statistics);
+    let resamples = if too_few(items).is_none() { options.resamples } else { 0 };
+    let resampled = resampled(items.len(), (resamples, options.seed), &statistics);
     let estimate = |(i, value): (usize, Option<f64>)| {
         let values: Vec<Option<f64>> = resampled.iter().map(|row| row[i]).collect();
         value.map(|value| Estimate { value, interval: interval(&values) })

@@ -44,7 +44,7 @@ pub fn of_run(manifest: &Value) -> Vec<&'static str> {
 }
 
 /// All scores, in report order.
-fn known() -> impl Iterator<Item = &'static Score> {
+pub fn known() -> impl Iterator<Item = &'static Score> {
     as_shown().iter().copied().chain(METHODS.iter().flat_map(|method| method.scores))
 }
 

@@ -175,7 +175,23 @@ pub struct TaskAnalysis {
     pub items: Vec<Item>,
 }
 
+/// Right answers, and wrong ones, that it takes for a comparison: with fewer there is no finding, no interval and no best method.
+const MIN_OF_CLASS: usize = 20;
+
+/// Why items cannot tell methods apart, if they cannot.
+fn too_few(items: &[Item]) -> Option<String> {
+    let count = |right| items.iter().filter(|item| item.answered() && item.correct == Some(right)).count();
+    let (right, wrong) = (count(true), count(false));
+    let needed = format!("too few to compare methods, which takes {MIN_OF_CLASS} of each");
+    (right.min(wrong) < MIN_OF_CLASS).then(|| format!("{right} right and {wrong} wrong answers are {needed}"))
+}
+
 impl TaskAnalysis {
+    /// Why its items cannot tell methods apart, if they cannot.
+    pub fn too_few(&self) -> Option<String> {
+        too_few(&self.items)
+    }
+
     /// Results of the method with this key.
     pub fn method(&self, key: &str) -> Option<&MethodAnalysis> {
         self.methods.iter().find(|method| method.method == key)

@@ -68,20 +68,59 @@ pub struct Controlled {
     pub bound: f64,
 }
 
+/// A candidate threshold, the number of items above it, and how many of these are wrong.
+struct Level {
+    above: f64,
+    answered: usize,
+    wrong: usize,
+}
+
+/// The candidate thresholds with items above them, from (score, whether the answer is right), the one that answers most first.
+fn levels(items: &[(f64, bool)]) -> impl Iterator<Item = Level> {
+    let mut sorted = items.to_vec();
+    crate::order::sort_by(&mut sorted, |a, b| b.0.total_cmp(&a.0));
+    let level = move |level: usize| {
+        let above = sorted.get((level * sorted.len()).div_ceil(LEVELS).checked_sub(1)?)?.0;
+        let answered = sorted.partition_point(|(score, _)| *score > above);
+        let wrong = sorted[..answered].iter().filter(|(_, right)| !right).count();
+        (answered > 0).then_some(Level { above, answered, wrong })
+    };
+    (1..=LEVELS).rev().filter_map(level)
+}
+
 impl RiskControl {
+    /// The probability with which a single threshold may fail.
+    fn alpha(&self) -> f64 {
+        (1.0 - self.confidence) / LEVELS as f64
+    }
+
     /// The lowest threshold that passes, from (score, whether the answer is right), no score NaN; `None` if none passes.
     pub fn threshold(&self, items: &[(f64, bool)]) -> Option<Controlled> {
-        let alpha = (1.0 - self.confidence) / LEVELS as f64;
-        let mut sorted = items.to_vec();
-        crate::order::sort_by(&mut sorted, |a, b| b.0.total_cmp(&a.0));
-        let passes = |level: usize| {
-            let above = sorted.get((level * sorted.len()).div_ceil(LEVELS).checked_sub(1)?)?.0;
-            let answered = sorted.partition_point(|(score, _)| *score > above);
-            let wrong = sorted[..answered].iter().filter(|(_, right)| !right).count();
-            let passes = answered > 0 && binomial_cdf(wrong, answered, self.target) <= alpha;
-            passes.then(|| Controlled { above, bound: clopper_pearson_upper(wrong, answered, alpha) })
+        let passes = |level: &Level| binomial_cdf(level.wrong, level.answered, self.target) <= self.alpha();
+        let found = levels(items).find(passes)?;
+        let bound = clopper_pearson_upper(found.wrong, found.answered, self.alpha());
+        Some(Controlled { above: found.above, bound })
+    }
+
+    /// The lowest risk that any threshold satisfies at this confidence.
+    pub fn lowest_risk(&self, items: &[(f64, bool)]) -> f64 {
+        levels(items).map(|of| clopper_pearson_upper(of.wrong, of.answered, self.alpha())).fold(1.0, f64::min)
+    }
+
+    /// How many more items like these a threshold would need to pass; `None` if more would not help, as the share of wrong
+    /// answers is too high everywhere.
+    pub fn more_needed(&self, items: &[(f64, bool)]) -> Option<usize> {
+        let passes = |of: &Level, tenths: usize| {
+            let (wrong, answered) = ((of.wrong * tenths).div_ceil(10), of.answered * tenths / 10);
+            binomial_cdf(wrong, answered, self.target) <= self.alpha()
         };
-        (1..=LEVELS).rev().find_map(passes)
+        let least = |of: Level| {
+            // up to about a thousand times the items
+            let tried = std::iter::successors(Some(11), |tenths| Some(tenths + tenths / 10)).take(75);
+            let low = (of.wrong as f64) < self.target * of.answered as f64;
+            tried.into_iter().find(|tenths| low && passes(&of, *tenths))
+        };
+        levels(items).filter_map(least).min().map(|tenths| (items.len() * (tenths - 10)).div_ceil(10))
     }
 }
 
@@ -190,6 +229,16 @@ mod tests {
         let found = control.threshold(&ranked(&|i| i < 200)).unwrap();
         assert!(found.above < 200.0 && found.bound <= 0.3, "{found:?}");
         assert_eq!(control.threshold(&ranked(&|_| false)), None);
+        assert_eq!((control.lowest_risk(&ranked(&|_| false)), control.more_needed(&ranked(&|_| false))), (1.0, None));
+        assert!((found.bound - 0.3).abs() < 0.1 && control.lowest_risk(&ranked(&|i| i < 200)) < 0.05);
+        // 57 right ones of 60 above the last: 1 - α^(1/57) at α = 0.05/20
+        let few: Vec<(f64, bool)> = (0..60).map(|i| (60.0 - f64::from(i), true)).collect();
+        let strict = RiskControl { target: 0.05, confidence: 0.95 };
+        assert_eq!(strict.threshold(&few), None);
+        assert!((strict.lowest_risk(&few) - (1.0 - 0.0025f64.powf(1.0 / 59.0))).abs() < 1e-9);
+        // ln α / ln 0.95 = 117 above the threshold
+        let more = strict.more_needed(&few).unwrap();
+        assert!((59..=72).contains(&more), "{more}");
         assert_eq!(control.threshold(&[]), None);
         // all scores equal: nothing lies above the threshold
         assert_eq!(control.threshold(&vec![(0.5, true); 100]), None);

@@ -152,6 +152,7 @@ impl<'t> Run<'t, '_, '_, '_> {
     /// Handles a response that has ended.
     fn response_ended(&mut self, ticket: Ticket, outcome: Result<(), EngineError>) -> Result<(), RunError> {
         let Some((own, method)) = self.owners.remove(&ticket) else { return Ok(()) };
+        (self.on_event)(Event::Response);
         let read = outcome.map_err(MethodError::from).and_then(|()| match method {
             None => self.read(own),
             Some(method) => self.draw_more(own, method),
@@ -189,6 +190,7 @@ impl<'t> Run<'t, '_, '_, '_> {
     /// Assesses an item once all its responses have ended.
     fn finish(&mut self, own: Ticket) -> Result<(), RunError> {
         let Some(Item { subject, methods, error }) = self.items.remove(&own) else { return Ok(()) };
+        (self.on_event)(Event::Scoring);
         let mut drawn: Vec<Drawn> = Vec::new();
         for (method, tickets) in methods {
             let seconds = tickets.iter().filter_map(|ticket| self.seconds.remove(ticket)).sum();

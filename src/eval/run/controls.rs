@@ -38,9 +38,8 @@ pub fn controls(
     for &(rule, ..) in ChainRule::VALUES.iter().filter(|(rule, ..)| *rule != ChainRule::Attention) {
         let draws = if rule.is_random() { options.draws as u64 } else { 1 };
         for index in 0..draws {
-            // no alternative exceeds this τ: no ensemble
-            let (draw, min_alternative) = (draw_number(options.seed, index), f64::INFINITY);
-            let parameters = Parameters { chain: rule, draw, min_alternative, ..options.parameters.clone() };
+            let draw = draw_number(options.seed, index);
+            let parameters = Parameters { chain: rule, draw, ensemble: false, ..options.parameters.clone() };
             let answer = outcome.answer.clone();
             let chain = match rule {
                 ChainRule::None => chain::attention_chain(&response, answer, &parameters, &mut queries)?,

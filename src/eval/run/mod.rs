@@ -66,6 +66,10 @@ pub enum Event<'a> {
     Item(&'a Sample, bool),
     /// A token of a response in flight.
     Token { in_flight: usize },
+    /// The end of a response: an item's own, a sample, or a turn.
+    Response,
+    /// The start of an item's scoring, once its responses have ended.
+    Scoring,
 }
 
 pub type OnEvent<'a> = dyn FnMut(Event) + 'a;

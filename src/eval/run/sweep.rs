@@ -7,14 +7,11 @@ use super::{RunError, manifest::Manifest};
 use crate::backend::{DType, ValueType};
 use crate::eval::sample::{Sample, SweepPoint};
 use crate::uq::{Parameters, Profile, RuleError, pipeline};
-use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, uq::rules::RULES};
+use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, uq::values::names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
-use std::{ops::RangeInclusive, str::FromStr};
-
-/// Max heads per row that every device's trace can hold.
-const MAX_HEADS: usize = 32;
+use std::str::FromStr;
 
 /// A line of `sweep_<task>.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +32,7 @@ pub type Setting = BTreeMap<String, Value>;
 pub enum SweepError {
     #[error("\"{0}\": expected NAME=VALUE,VALUE..., such as theta=0.5,0.7")]
     Shape(String),
-    #[error("\"{0}\" cannot be swept; valid names: k, theta, kept, similarity, tau, targets, chain, k-cache, v-cache, {rules}", rules = rules().join(", "))]
+    #[error("\"{0}\" cannot be swept; valid names: chain, k-cache, v-cache, {names}", names = names())]
     Name(String),
     #[error("more than {MAX_SETTINGS} settings; every response is assessed under each")]
     TooMany,
@@ -49,15 +46,10 @@ pub enum SweepError {
 ///
 /// | name | parameter | |
 /// |---|---|---|
-/// | `k` | K, heads per row | 1 to 32 |
-/// | `theta` | θ, min score of a target | ≥ 0 |
-/// | `kept` | L', kept by the similarity filter | ≥ 0 |
-/// | `similarity` | min cosine of a kept token: the paper's similarity threshold | -1 to 1 |
-/// | `tau` | τ, min probability of an alternative | 0.01 to 1: lower ones are not recorded |
-/// | `targets` | L_tgt, targets per step | ≥ 1 |
 /// | `chain` | source of the chain; random ones `draws` times | [`ChainRule`]'s names |
 /// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16`; for values also `q8` |
-/// | a rule | one of [`RULES`], except those that determine responses and answers | its values |
+/// | a parameter | one of [`PARAMETERS`](crate::uq::values::PARAMETERS) | its range |
+/// | a rule | one of [`RULES`](crate::uq::rules::RULES), except those that determine responses and answers | its values |
 pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, SweepError> {
     let mut settings: Vec<Setting> = Vec::new();
     let mut count = 0;
@@ -83,10 +75,8 @@ pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, Swee
     Ok(settings)
 }
 
-/// Names of the rules that can be swept; a run's tokens and answers are fixed.
-fn rules() -> Vec<&'static str> {
-    RULES.iter().map(|rule| rule.name).filter(|name| !["encoding", "extraction"].contains(name)).collect()
-}
+/// Rules that cannot be swept: a run's tokens and answers are fixed.
+const FIXED: [&str; 2] = ["encoding", "extraction"];
 
 /// A run's parameters and cache types under a setting.
 struct Applied {
@@ -115,20 +105,17 @@ impl Applied {
     fn set(&mut self, name: &str, text: &str) -> Result<Value, SweepError> {
         let Applied { parameters: to, caches: (k, v), .. } = self;
         let (value, expected) = match name {
-            "k" => (within(1..=MAX_HEADS, text, &mut to.selected_heads), "a number of heads from 1 to 32"),
-            "theta" => (within(0.0..=f64::MAX, text, &mut to.score_threshold), "a number ≥ 0"),
-            "kept" => (within(0..=usize::MAX, text, &mut to.max_kept), "a number of tokens"),
-            "similarity" => (within(-1.0..=1.0, text, &mut to.min_similarity), "a cosine from -1 to 1"),
-            "tau" => (within(0.01..=1.0, text, &mut to.min_alternative), "a probability ≥ 0.01"),
-            "targets" => (within(1..=usize::MAX, text, &mut to.targets_per_step), "a number of targets ≥ 1"),
             "chain" => (
                 parsed(text, &mut to.chain),
                 "attention, random, random-digits, digits-matched, random-content, similarity or none",
             ),
             "k-cache" => (parsed(text, k), "f32, f16 or bf16"),
             "v-cache" => (parsed(text, v), "f32, f16, bf16 or q8"),
-            _ if rules().contains(&name) => return Ok(to.reading.set(name, text).map(|()| json!(text))?),
-            _ => return Err(SweepError::Name(name.to_owned())),
+            _ if FIXED.contains(&name) => return Err(SweepError::Name(name.to_owned())),
+            _ => match to.reading.set(name, text) {
+                Err(RuleError::Name(name)) => return Err(SweepError::Name(name)),
+                other => return Ok(other?),
+            },
         };
         value.ok_or_else(|| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected })
     }
@@ -143,11 +130,6 @@ impl Applied {
 fn parsed<T: FromStr + Serialize>(text: &str, to: &mut T) -> Option<Value> {
     *to = text.parse().ok()?;
     Some(json!(to))
-}
-
-/// [`parsed`], restricted to a range.
-fn within<T: FromStr + Serialize + PartialOrd>(range: RangeInclusive<T>, text: &str, to: &mut T) -> Option<Value> {
-    parsed(text, to).filter(|_| range.contains(to))
 }
 
 /// A sweep over the samples of one task.
@@ -249,7 +231,7 @@ mod tests {
     fn what_cannot_be_swept_is_explained() {
         for (argument, says) in [
             ("k", "NAME=VALUE"),
-            ("heads=3", "valid names: k, theta"),
+            ("heads=3", "valid names: chain, k-cache, v-cache, k, theta"),
             ("k=33", "1 to 32"),
             ("k=", "1 to 32"),
             ("tau=0.001", "≥ 0.01"),

@@ -3,9 +3,7 @@
 
 use super::page::filled;
 use crate::io::record::Record;
-use crate::report::term::{
-    ABSTAINED, AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of,
-};
+use crate::report::term::{AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of};
 use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};
 use minijinja::{Value, context};
@@ -24,13 +22,13 @@ pub fn answer(report: &AskReport, page: bool) -> String {
     };
     let out_of_range = calibrated.as_ref().is_some_and(|found| found.out_of_range);
     notes.extend(out_of_range.then(|| OUT_OF_RANGE.to_owned()));
-    notes.extend(report.abstained().then(|| ABSTAINED.to_owned()));
     let scores = scores.iter().flat_map(|scores| {
         let shown = as_shown().iter().filter_map(|score| Some((score, scores.get(score.key)?)));
         shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
     });
     let data = context! {
         page, thought, label, shown, notes,
+        withheld => report.record.withheld.as_ref().map(|withheld| withheld.why),
         answer => answer.as_ref().map(|_| report.answer_text().trim().to_owned()),
         value => calibrated.as_ref().filter(|_| !out_of_range).map(|found| found.value),
         segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),

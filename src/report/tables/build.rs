@@ -7,9 +7,10 @@ use super::facts::{Facts, Number};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
-use crate::eval::analysis::{Analysis, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
+use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::eval::sample::Similarity;
+use crate::report::term::quoted;
 
 /// Every table of a report, in order; tables for one benchmark or across several only if they have rows.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
@@ -43,6 +44,7 @@ const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_le
 /// Summary at the end of a run: accuracy, and the AUROC of the main scores, one row per benchmark.
 pub fn brief(analysis: &Analysis) -> Table {
     const NOTE: &str = "From the seventh column on: AUROC over the items with an answer; Length is a control.";
+    let too_few = |task: &TaskAnalysis| Some(format!("{}: {}.", task.task, task.too_few()?));
     let in_reply = |of: &Facts| Some(of.summary("truncated").value? - of.summary("truncated_in_thought").value?);
     let mut columns = vec![
         summary_column("Items", Count, "items"),
@@ -55,10 +57,15 @@ pub fn brief(analysis: &Analysis) -> Table {
     let main = analysis.methods.iter().filter(|method| MAIN.contains(&method.key.as_str()));
     let auroc = |key| move |of: &Facts| of.find("answered", "", key, "auroc");
     columns.extend(main.map(|method| Column::new(&method.name, Decimals, auroc(&method.key))));
-    let tasks = analysis.runs.iter().flat_map(RunAnalysis::benchmarks);
-    let rows = tasks.map(|task| (task.task.clone(), Facts::of_task(task))).collect();
+    let tasks = || analysis.runs.iter().flat_map(RunAnalysis::benchmarks);
+    let facts = |task| match too_few(task) {
+        None => Facts::of_task(task),
+        Some(_) => Facts::of_summary(&task.summary),
+    };
+    let rows = tasks().map(|task| (task.task.clone(), facts(task))).collect();
+    let notes = std::iter::once(NOTE.to_owned()).chain(tasks().filter_map(too_few)).collect();
     let title = "Accuracy, and AUROC of the main scores".to_owned();
-    table(title, "Task", &columns, vec![(None, rows)], vec![NOTE.to_owned()])
+    table(title, "Task", &columns, vec![(None, rows)], notes)
 }
 
 /// A column with one metric of a task's summary.
@@ -113,7 +120,13 @@ impl<'a> Scope<'a> {
             self.of("by length", Decimals, "answered", "length_controlled_auroc"),
             self.of("AUROC, all", Decimals, "all", "auroc"),
         ];
-        Some(method_table(self.title("methods"), self.methods_of("answered"), &columns, self.method_notes()))
+        Some(method_table(
+            self.title("methods"),
+            self.methods_of("answered"),
+            &columns,
+            self.method_notes(),
+            self.task.too_few(),
+        ))
     }
 
     fn method_notes(&self) -> Vec<String> {
@@ -135,7 +148,7 @@ impl<'a> Scope<'a> {
             Some(format!("ECE: 20 bins {ends}, probabilities only. Balanced: {balanced}.")),
             Some("By length: AUROC within fifths of response length.".to_owned()),
             self.analysis.methods.iter().any(|method| method.log.is_some()).then(|| logarithms.to_owned()),
-            task.controls.is_empty().then(|| unknown_gain.to_owned()),
+            task.items.iter().all(|item| item.sweep.is_empty()).then(|| unknown_gain.to_owned()),
             task.method(TASK_IDENTITY).is_some().then(|| identity.to_owned()),
             most_missing.map(|most| format!("{} has no score for {} answered items.", most.method, most.missing)),
         ];
@@ -147,7 +160,12 @@ impl<'a> Scope<'a> {
             let (name, graded) = (self.analysis.name_of(key), task.summary.graded);
             format!("{name}: 0 of {graded} items have a score; a reply that cannot be read gives none.")
         });
-        notes.into_iter().flatten().chain(silent).chain(shared).collect()
+        let begin = |text: &str| quoted(&text.chars().take(60).collect::<String>());
+        let reply = |item: &Item| Some(begin(item.uq.details.get("verbalized")?["response"].as_str()?));
+        let shown = self.analysis.methods.iter().any(|method| method.key == "verbalized");
+        let replies: Vec<String> = task.items.iter().filter(|_| shown).filter_map(reply).take(3).collect();
+        let replies = (!replies.is_empty()).then(|| format!("Verbalized, the first replies: {}.", replies.join(", ")));
+        notes.into_iter().flatten().chain(silent).chain(shared).chain(replies).collect()
     }
 
     /// Methods on the items that they share with the reference method, and their differences to it.
@@ -166,7 +184,8 @@ impl<'a> Scope<'a> {
              bootstrap.",
             common.items
         )];
-        let mut table = method_table(self.title("methods compared"), self.methods_of("common"), &columns, notes);
+        let (title, too_few) = (self.title("methods compared"), self.task.too_few());
+        let mut table = method_table(title, self.methods_of("common"), &columns, notes, too_few);
         let rows = table.sections.iter_mut().flat_map(|section| &mut section.rows);
         for row in rows.filter(|row| row[0].text == against) {
             (row[3], row[5]) = Default::default();
@@ -370,7 +389,8 @@ fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -
             Column::new(&format!("{name}: {}", metric.name()), Spread, number)
         }));
     }
-    method_table(title, analysis.rows(), &columns, vec![note])
+    let too_few = tasks.iter().flat_map(|(_, found)| found).find_map(|(_, task)| task.too_few());
+    method_table(title, analysis.rows(), &columns, vec![note], too_few)
 }
 
 /// Similarity of hidden states to the answer's: for the chain, and for the whole response before the answer.
@@ -410,5 +430,11 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     let tasks: Vec<&str> = run.benchmarks().map(|task| task.task.as_str()).collect();
     let notes = vec![format!("All tasks with the same weight: {}.", tasks.join(", "))];
     let rows = analysis.rows().filter(|method| find(method).is_some());
-    Some(method_table(format!("{}: means over tasks", run.name), rows, &columns, notes))
+    Some(method_table(
+        format!("{}: means over tasks", run.name),
+        rows,
+        &columns,
+        notes,
+        run.benchmarks().find_map(TaskAnalysis::too_few),
+    ))
 }

@@ -84,12 +84,13 @@ pub(super) fn table<T>(
     Table { title, columns: std::iter::once(first.to_owned()).chain(heads).collect(), sections, notes }
 }
 
-/// A table with one row per method, in groups, with the best of each column marked.
+/// A table with one row per method, in groups, with the best of each column marked unless `too_few` answers tell methods apart.
 pub(super) fn method_table<'a>(
     title: String,
     methods: impl IntoIterator<Item = &'a Method>,
     columns: &[MethodColumn<'_, 'a>],
     notes: Vec<String>,
+    too_few: Option<String>,
 ) -> Table {
     let methods: Vec<&Method> = methods.into_iter().collect();
     let sections = methods.chunk_by(|a, b| a.group == b.group).map(|group| {
@@ -97,7 +98,7 @@ pub(super) fn method_table<'a>(
         (Some(group[0].group.name().to_owned()), rows.collect())
     });
     let mut table = table(title, "Method", columns, sections.collect(), notes);
-    for (i, column) in columns.iter().enumerate() {
+    for (i, column) in columns.iter().enumerate().filter(|_| too_few.is_none()) {
         let better: fn(f64, f64) -> f64 = match meaning(&column.head) {
             Some(("↑", _)) => f64::max,
             Some(("↓", _)) => f64::min,
@@ -111,6 +112,7 @@ pub(super) fn method_table<'a>(
     if table.sections.iter().flat_map(|section| &section.rows).flatten().any(|cell| cell.best) {
         table.notes.push(format!("*: best of {}, post hoc.", methods.len()));
     }
+    table.notes.splice(0..0, too_few.map(|why| format!("{why}.")));
     table
 }
 

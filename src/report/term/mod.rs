@@ -11,7 +11,7 @@ pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
 use crate::engine::{TracedSequence, encode::ResponseText};
-use crate::io::record::{Calibrated, Origin, Record};
+use crate::io::record::{Calibrated, Origin, Record, Withheld};
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::scores::{RANKING, as_shown};
 use crate::uq::{Link, Scores};
@@ -50,9 +50,6 @@ pub const UNCALIBRATED: &str = "ranking scores, not probabilities; grade 50 answ
 /// For an answer whose score lies outside the calibration's range.
 pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has such a score; it may not hold here";
 
-/// For a withheld answer.
-pub const ABSTAINED: &str = "abstained: not an answer that the certified threshold covers";
-
 /// Basis of a calibrated confidence.
 pub(super) fn origin(calibrated: &Calibrated) -> String {
     let Calibrated { score, calibration: Origin { tasks, n, ece }, .. } = calibrated;
@@ -70,16 +67,22 @@ impl AskReport {
         let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
         let (tokens, prompt_len) = traced.tokens();
         let ResponseText { text, ranges } = ResponseText::new(traced.engine(), &tokens[prompt_len..])?;
+        if record.withheld.is_some() {
+            return Ok(AskReport { record, ..AskReport::default() });
+        }
         Ok(AskReport { text, ranges, token_texts, logprobs, record })
     }
 
     /// The whole report, ended with a newline; `all_scores` adds the chain's table and every score.
     pub fn render(&self, all_scores: bool, style: TermStyle) -> String {
+        if let Some(Withheld { why, .. }) = &self.record.withheld {
+            return format!(
+                "The answer is withheld: {why}.\nIt is shown without --abstain, and by --json under \"withheld\".\n"
+            );
+        }
         let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
-            let abstained = if self.abstained() { format!("{ABSTAINED}\n") } else { String::new() };
             let text = visible(self.text.trim_end());
-            let none = "No final answer was found in the response, so there is no confidence.";
-            return format!("{text}\n\n{none}\n{abstained}");
+            return format!("{text}\n\nNo final answer was found in the response, so there is no confidence.\n");
         };
         let mut parts = vec![self.headline(scores, style), self.drawing(style)];
         if all_scores {
@@ -96,10 +99,10 @@ impl AskReport {
         let row = |name: &str, value: &str| format!("{}  {value}\n", label(name));
         let room = style.width.saturating_sub(HEADLINE + 2);
         let dim = |text: &str| format!("{:HEADLINE$}  {}\n", "", style.paint(Style::DIM, &cut(text, room)));
-        let mut out = match &self.record.confidence {
+        let out = match &self.record.confidence {
             None => {
-                let rank = number(scores.ranking());
-                row("UQAC P", &number(scores.p())) + &row("rank by", &format!("{rank}  {RANKING}")) + &dim(UNCALIBRATED)
+                let p = scores.get("p").map_or(String::new(), |p| row("UQAC P", &number(p)));
+                p + &row("rank by", &format!("{}  {RANKING}", number(scores.ranking()))) + &dim(UNCALIBRATED)
             }
             Some(found) if found.out_of_range => {
                 row("confidence", &confidence(found.value)) + &dim(OUT_OF_RANGE) + &dim(&origin(found))
@@ -112,9 +115,6 @@ impl AskReport {
                 row("confidence", &number) + &dim(&origin(found))
             }
         };
-        if self.abstained() {
-            out += &dim(ABSTAINED);
-        }
         let answer = one_line(&self.answer_text());
         row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out
     }
@@ -123,11 +123,6 @@ impl AskReport {
     pub(super) fn answer_text(&self) -> String {
         let answer = self.pieces().into_iter().filter(|(mark, _)| *mark == Some(Mark::Answer));
         answer.map(|(_, piece)| piece.text).collect()
-    }
-
-    /// Whether the answer is withheld.
-    pub fn abstained(&self) -> bool {
-        self.record.abstained == Some(true)
     }
 
     /// Probability of a response token; NaN if unknown.
@@ -329,8 +324,8 @@ rank by     0.500  g4
     fn a_calibrated_confidence_says_what_it_rests_on() {
         let sample = sample(&TOKENS, 0.87);
         let wide = TermStyle { colour: false, width: 100 };
-        let shown = |found: Calibrated, abstained| {
-            let record = Record { confidence: Some(found), abstained, ..sample.record.clone() };
+        let shown = |found: Calibrated| {
+            let record = Record { confidence: Some(found), ..sample.record.clone() };
             AskReport { record, ..sample.clone() }.render(true, wide)
         };
         let expected = "\
@@ -339,16 +334,34 @@ confidence  0.42  █████████████░░░░░░░�
             from response_prob, calibrated on 400 answers of gsm8k (ECE 0.031 on others)
 
 ";
-        let rendered = shown(calibrated(0.42, false), Some(false));
+        let rendered = shown(calibrated(0.42, false));
         assert!(rendered.starts_with(expected), "{rendered}");
         // no bar for a value that may not hold
         let expected =
             format!("answer      48\nconfidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
-        let rendered = shown(calibrated(0.94, true), Some(true));
-        assert!(rendered.starts_with(&expected) && rendered.contains(ABSTAINED), "{rendered}");
-        let record = Record { abstained: Some(true), ..Record::no_answer(Value::Null, Profile::Corrected, 10) };
-        let none = AskReport { record, ..sample.clone() }.render(true, wide);
-        assert!(none.contains(ABSTAINED), "{none}");
+        let rendered = shown(calibrated(0.94, true));
+        assert!(rendered.starts_with(&expected), "{rendered}");
+    }
+
+    #[test]
+    fn what_is_withheld_is_not_shown() {
+        let sample = sample(&TOKENS, 0.87);
+        let with = |confidence| Record { confidence, ..sample.record.clone() };
+        let none = Record::no_answer(Value::Null, Profile::Corrected, 10);
+        for (record, why) in [
+            (with(Some(calibrated(0.42, false))), "not above the threshold"),
+            (with(Some(calibrated(0.94, true))), "no answer of the calibration"),
+            (with(None), "was not computed"),
+            (none, "no final answer"),
+        ] {
+            let answer = record.answer.clone();
+            let record = record.withhold(sample.text.clone());
+            let rendered = AskReport { record: record.clone(), ..sample.clone() }.render(true, PLAIN);
+            assert!(rendered.contains(why) && rendered.contains("--abstain"), "{rendered}");
+            assert!(!rendered.contains("48") && !rendered.contains("0."), "{rendered}");
+            let withheld = record.withheld.unwrap();
+            assert_eq!((record.answer, withheld.answer, withheld.response), (None, answer, sample.text.clone()));
+        }
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Score {
     pub is_probability: bool,
     /// Whether it needs the answer's position.
     pub of_answer: bool,
+    /// Whether it needs the ensemble, the only part of the method with passes of its own.
+    pub of_ensemble: bool,
     /// Whether it scores the answer that several responses agree on instead of the response's own.
     pub of_majority: bool,
     /// `None` if its inputs were not recorded; some need an extended trace, some their own passes.
@@ -88,6 +90,7 @@ pub const SINGLE_PASS: Score = Score {
     rank: 2,
     is_probability: false,
     of_answer: false,
+    of_ensemble: false,
     of_majority: false,
     compute: |_| None,
 };
@@ -114,6 +117,11 @@ pub const RANKING: &str = "g4";
 /// Every score, in JSON order.
 pub fn all() -> impl Iterator<Item = &'static Score> {
     FAMILIES.into_iter().flatten()
+}
+
+/// Whether the score of this key needs the ensemble.
+pub fn needs_ensemble(key: &str) -> bool {
+    all().any(|score| score.key == key && score.of_ensemble)
 }
 
 /// Every score, in report order.
@@ -179,7 +187,8 @@ pub struct Scores(Vec<Option<f64>>);
 
 impl Scores {
     pub fn compute(found: &Found) -> Self {
-        Scores(all().map(|score| (score.compute)(found)).collect())
+        let known = |score: &Score| !score.of_ensemble || !found.ensemble.is_empty();
+        Scores(all().map(|score| (score.compute)(found).filter(|_| known(score))).collect())
     }
 
     /// The scores of a response without an answer: those that cover the whole response.
@@ -195,9 +204,9 @@ impl Scores {
         Scores(all().map(|score| Some(value(score))).collect())
     }
 
-    /// UQAC's P.
+    /// UQAC's P; NaN without the ensemble.
     pub fn p(&self) -> f64 {
-        self["p"]
+        self.get("p").unwrap_or(f64::NAN)
     }
 
     /// The value of [`RANKING`]; NaN if its inputs were not recorded.

@@ -15,7 +15,7 @@ scores! {
         => |found| Some(over(found, found.kept.iter().copied()).0);
     "sim_mean", "P_sim, mean", "mean token probability, kept chain and answer", rank: 3
         => |found| Some(over(found, found.kept.iter().copied()).1);
-    "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", rank: 0
+    "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", rank: 0, of_ensemble: true
         => |found| Some(marginal(found.ensemble));
     // For when P_attn underflows.
     "attn_logprob", "ln P_attn", "logarithm of P_attn", rank: 7, is_probability: false
@@ -24,7 +24,7 @@ scores! {
     "sim_logprob", "ln P_sim", "logarithm of P_sim", rank: 6, is_probability: false
         => |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum());
     // ln Σ e^{ln P of a member}, for when P underflows.
-    "p_logprob", "ln UQAC P", "logarithm of UQAC P", rank: 5, is_probability: false
+    "p_logprob", "ln UQAC P", "logarithm of UQAC P", rank: 5, is_probability: false, of_ensemble: true
         => |found| Some(log_marginal(found.ensemble));
 }
 

@@ -46,11 +46,18 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
     Ok(Some(Findings { scores: vec![("verbalized", confidence)], details, ..Findings::default() }))
 }
 
-/// The number from 0 to 10 in the last box of a text, divided by 10. Without a box, nothing was stated.
+/// The content of a text's last box, or else the whole text, if it is a number from 0 to 10, a percentage or a fraction.
 fn stated_confidence(text: &str) -> Option<f64> {
-    let boxed = find_in_reply(text, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed)?;
-    let number: f64 = text[boxed.bytes].trim().parse().ok()?;
-    Some(number / 10.0).filter(|confidence| (0.0..=1.0).contains(confidence))
+    let boxed = find_in_reply(text, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed);
+    let stated = boxed.map_or(text, |span| &text[span.bytes]);
+    let stated = stated.trim_matches(|c: char| c.is_whitespace() || "*$.".contains(c)).replace("\\%", "%");
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let share = match (stated.strip_suffix('%'), stated.split_once('/').or(stated.split_once(" out of "))) {
+        (Some(percentage), _) => number(percentage)? / 100.0,
+        (_, Some((part, whole))) => number(part)? / number(whole)?,
+        _ => number(&stated)? / 10.0,
+    };
+    Some(share).filter(|share| (0.0..=1.0).contains(share))
 }
 
 #[cfg(test)]
@@ -65,9 +72,18 @@ mod tests {
             ("\\boxed{7.5}", Some(0.75)),
             ("Step 1: \\boxed{3}, no: \\boxed{ 4 }", Some(0.4)),
             ("\\boxed{0}", Some(0.0)),
+            ("10", Some(1.0)),
+            (" **8**.\n", Some(0.8)),
+            ("90%", Some(0.9)),
+            ("85 %.", Some(0.85)),
+            ("9/10", Some(0.9)),
+            ("7 out of 10", Some(0.7)),
+            ("\\boxed{85\\%}", Some(0.85)),
+            ("\\boxed{9/10}, not 3", Some(0.9)),
+            ("110%", None),
+            ("0/0", None),
             ("I would say 90%.", None),
             ("My confidence is 9.", None),
-            ("\\boxed{85\\%}", None),
             ("\\boxed{nan}", None),
             ("\\boxed{42}", None),
             ("\\boxed{-1}", None),
