@@ -5,6 +5,7 @@ mod read;
 mod rope;
 
 pub use rope::{RopeScaling, RopeSpec, Rotation, head_order};
+use serde::Deserialize;
 
 /// The gate's activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +16,8 @@ pub enum Activation {
 }
 
 /// Norms of a block (attention, or the feed-forward network).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Norms {
     /// Of its input: x + f(norm(x)).
     Before,
@@ -26,7 +28,8 @@ pub enum Norms {
 }
 
 /// The norm of queries and keys before rope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum QkNorm {
     None,
     /// Each head separately, weights `[head_dim]` (Qwen3, Gemma 3).
@@ -36,7 +39,8 @@ pub enum QkNorm {
 }
 
 /// Traits shared by all models of a family.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FamilyTraits {
     /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
     pub norm_weight_offset: f32,

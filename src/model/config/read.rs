@@ -3,7 +3,7 @@
 mod per_layer;
 mod rope;
 
-use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Multimodal, Slides};
+use super::families::{FAMILIES, Family, Multimodal, Slides};
 use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
 use crate::model::{ModelError, ModelSpec, Result, chat::is_nothing, read_json};
 use per_layer::Sizes;
@@ -86,27 +86,28 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
         let instead = "use the original checkpoint, in 8 bits with --weights q8";
         return Err((key, format!("weights quantized by {method} are not supported; {instead}")));
     }
-    let known = || FAMILIES.iter().map(|f| (f.architecture, f.model_type)).chain(MULTIMODAL.iter().map(|m| (m.0, m.1)));
+    let families = || FAMILIES.families.iter();
+    let multimodal = || FAMILIES.multimodal.iter();
+    let known = || {
+        let text = families().map(|family| (&family.architecture, &family.model_type));
+        text.chain(multimodal().map(|model| (&model.architecture, &model.model_type)))
+    };
     // without a name, model_type tells as much
-    let by_type = || known().find(|(_, kind)| named.model_type.as_deref() == Some(kind)).map(|(name, _)| name);
-    let name = named.architectures.as_ref().and_then(|names| names.first()).map(String::as_str).or_else(by_type);
+    let by_type = || known().find(|(_, kind)| named.model_type.as_ref() == Some(*kind)).map(|(name, _)| name);
+    let name = named.architectures.as_ref().and_then(|names| names.first()).or_else(by_type);
     let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?.to_owned();
-    if let Some(family) = FAMILIES.iter().find(|family| family.architecture == name) {
+    if let Some(family) = families().find(|family| family.architecture == name) {
         return Ok((name, family));
     }
-    let Some(multimodal) = multimodal(&name) else {
-        let known = known().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+    let Some(multimodal) = multimodal().find(|model| model.architecture == name) else {
+        let known = known().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(("architectures", format!("{name} is not supported (supported: {known})")));
     };
     let text = named.text_config.as_ref().ok_or(("text_config", "expected an object, found nothing".to_owned()))?;
-    let model_type = text.model_type.as_deref().unwrap_or(multimodal.2);
-    let family = FAMILIES.iter().find(|family| family.model_type == model_type);
+    let model_type = text.model_type.as_ref().unwrap_or(&multimodal.text_model_type);
+    let family = families().find(|family| family.model_type == *model_type);
     let family = family.ok_or(("text_config.model_type", format!("{model_type} is not supported")))?;
     Ok((name, family))
-}
-
-fn multimodal(architecture: &str) -> Option<&'static Multimodal> {
-    MULTIMODAL.iter().find(|(known, ..)| *known == architecture)
 }
 
 /// The keys that the family reads, from `text_config` if present, or else its defaults.
@@ -115,7 +116,8 @@ fn settings(tree: &Value, architecture: &str, family: &Family) -> Value {
     const OUTER: [&str; 2] = ["tie_word_embeddings", "eos_token_id"];
     let text = tree.get("text_config").filter(|text| !text.is_null()).unwrap_or(tree);
     // whether the head is tied is a setting of the whole model only
-    let tied = multimodal(architecture).map(|(.., tied)| json!(tied));
+    let multimodal = FAMILIES.multimodal.iter().find(|model| model.architecture == architecture);
+    let tied = multimodal.map(|model: &Multimodal| json!(model.tied));
     let found = |key: &str| {
         let outer = tree.get(key).filter(|value| OUTER.contains(&key) && !value.is_null());
         let outer = outer.or(tied.as_ref().filter(|_| key == "tie_word_embeddings"));
@@ -127,11 +129,11 @@ fn settings(tree: &Value, architecture: &str, family: &Family) -> Value {
         })
     };
     let mut settings = json!({});
-    for (key, absent) in [COMMON(), (family.keys)()].iter().filter_map(Value::as_object).flatten() {
+    for (key, absent) in FAMILIES.common.iter().chain(&family.keys) {
         let value = found(key).or(Some(absent).filter(|absent| !absent.is_null()));
         value.into_iter().for_each(|value| settings[key] = value.clone());
     }
-    (family.fixed)().as_object().into_iter().flatten().for_each(|(key, value)| settings[key] = value.clone());
+    family.fixed.iter().for_each(|(key, value)| settings[key] = value.clone());
     settings
 }
 
