@@ -1,5 +1,6 @@
 //! Untrusted files: opened without blocking, read up to a size limit, compared by identity.
 
+use serde_json::Value;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Take};
 use std::path::{Path, PathBuf};
@@ -131,6 +132,14 @@ pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
         let of = |file: &Metadata| (file.creation_time(), file.last_write_time(), file.file_size());
         a.is_file() && of(a) == of(b)
     }
+}
+
+/// Whether a JSON value is as good as an absent one.
+pub fn is_nothing(value: &Value) -> bool {
+    matches!(value, Value::Null | Value::Bool(false))
+        || value.as_str().is_some_and(str::is_empty)
+        || value.as_array().is_some_and(Vec::is_empty)
+        || value.as_object().is_some_and(|fields| fields.is_empty())
 }
 
 #[cfg(test)]

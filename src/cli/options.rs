@@ -163,7 +163,7 @@ pub fn note_settings(engine: &Engine, repetition_penalty: f32) {
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
     /// Interpretation of the method
-    #[arg(long, value_parser = named::<Profile>(), default_value = Profile::Corrected.name())]
+    #[arg(long, value_parser = named::<Profile>(), default_value = Profile::Corrected.name(), hide_short_help = true)]
     profile: Profile,
     /// Set one rule of the profile; can be repeated
     #[arg(long = "rule", value_name = "NAME=VALUE", hide_short_help = true)]

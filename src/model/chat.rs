@@ -12,7 +12,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
-use crate::files;
+use crate::files::{self, is_nothing};
 pub use python::is_space;
 
 /// The prompt of a response.
@@ -45,14 +45,6 @@ pub struct Message {
     /// All other fields, for the template: `name`, `reasoning_content`, `tool_calls`, …
     #[serde(flatten)]
     pub more: Map<String, Json>,
-}
-
-/// Whether a value is as good as an absent one.
-pub fn is_nothing(value: &Json) -> bool {
-    matches!(value, Json::Null | Json::Bool(false))
-        || value.as_str().is_some_and(str::is_empty)
-        || value.as_array().is_some_and(Vec::is_empty)
-        || value.as_object().is_some_and(Map::is_empty)
 }
 
 impl<'de> Deserialize<'de> for Message {

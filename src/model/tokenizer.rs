@@ -8,8 +8,7 @@ mod detokenize;
 mod file;
 
 use super::boundary::{caught, on_known_stack};
-use super::chat::is_nothing;
-use crate::files;
+use crate::files::{self, is_nothing};
 use detokenize::Plan;
 pub use detokenize::TextStream;
 pub(crate) use detokenize::byte_of_char;

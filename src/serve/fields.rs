@@ -1,7 +1,7 @@
 //! The names of a request's fields, and the values that ask for nothing, from one table: `fields.txt`.
 
 use super::error::ApiError;
-use crate::model::chat::is_nothing;
+use crate::files::is_nothing;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 

@@ -5,7 +5,8 @@ mod rope;
 
 use super::families::{FAMILIES, Family, Multimodal, Slides};
 use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec};
-use crate::model::{ModelError, ModelSpec, Result, chat::is_nothing, read_json};
+use crate::files::is_nothing;
+use crate::model::{ModelError, ModelSpec, Result, read_json};
 use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
