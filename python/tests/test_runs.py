@@ -43,7 +43,7 @@ def test_an_exception_in_a_score_names_it_and_loses_nothing(model, run):
         raise KeyError("entropy")
 
     both = {"fails": fails, "half": lambda trace: 0.5}
-    with pytest.raises(uqac.Error, match="abacus 0: score fails: KeyError: 'entropy' .and 5 more.; all other scores are stored"):
+    with pytest.raises(uqac.Error, match=r"abacus \d: score fails: KeyError: 'entropy' .and 5 more.; all other scores are stored"):
         uqac.evaluate(model, "abacus", run.folder, limit=6, scores=both, progress=False)
     scores = [sample["uq"]["scores"] for sample in uqac.load_run(run.folder).samples]
     assert all(found["half"] == 0.5 and found["fails"] is None for found in scores) and len(scores) == 6
@@ -69,7 +69,7 @@ def test_a_run_has_a_report_and_pictures(run, tmp_path):
     assert "<!doctype html>" in run.report(tmp_path / "page").read_text().lower()
     assert run.report(tmp_path / "report.md").read_text().startswith("#")
     picture = run.plot("g4")
-    assert picture.startswith("<svg") and picture._repr_svg_() == picture
+    assert "<svg" in picture and picture._repr_svg_() == picture
 
 
 def test_a_relative_folder_stays_the_model_after_chdir(tmp_path, monkeypatch):

@@ -173,7 +173,7 @@ pub struct MethodArgs {
     set: Vec<RuleSetting>,
     /// Re-score the response with alternative tokens, for P: more passes, no other score needs them [default: on; for serve,
     /// if the calibration or a request needs P]
-    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    #[arg(long, value_name = "on|off", value_parser = on_or_off, hide_short_help = true)]
     pub ensemble: Option<bool>,
     /// Record more per token, for the scores that need it
     #[arg(long, value_name = "PART,..", value_delimiter = ',', hide_short_help = true)]

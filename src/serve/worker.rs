@@ -383,7 +383,9 @@ impl Running {
         let (usage, choices) = &mut *self.finished.borrow_mut();
         usage.completion += tokens;
         if generate.stream {
+            let finish = choice.finish;
             reply.part(Choice { text: String::new(), tokens: None, ..std::mem::take(&mut choice) });
+            choice.finish = finish;
         }
         choices.push(choice);
         reply.told.add("prompt_tokens", usage.prompt);
