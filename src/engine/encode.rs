@@ -153,7 +153,7 @@ pub fn prompt_end(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<String, Token
     tokenizer.decode(&prompt[prompt.len().saturating_sub(LENGTH)..])
 }
 
-/// The response as shown to readers: up to the first end token.
+/// The response as shown to readers: up to the first end token that is not inside a thought, where a format's own marks may be one.
 pub struct ResponseText {
     pub text: String,
     /// Byte range of each token in `text`.
@@ -163,8 +163,20 @@ pub struct ResponseText {
 impl ResponseText {
     pub fn new(engine: &Engine, response: &[u32]) -> Result<ResponseText, TokenizerError> {
         let ends = &engine.spec().eos_token_ids;
-        let len = response.iter().position(|id| ends.contains(id)).unwrap_or(response.len());
-        let (text, ranges) = engine.tokenizer().decode_with_offsets(&response[..len])?;
+        let up_to = |len: usize| engine.tokenizer().decode_with_offsets(&response[..len]);
+        let mut end = (0..response.len()).filter(|at| ends.contains(&response[*at]));
+        let mut shown = up_to(end.next().unwrap_or(response.len()))?;
+        // a thought that nothing closes ends at the first one
+        if Thinking::Auto.split("", &shown.0).is_open() {
+            for later in end.chain([response.len()]) {
+                let whole = up_to(later)?;
+                if !Thinking::Auto.split("", &whole.0).is_open() {
+                    shown = whole;
+                    break;
+                }
+            }
+        }
+        let (text, ranges) = shown;
         Ok(ResponseText { text, ranges })
     }
 
