@@ -6,10 +6,9 @@
 
 use crate::{files, units};
 use sha2::{Digest, Sha256};
-use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{ffi::OsString, time::Duration};
 use tempfile::{NamedTempFile, TempDir};
 
 /// Name prefix of files and folders not yet complete.

@@ -1,8 +1,7 @@
 //! Hardware limits, measured independently of the engine: read bandwidth, peak arithmetic rate, memory in use.
 
-use crate::backend::DeviceChoice;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
-use crate::model::weights::Noise;
+use crate::{backend::DeviceChoice, model::weights::Noise};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
 use std::time::{Duration, Instant};
 use std::{hint::black_box, sync::Arc};

@@ -1,9 +1,8 @@
 //! The measurement: each round runs every stage once, so that a drift of the machine's clock affects all stages
 //! equally.
 
-use super::machine::Machine;
 use super::roofline::{self, ANSWER};
-use super::{BenchError, MedianRange, Report, Scoring, Settings, Stage, SweepRow};
+use super::{BenchError, MedianRange, Report, Scoring, Settings, Stage, SweepRow, machine::Machine};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};

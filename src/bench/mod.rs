@@ -15,10 +15,8 @@ pub mod shapes;
 
 pub use measure::run;
 
-use crate::engine::EngineError;
-use crate::model::tokenizer::TokenizerError;
 use crate::report::svg::{Picture, overhead};
-use crate::units::count;
+use crate::{engine::EngineError, model::tokenizer::TokenizerError, units::count};
 use serde::Serialize;
 
 /// Why a benchmark has no result.

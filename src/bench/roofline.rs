@@ -1,8 +1,6 @@
 //! Lower bounds on a stage's work: bytes read from memory, and floating-point operations.
 
-use crate::backend::position_bytes;
-use crate::engine::Engine;
-use crate::model::config::LayerSpec;
+use crate::{backend::position_bytes, engine::Engine, model::config::LayerSpec};
 
 /// Number of answer tokens at the end of each measured response.
 pub const ANSWER: usize = 3;

@@ -3,13 +3,12 @@
 use super::options::{AssessArgs, EarlyArgs, examples_and_rules, note_settings};
 use super::progress::bar;
 use super::*;
-use crate::backend::sampling::Sampling;
 use crate::engine::{FinishReason, GenerateOptions, encode::encode_prompt};
 use crate::eval::assess::{Request, assess, calibration};
-use crate::io::record::AnswerRecord;
 use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
+use crate::{backend::sampling::Sampling, io::record::AnswerRecord};
 use std::io::{ErrorKind, Read};
 use std::{ops::ControlFlow, time::Instant};
 

@@ -2,13 +2,11 @@
 
 use super::options::{ModelArgs, load};
 use super::*;
-use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
-use crate::bench::shapes::Shape;
 use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, checkpoint, run as measure, shapes};
-use crate::cache;
 use crate::engine::{EngineOptions, Speculate};
 use crate::report::term::{Style, TermStyle, TextTable};
+use crate::{backend::DeviceChoice, bench::shapes::Shape, cache};
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///

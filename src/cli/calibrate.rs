@@ -3,12 +3,9 @@
 use super::options::{load, locate};
 use super::progress::work;
 use super::*;
-use crate::backend::DeviceChoice;
-use crate::engine::EngineOptions;
 use crate::eval::calibration::{Calibration, Certified, HeldOut, Uncertified};
-use crate::eval::metrics::RiskControl;
 use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
-use crate::model::hub::locate_model;
+use crate::{backend::DeviceChoice, engine::EngineOptions, eval::metrics::RiskControl, model::hub::locate_model};
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///

@@ -9,11 +9,10 @@ use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{RunOptions, controls::draw_number, folder::RunFolder, manifest::EvalOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
-use crate::names::Named;
 use crate::report::tables::{build::brief, markup::text};
 use crate::report::term::{TermStyle, escaped_json};
-use crate::units::count;
 use crate::uq::{ChainRule, Parameters};
+use crate::{names::Named, units::count};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// Run a model over benchmarks: answers, grades, confidences

@@ -16,20 +16,16 @@ mod score;
 mod serve;
 mod signals;
 
-use crate::backend::entropy::Gamma;
-use crate::engine::Engine;
-use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
-use crate::files;
-use crate::report::term::TermStyle;
-use crate::units;
+use crate::{
+    backend::entropy::Gamma, engine::Engine, eval::assess::fingerprint, files, report::term::TermStyle, units,
+};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::{CliError, Failure, is_broken_pipe};
 use say::{Level, counted, detail, note, print, print_json, says, show, write};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::{process::ExitCode, sync::OnceLock};
+use std::{ffi::OsString, process::ExitCode, sync::OnceLock};
 
 /// Exit code after a run with failed items.
 const SOME_FAILED: u8 = 1;

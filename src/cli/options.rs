@@ -7,9 +7,8 @@ use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
 use crate::model::reply::{self, Thinking};
 use crate::model::{chat::is_reserved, hub::locate_model};
-use crate::names::Named;
-use crate::units::count;
 use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules, values};
+use crate::{names::Named, units::count};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 

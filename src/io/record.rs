@@ -4,11 +4,9 @@
 //! JSON; everything else keeps the shortest digits that read back as the same float.
 
 use super::jsonl::append::{AppendError, Existing, Output};
-use crate::backend::WeightFormat;
-use crate::engine::FinishReason;
-use crate::model::reply::Reply;
 pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
+use crate::{backend::WeightFormat, engine::FinishReason, model::reply::Reply};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -5,11 +5,7 @@
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::fmt;
-use std::ops::Range;
-use std::str::FromStr;
-use std::sync::LazyLock;
+use std::{collections::HashMap, fmt, ops::Range, str::FromStr, sync::LazyLock};
 
 /// The known formats for a command's help, one per line.
 pub fn help() -> String {

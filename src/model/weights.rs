@@ -14,8 +14,7 @@ pub use matrix::{DType, Elements, Weight};
 use parts::Mixer;
 pub use parts::{DeltaNetWeights, DenseBeside, LayerInput, LayerInputs};
 pub use random::{Noise, range};
-use std::path::Path;
-use std::{cell::RefCell, collections::BTreeSet, collections::HashSet, sync::Arc, sync::OnceLock};
+use std::{cell::RefCell, collections::BTreeSet, collections::HashSet, path::Path, sync::Arc, sync::OnceLock};
 
 /// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes are named as in [`ModelSpec`], those of
 /// a delta net's queries, keys and values as in [`DeltaNetSpec`](super::config::DeltaNetSpec).

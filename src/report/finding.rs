@@ -3,8 +3,7 @@
 
 use super::tables::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, Summary, TaskAnalysis};
-use crate::eval::metrics::Metric;
-use crate::uq::Reading;
+use crate::{eval::metrics::Metric, uq::Reading};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

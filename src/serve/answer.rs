@@ -2,12 +2,11 @@
 //! of a stop string.
 
 use super::{error::ApiError, metrics::lock, request::UqacOptions};
-use crate::backend::TokenLogprob;
 use crate::engine::{FinishReason, Progress, running::RunningConfidence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
-use crate::io::record::Record;
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::uq::{Member, scores::RANKING};
+use crate::{backend::TokenLogprob, io::record::Record};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

@@ -16,9 +16,7 @@ mod request;
 mod routes;
 mod worker;
 
-use crate::engine::Engine;
-use crate::eval::assess;
-use crate::units::count;
+use crate::{engine::Engine, eval::assess, units::count};
 use error::ApiError;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics::Metrics;

@@ -3,12 +3,10 @@
 
 use super::{error::ApiError, fields};
 use crate::backend::{MIN_TOP, sampling::Sampling};
-use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
-use crate::io::item::Item;
 use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
-use crate::uq::Parameters;
 use crate::uq::scores::{self, needs_ensemble};
+use crate::{engine::GenerateOptions, io::item::Item, uq::Parameters};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{fmt::Display, ops::RangeInclusive};

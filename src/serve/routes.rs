@@ -1,13 +1,10 @@
 //! Routes, the checks before them, and each request's log line and metrics.
 
 use super::answer::{Event, Reply, Told};
-use super::error::ApiError;
-use super::metrics::lock;
 use super::request::{Task, no_model};
-use super::{Job, Shared};
-use crate::report::html::Document;
+use super::{Job, Shared, error::ApiError, metrics::lock};
 use crate::report::term::{OUT_OF_RANGE, UNCALIBRATED};
-use crate::uq::scores;
+use crate::{report::html::Document, uq::scores};
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request, uri::Authority};

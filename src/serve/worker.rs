@@ -1,16 +1,14 @@
 //! The engine thread: requests join its batch and leave it with their confidences.
 
 use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, token_info, uqac};
-use super::error::ApiError;
 use super::request::{Generate, Prompt, Task, UqacOptions};
-use super::{Job, Shared};
+use super::{Job, Shared, error::ApiError};
 use crate::backend::{Step, TokenLogprob};
 use crate::engine::encode::{ResponseText, encode_prompt_with};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::eval::assess::{self, assess, sequence};
-use crate::eval::sample::ResponseTokens;
-use crate::io::item::Item;
 use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerError};
+use crate::{eval::sample::ResponseTokens, io::item::Item};
 use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

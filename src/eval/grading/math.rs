@@ -1,7 +1,6 @@
 //! Answers in competition mathematics: numbers, expressions, equations, sets, intervals, tuples, words.
 
-use super::reference::hendrycks_form;
-use super::words;
+use super::{reference::hendrycks_form, words};
 use crate::uq::answer::value::{
     Form, Rational, clean, group, multiplier, nesting, number, parse, split, without_thousands,
 };

@@ -2,10 +2,9 @@
 //! script.
 
 use super::page::filled;
-use crate::io::record::Record;
 use crate::report::term::{AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of};
-use crate::uq::Scores;
 use crate::uq::scores::{RANKING, as_shown};
+use crate::{io::record::Record, uq::Scores};
 use minijinja::{Value, context};
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without

@@ -1,10 +1,8 @@
 //! Each item's data for the page's script, as compact JSON.
 
-use crate::eval::analysis::Method;
 use crate::eval::sample::{EnsembleMember, Sample};
-use crate::io::record::Status;
 use crate::report::term::{pieces, visible};
-use crate::uq::Link;
+use crate::{eval::analysis::Method, io::record::Status, uq::Link};
 use serde_json::{Value, json};
 
 /// One model's items on one task, serialized one by one so that only the page's text of each is kept in memory.

@@ -4,8 +4,7 @@
 use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
 use super::{Picture, axis::Axis};
-use crate::eval::analysis::Estimate;
-use crate::report::term::number;
+use crate::{eval::analysis::Estimate, report::term::number};
 
 /// The items whose score falls into one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,8 +9,7 @@ use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
 use crate::eval::metrics::{MeanSd, Metric};
-use crate::eval::sample::Similarity;
-use crate::report::term::quoted;
+use crate::{eval::sample::Similarity, report::term::quoted};
 
 /// Every table of a report, in order; tables for one benchmark or across several only if they have rows.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {

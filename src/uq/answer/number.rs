@@ -1,9 +1,8 @@
 //! Numbers as written by people and models.
 
-use super::boundary;
 use super::statement::{Number, Text, around, formulas};
 use super::tables::{expanded, grammar};
-use super::value;
+use super::{boundary, value};
 use fancy_regex::Regex;
 use std::sync::LazyLock;
 

@@ -4,9 +4,7 @@
 
 use super::announce::{Found, Then};
 use super::boxed::{is_blank, is_bracket};
-use super::tables::grammar;
-use super::value::spoken;
-use super::{AnswerRule, boundary, digit};
+use super::{AnswerRule, boundary, digit, tables::grammar, value::spoken};
 
 /// Max bytes searched for an announced answer.
 pub(super) const MAX_STATEMENT: usize = 400;

@@ -1,10 +1,9 @@
 //! Parser from a cleaned formula to its [`Form`].
 
 use super::super::tables::{grammar, list};
-use super::form::Form;
 use super::latex::{group, letters};
-use super::rational::Rational;
 use super::vocabulary::{is_currency, multiplier, qualifies, unit};
+use super::{form::Form, rational::Rational};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.

@@ -1,12 +1,9 @@
 //! LaTeX with presentation-only markup removed: one spelling for everything the parsers look at.
 
-use super::super::tables::list;
-use super::super::{comparable, grammar};
+use super::super::{comparable, grammar, tables::list};
 use crate::model::reply::rows;
 use regex::{Captures, Regex};
-use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
 /// Max bytes of an answer to be parsed as a formula.
 const MAX_LENGTH: usize = 2000;

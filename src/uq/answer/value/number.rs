@@ -3,8 +3,7 @@
 use super::super::tables::{grammar, list};
 use super::expression::{measure, parse};
 use super::latex::{clean, rewritten, split, without_thousands};
-use super::rational::Rational;
-use super::vocabulary::multiplier;
+use super::{rational::Rational, vocabulary::multiplier};
 use regex::Captures;
 use std::ops::Range;
 

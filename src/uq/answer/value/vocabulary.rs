@@ -1,9 +1,7 @@
 //! Known words, and units of measure as a table: `units.txt`.
 
 use super::super::tables::list;
-use super::form::Form;
-use super::latex::rewritten;
-use super::rational::Rational;
+use super::{form::Form, latex::rewritten, rational::Rational};
 use crate::model::reply::rows;
 use std::sync::LazyLock;
 
