@@ -66,6 +66,7 @@ pub struct Options {
     top_p: f32,
     top_k: usize,
     seed: u64,
+    repetition_penalty: f32,
     stop: Vec<String>,
     /// A response ends once its running confidence falls below this.
     stop_below: Option<f64>,
@@ -98,7 +99,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        let Sampling { temperature, top_p, top_k, seed } = Sampling::GREEDY;
+        let Sampling { temperature, top_p, top_k, seed, repetition_penalty } = Sampling::GREEDY;
         Options {
             chat_template: true,
             max_tokens: GenerateOptions::default().max_tokens,
@@ -106,6 +107,7 @@ impl Default for Options {
             top_p,
             top_k,
             seed,
+            repetition_penalty,
             stop: Vec::new(),
             stop_below: None,
             running: None,
@@ -147,12 +149,24 @@ impl Options {
     }
 
     pub fn generate(&self, parameters: &Parameters) -> PyResult<GenerateOptions> {
-        let &Options { max_tokens, temperature, top_p, top_k, seed, stop_below, running, window, .. } = self;
+        let &Options {
+            max_tokens,
+            temperature,
+            top_p,
+            top_k,
+            seed,
+            repetition_penalty,
+            stop_below,
+            running,
+            window,
+            ..
+        } = self;
         for (name, holds, expected) in [
             ("max_tokens", max_tokens >= 1, "a number ≥ 1"),
             ("window", window >= 1, "a number ≥ 1"),
             ("temperature", temperature.is_finite() && temperature >= 0.0, "a number ≥ 0"),
             ("top_p", top_p > 0.0 && top_p <= 1.0, "a number above 0 and at most 1"),
+            ("repetition_penalty", (0.01..=100.0).contains(&repetition_penalty), "a number from 0.01 to 100"),
         ] {
             if !holds {
                 return Err(PyValueError::new_err(format!("{name}: expected {expected}")));
@@ -161,7 +175,7 @@ impl Options {
         let measure = running.or(stop_below.map(|_| Measure::default()));
         Ok(GenerateOptions {
             max_tokens,
-            sampling: Sampling { temperature, top_p, top_k, seed },
+            sampling: Sampling { temperature, top_p, top_k, seed, repetition_penalty },
             trace: Some(parameters.trace_parts()),
             stop: self.stop.clone(),
             thinking_budget: self.thinking_budget.map(|tokens| parameters.budget(tokens)),

@@ -70,6 +70,8 @@ class Generating(Method, total=False):
     top_p: float
     top_k: int
     seed: int
+    repetition_penalty: float
+    """Default 1: none. Divides the logits of tokens that the text has; scores stay the model's own."""
     stop: Sequence[str]
     """Texts that end a response; they are cut off."""
     running: Literal["group", "entropy"]
@@ -99,6 +101,7 @@ _DEFAULTS: dict[str, Any] = dict(
     top_p=1.0,
     top_k=0,
     seed=0,
+    repetition_penalty=1.0,
     stop=(),
     running=None,
     window=64,
