@@ -12,6 +12,7 @@ if ! RUSTC=$(tests/targets/rustc.sh); then
 fi
 # the source's features that only its own version of the compiler has; kept beside the compiler, as the result for a source is
 export RUSTC RUSTC_BOOTSTRAP=1 NVCC=
+PATH=$(dirname "$RUSTC")/root/usr/bin:$PATH # dlltool
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$(dirname "$RUSTC")/target}
 for target in ${targets[@]}; do
   RUSTFLAGS="-D warnings" cargo check -Zbuild-std=std,panic_unwind,panic_abort --locked --quiet --target "$target" --lib --bins

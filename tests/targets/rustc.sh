@@ -9,7 +9,7 @@ set -euo pipefail
 folder=${1:-${UQAC_RUSTC_CACHE:-$HOME/.cache/uqac-rustc}}
 rustc=$folder/rustc
 source=root/usr/lib/rustlib/src/rust/library
-complete() { [[ -f $folder/$source/Cargo.lock ]] && "$rustc" --version > /dev/null 2>&1; }
+complete() { [[ -f $folder/$source/Cargo.lock && -x $folder/root/usr/bin/x86_64-w64-mingw32-dlltool ]] && "$rustc" --version > /dev/null 2>&1; }
 
 mkdir -p "$folder"
 exec 9> "$folder/lock"
@@ -40,7 +40,8 @@ EOF
   # the names of two packages contain a version: the compiler's, LLVM's
   depends() { apt-cache depends "$1" | sed -n "s/.*Depends: \($2[^ ]*\)$/\1/p" | head -n 1; }
   compiler=$(depends libstd-rust-web-dev libstd-rust-web-)
-  packages=(rustc-web rust-web-src libstd-rust-web-dev "$compiler" "$(depends "$compiler" libllvm)")
+  # the last one has dlltool, which writes import libraries of Windows
+  packages=(rustc-web rust-web-src libstd-rust-web-dev "$compiler" "$(depends "$compiler" libllvm)" binutils-mingw-w64-x86-64)
   apt-get download -qq "${packages[@]}" >&2
   for package in ./*.deb; do dpkg -x "$package" "$folder/root"; done
   rm -f ./*.deb
