@@ -104,6 +104,12 @@ fn results_depend_neither_on_batches_nor_on_shards_nor_on_interruptions() {
     for score in ["self_consistency", "pmi", "csl"] {
         assert!(expected.iter().any(|s| s["uq"]["scores"][score].is_number()), "the test needs items with {score}");
     }
+    for scores in expected.iter().map(|sample| &sample["uq"]["scores"]).filter(|scores| scores["g4"].is_number()) {
+        let [agreement, g4] = ["g4_agreement", "g4"].map(|key| scores[key].as_f64().unwrap());
+        let share = agreement - 1.0 / (1.0 + (-g4).exp());
+        let samples = share * expected[0]["resps"][1].as_array().unwrap().len() as f64;
+        assert!((-1e-9..=9.0).contains(&samples) && (samples - samples.round()).abs() < 1e-9, "{scores}");
+    }
 
     let batched = setup.path("batched");
     setup.ok(&batched, &[&ALL[..], &["--batch-size", "1"]].concat());

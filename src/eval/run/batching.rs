@@ -1,7 +1,7 @@
 //! Generates the responses for a task's items in one batch that is kept full: the items' own, the methods' extra samples, and
 //! follow-up turns. Items in progress take precedence over new ones.
 
-use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
+use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes, self_consistency::G4_AGREEMENT};
 use super::{Event, OnEvent, RunError, controls::controls, folder::FolderError, manifest::EvalOptions, prompt};
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Ticket, TracedSequence};
@@ -286,6 +286,9 @@ pub fn assess(
         }
         sample.uq.similarity = similarity(traced, &outcome)?;
         sample.uq.scores.extend(score_map(&outcome.scores));
+        if let Some(Some(agreement)) = sample.uq.scores.get_mut(G4_AGREEMENT) {
+            *agreement += 1.0 / (1.0 + (-outcome.scores["g4"]).exp());
+        }
         let tokenizer = traced.engine().tokenizer();
         for member in outcome.ensemble {
             let text = member.token.map(|token| tokenizer.decode_token(token)).transpose()?;

@@ -31,6 +31,9 @@ pub struct SelfConsistency {
     pub samples: Option<usize>,
 }
 
+/// Agreement of the samples and σ(G4), registered as R9 (`benches/EVIDENCE.md`); complete once the response's own scores are known.
+pub const G4_AGREEMENT: &str = "g4_agreement";
+
 /// Responses resampled from the same prompt, whose keys and values come from the response's own cache. Each sample's answer
 /// votes with ∏ p(its tokens) / n; answers with the same normal form vote together.
 pub(super) const SELF_CONSISTENCY: Method = Method {
@@ -50,6 +53,12 @@ pub(super) const SELF_CONSISTENCY: Method = Method {
             meaning: "the weight of the answer that most samples give",
             is_probability: true,
             of_majority: true,
+            ..SCORE
+        },
+        Score {
+            key: G4_AGREEMENT,
+            name: "Agreement + G4",
+            meaning: "the share of samples that give the same answer, plus G4 between 0 and 1",
             ..SCORE
         },
     ],
@@ -101,7 +110,8 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
     let correct = found.majority.as_deref().is_some_and(|answer| grading::correct_for(&item.target, answer));
     Ok(Some(Findings {
         scores: vec![
-            ("self_consistency", support),
+            ("self_consistency", support.map(|(weight, _)| weight)),
+            (G4_AGREEMENT, support.map(|(_, share)| share)),
             ("self_consistency_majority", found.majority.is_some().then_some(found.majority_weight)),
         ],
         metrics: vec![("acc_majority", f64::from(correct))],
@@ -161,13 +171,14 @@ fn majority(answers: &[Option<String>], weights: &[f64], item: &Question) -> (Op
     best.map_or((None, 0.0), |(weight, first)| (answers[first].clone(), weight))
 }
 
-/// Total weight of the samples that agree with an answer.
-fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> f64 {
+/// Total weight and share of the samples that agree with an answer.
+fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> (f64, f64) {
     let form = grading::normal_form_for(&item.target, answer);
     let agrees =
         |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(&item.target, o) == form);
     let agreeing = samples.answers.iter().zip(&samples.weights).filter(|(other, _)| agrees(other));
-    agreeing.fold(0.0, |sum, (_, weight)| sum + weight) // sum() of nothing is -0.0
+    let (weight, count) = agreeing.fold((0.0, 0.0), |(sum, count), (_, weight)| (sum + weight, count + 1.0));
+    (weight, count / samples.answers.len().max(1) as f64)
 }
 
 /// A sample's random stream: derived from the task's name, the item and the sample, so that a draw depends on nothing else.
@@ -205,8 +216,8 @@ mod tests {
             response_tokens: Vec::new(),
             samples: None,
         };
-        assert_eq!(support("1000", &samples, &item()), 0.3);
-        assert_eq!(support("8", &samples, &item()), 0.0);
+        assert_eq!(support("1000", &samples, &item()), (0.3, 0.4));
+        assert_eq!(support("8", &samples, &item()), (0.0, 0.0));
         assert_eq!(majority(&some(&["", ""]), &[0.0, 0.0], &item()), (None, 0.0));
         // ties: the first drawn
         assert_eq!(majority(&some(&["9", "8"]), &[0.1, 0.1], &item()).0.as_deref(), Some("9"));
