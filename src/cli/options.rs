@@ -219,11 +219,11 @@ impl MethodArgs {
 }
 
 fn on_or_off(text: &str) -> Result<bool, &'static str> {
-    [("on", true), ("off", false)]
-        .into_iter()
-        .find(|(name, _)| *name == text)
-        .map(|(_, on)| on)
-        .ok_or("expected on or off")
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off"),
+    }
 }
 
 /// The last section of a command's long help: its examples, the parameters and rules with their values, and the formats of

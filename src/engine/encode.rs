@@ -164,19 +164,20 @@ impl ResponseText {
     pub fn new(engine: &Engine, response: &[u32]) -> Result<ResponseText, TokenizerError> {
         let ends = &engine.spec().eos_token_ids;
         let up_to = |len: usize| engine.tokenizer().decode_with_offsets(&response[..len]);
-        let mut end = (0..response.len()).filter(|at| ends.contains(&response[*at]));
-        let mut shown = up_to(end.next().unwrap_or(response.len()))?;
-        // a thought that nothing closes ends at the first one
-        if Thinking::Auto.split("", &shown.0).is_open() {
-            for later in end.chain([response.len()]) {
+        let is_open = |text: &str| Thinking::Auto.split("", text).is_open();
+        let is_end = |at: &usize| ends.contains(&response[*at]);
+        let first = (0..response.len()).find(is_end).unwrap_or(response.len());
+        let (mut text, mut ranges) = up_to(first)?;
+        // mostly nothing follows; a thought that nothing closes ends at the first one
+        if first + 1 < response.len() && is_open(&text) {
+            for later in (first + 1..response.len()).filter(is_end).chain([response.len()]) {
                 let whole = up_to(later)?;
-                if !Thinking::Auto.split("", &whole.0).is_open() {
-                    shown = whole;
+                if !is_open(&whole.0) {
+                    (text, ranges) = whole;
                     break;
                 }
             }
         }
-        let (text, ranges) = shown;
         Ok(ResponseText { text, ranges })
     }
 
