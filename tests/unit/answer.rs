@@ -8,9 +8,12 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
+use uqac::engine::encode::ResponseText;
+use uqac::model::demo;
 use uqac::uq::answer::AnswerForm::{Boxed as InBox, Number as AsNumber, Phrase};
 use uqac::uq::answer::AnswerRule::{self, Auto, Boxed, Number};
 use uqac::uq::answer::{AnswerForm, find_answer, find_answer_reference, tokens_of_span, tokens_of_span_reference};
+use uqac::{DeviceChoice, Engine, EngineOptions};
 
 /// A text with its answer between `⟦` and `⟧`: returns the text without them, and the answer's byte
 /// range.
@@ -589,5 +592,22 @@ fn long_repetitions_do_not_stall() {
             assert!(found.is_none_or(|found| found.bytes.end <= text.len()), "{piece:?}");
             assert!(find_answer_reference(&text, rule).is_none_or(|found| found.end <= text.len()), "{piece:?}");
         }
+    }
+}
+
+/// A format's own marks, such as harmony's `<|end|>`, may be the model's end token.
+#[test]
+fn an_end_token_inside_a_thought_does_not_end_the_response() {
+    let options = EngineOptions { device: DeviceChoice::Cpu, threads: 1, ..EngineOptions::default() };
+    let engine = Engine::load(&demo::folder().unwrap(), options).unwrap();
+    for (response, shown) in [
+        ("a<|end|>b<|end|>", "a"),
+        ("<think>a<|end|>b</think>c<|end|>d", "<think>a<|end|>b</think>c"),
+        ("<think>a<|end|>b</think>c", "<think>a<|end|>b</think>c"),
+        ("<think>a<|end|>b", "<think>a"),
+        ("<think>a<|end|>", "<think>a"),
+    ] {
+        let ids = engine.tokenizer().encode(response, false).unwrap();
+        assert_eq!(ResponseText::new(&engine, &ids).unwrap().text, shown, "{response}");
     }
 }
