@@ -63,7 +63,7 @@ fn the_command_line_takes_a_device() {
 #[test]
 fn devices_that_cannot_be_used_are_explained() {
     if std::env::var_os("UQAC_TEST_DRIVER").is_some() {
-        eprintln!("SKIPPED: for the machine that the program was built on");
+        test_support::skipped("for the machine that the program was built on");
         return;
     }
     let folder = model();

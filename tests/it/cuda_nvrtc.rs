@@ -142,7 +142,7 @@ fn real_nvrtc(alone: &Path) -> Option<(OsString, PathBuf)> {
     let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache/uqac-nvcc")))?;
     let toolkit = folder.join("nvidia/cu13");
     if !toolkit.join("lib/libnvrtc.so.13").is_file() || !toolkit.join("include/cuda_bf16.h").is_file() {
-        eprintln!("SKIPPED: no libnvrtc; tests/cuda_host/nvrtc.sh fetches it");
+        test_support::skipped("no libnvrtc; tests/cuda_host/nvrtc.sh fetches it");
         return None;
     }
     fs::copy(cuda_host::library_folder()?.join("libcuda.so.1"), alone.join("libcuda.so.1")).unwrap();

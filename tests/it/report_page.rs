@@ -402,7 +402,7 @@ fn the_script_can_be_parsed() {
     let file = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
     std::fs::write(file.path(), script).unwrap();
     let Ok(node) = Command::new("node").arg("--check").arg(file.path()).output() else {
-        println!("SKIPPED: node is not installed");
+        test_support::skipped("node is not installed");
         return;
     };
     assert!(node.status.success(), "{}", String::from_utf8_lossy(&node.stderr));
@@ -422,7 +422,7 @@ fn alternatives_are_folded_and_scores_are_a_table() {
         console.log(count(shown), folded.tag, folded.children[0].children[0], count(folded), count(drawScores(item)));"#;
     let script = [STUB, include_str!("../../src/report/html/view.js"), ASK].concat();
     let Ok(node) = Command::new("node").arg("--eval").arg(script).output() else {
-        println!("SKIPPED: node is not installed");
+        test_support::skipped("node is not installed");
         return;
     };
     let said = String::from_utf8_lossy(&node.stdout);

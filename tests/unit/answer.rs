@@ -441,7 +441,7 @@ fn the_reference_agrees_with_the_authors_code() {
     for (file, model, items) in files {
         let (path, folder) = (golden.join(file), model_folder(model));
         let Some(folder) = folder.filter(|_| path.is_file()) else {
-            println!("skipped: {file} needs the golden data and the tokenizer of {model}");
+            test_support::skipped(format_args!("{file} needs the golden data and the tokenizer of {model}"));
             continue;
         };
         let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).unwrap();

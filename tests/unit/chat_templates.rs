@@ -48,7 +48,7 @@ fn from_folder(folder: &Path) -> Result<Option<ChatTemplate>, ChatError> {
 fn published_templates_render_as_in_transformers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/chat_templates.json");
     if !path.exists() {
-        eprintln!("skipped: {} is not there", path.display());
+        test_support::skipped(format_args!("{} is not there", path.display()));
         return;
     }
     let models: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -433,12 +433,12 @@ fn golden_prompts_encode_to_their_ids() {
         ("gemma-3-270m", "gemma-3-270m"),
     ] {
         let Some(folder) = models().map(|m| m.join(model)).filter(|f| f.join("tokenizer.json").exists()) else {
-            eprintln!("skipped: the folder of {model} is not there");
+            test_support::skipped(format_args!("the folder of {model} is not there"));
             continue;
         };
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../shared/golden/uqac_{golden}.jsonl.gz"));
         if !path.exists() {
-            eprintln!("skipped: {} is not there", path.display());
+            test_support::skipped(format_args!("{} is not there", path.display()));
             continue;
         }
         let tokenizer = Tokenizer::from_folder(&folder).unwrap();

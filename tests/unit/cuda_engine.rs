@@ -28,7 +28,7 @@ use uqac::uq::{Outcome, Parameters, Profile};
 /// here, in f32 like those: wide products of 16-bit weights round their inputs on CUDA (`cuda_backend` compares those).
 fn folders(few: usize) -> Vec<(String, tempfile::TempDir)> {
     let Some(golden) = golden() else {
-        eprintln!("SKIPPED: all families but one; one model made here stands in for the oracle's");
+        test_support::skipped("all families but one; one model made here stands in for the oracle's");
         return vec![("made here".to_owned(), model_of(2048, Dtype::F32))];
     };
     let copy = |family: &&str| {

@@ -2,6 +2,7 @@
 //! similarity filter, ensemble and scores of every golden item.
 
 use serde_json::Value;
+use std::path::Path;
 use test_support::{golden, model, read_lines, token_ids};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::uq::answer::AnswerRule;
@@ -62,25 +63,38 @@ fn check(id: &Value, item: &Value, prompt_len: usize, outcome: &Outcome) {
     }
 }
 
+/// Compares all items of a file; their number.
+fn check_all(folder: &Path, file: &Path) -> usize {
+    let parameters = Parameters::published(Profile::Reference);
+    let mut engine = Engine::load(folder, EngineOptions::default()).unwrap();
+    let items = read_lines(file);
+    for item in &items {
+        let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
+        let rule = AnswerRule::for_dataset(item["dataset"].as_str());
+        let mut traced = engine.trace(&tokens, prompt_len, parameters.trace_parts()).unwrap();
+        let assessed = pipeline::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
+        check(&item["id"], item, prompt_len, &assessed.outcome);
+    }
+    items.len()
+}
+
 #[test]
 fn reference_outcomes_equal_the_authors() {
     let Some(golden) = golden() else { return };
-    let parameters = Parameters::published(Profile::Reference);
     for (name, folder) in [
         ("smollm2-135m", "smollm2-135m-instruct"),
         ("gemma-3-270m", "gemma-3-270m"),
         ("qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b-instruct"),
     ] {
         let Some(folder) = model(folder) else { continue };
-        let mut engine = Engine::load(&folder, EngineOptions::default()).unwrap();
-        let items = read_lines(&golden.join(format!("uqac_{name}.jsonl.gz")));
-        for item in &items {
-            let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
-            let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-            let mut traced = engine.trace(&tokens, prompt_len, parameters.trace_parts()).unwrap();
-            let assessed = pipeline::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
-            check(&item["id"], item, prompt_len, &assessed.outcome);
-        }
-        eprintln!("{name}: all {} items equal", items.len());
+        let items = check_all(&folder, &golden.join(format!("uqac_{name}.jsonl.gz")));
+        eprintln!("{name}: all {items} items equal");
     }
+}
+
+/// The same on the model that is embedded in the program, so that any clone can run it (`tests/peers/authors.py`).
+#[test]
+fn reference_outcomes_of_the_embedded_model_equal_the_authors() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(check_all(&root.join("models/abacus"), &root.join("tests/data/authors.jsonl.gz")), 12);
 }

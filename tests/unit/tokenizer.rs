@@ -265,7 +265,7 @@ fn published() -> Vec<(PathBuf, &'static str)> {
     ];
     let folders = names.map(|(folder, golden)| (models.join(folder), golden));
     let (here, away): (Vec<_>, Vec<_>) = folders.into_iter().partition(|(f, _)| f.join("tokenizer.json").exists());
-    away.iter().for_each(|(folder, _)| eprintln!("skipped: {} is not there", folder.display()));
+    away.iter().for_each(|(folder, _)| test_support::skipped(format_args!("{} is not there", folder.display())));
     here
 }
 
@@ -274,7 +274,7 @@ fn golden_responses_decode_to_their_text() {
     for (folder, golden) in published() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../shared/golden/uqac_{golden}.jsonl.gz"));
         if !path.exists() {
-            eprintln!("skipped: {} is not there", path.display());
+            test_support::skipped(format_args!("{} is not there", path.display()));
             continue;
         }
         let tokenizer = Tokenizer::from_folder(&folder).unwrap();

@@ -173,13 +173,13 @@ fn tokenizer(folder: &str) -> Option<Tokenizer> {
 fn golden_items() -> Vec<(Item, Vec<String>)> {
     let folder = shared().join("golden");
     if !folder.exists() {
-        eprintln!("SKIPPED: no golden data at {}", folder.display());
+        test_support::skipped(format_args!("no golden data at {}", folder.display()));
         return Vec::new();
     }
     let mut items = Vec::new();
     for (file, model) in MODELS {
         let Some(tokenizer) = tokenizer(model) else {
-            eprintln!("SKIPPED: {file}: no tokenizer.json of {model}");
+            test_support::skipped(format_args!("{file}: no tokenizer.json of {model}"));
             continue;
         };
         for line in BufReader::new(GzDecoder::new(File::open(folder.join(file)).unwrap())).lines() {

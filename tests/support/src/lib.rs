@@ -5,8 +5,33 @@ pub mod cuda_host;
 pub mod tiny;
 
 use serde_json::Value;
-use std::io::Read;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// The tests that were not run, or not in full, by reason.
+static SKIPPED: Mutex<BTreeMap<String, BTreeSet<String>>> = Mutex::new(BTreeMap::new());
+
+/// Notes that the current test is skipped, or part of it. All are listed when the test program ends, below the runner's summary.
+pub fn skipped(why: impl std::fmt::Display) {
+    extern "C" fn list() {
+        let mut list = String::from("not checked by these tests:\n");
+        for (why, tests) in SKIPPED.lock().unwrap().iter() {
+            list += &format!("  {why}: {}\n", tests.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
+        }
+        // nobody is left to be told of an error
+        let _ = std::io::stderr().write_all(list.as_bytes());
+    }
+    eprintln!("SKIPPED: {why}");
+    let mut skipped = SKIPPED.lock().unwrap();
+    if skipped.is_empty() {
+        // SAFETY: the function takes nothing and does not unwind; statics outlive it.
+        unsafe { libc::atexit(list) };
+    }
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    skipped.entry(why.to_string()).or_default().insert(test);
+}
 
 /// The oracle's data, in $UQAC_GOLDEN or next to the repository; `None` (with a printed note) if it is not there.
 pub fn golden() -> Option<PathBuf> {
@@ -36,7 +61,7 @@ fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
-    eprintln!("SKIPPED: {} is not there", path.display());
+    skipped(format_args!("{} is not there", path.display()));
     None
 }
 
@@ -49,7 +74,7 @@ pub fn model(name: &str) -> Option<PathBuf> {
     if path.join("model.safetensors").is_file() {
         return Some(path);
     }
-    eprintln!("SKIPPED: no model in {}", path.display());
+    skipped(format_args!("no model in {}", path.display()));
     None
 }
 
@@ -58,7 +83,7 @@ pub fn model(name: &str) -> Option<PathBuf> {
 pub fn long_tests() -> bool {
     let wanted = std::env::var("UQAC_LONG_TESTS").is_ok_and(|value| value == "1");
     if !wanted {
-        eprintln!("SKIPPED: long variant; set UQAC_LONG_TESTS=1");
+        skipped("long variants; set UQAC_LONG_TESTS=1");
     }
     wanted
 }
