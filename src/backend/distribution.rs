@@ -62,9 +62,9 @@ impl Distribution {
         let (dominant, dominant_logprob) = dominant(&top[..top.len().min(DOMINANT_AMONG)]);
         Distribution {
             top_logprob: best.iter().sum::<f64>() / best.len() as f64,
-            uniform_kl: -v.ln() - (max_logprob + sums.deviation / v),
+            uniform_kl: -libm::log(v) - (max_logprob + sums.deviation / v),
             // √q_j = e^{x_j/4} / √Σ e^{x/2}
-            log_affinity: (sums.quarter.ln() - (sums.half.ln() + v.ln()) / 2.0).min(0.0),
+            log_affinity: (libm::log(sums.quarter) - (libm::log(sums.half) + libm::log(v)) / 2.0).min(0.0),
             dominant,
             dominant_logprob,
         }
@@ -75,7 +75,7 @@ impl Distribution {
 fn dominant(top: &[f64]) -> (f64, f64) {
     let (mut sum, mut found) = (0.0, (0.0, f64::INFINITY));
     for pair in top.windows(2) {
-        let (p, next) = (pair[0].exp(), pair[1].exp());
+        let (p, next) = (libm::exp(pair[0]), libm::exp(pair[1]));
         if p <= DOMINANT_DROP {
             break;
         }

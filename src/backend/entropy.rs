@@ -94,7 +94,7 @@ named! {
 
 /// e^x; when two states are merged, x = 0 for one of them.
 fn exp(x: f32) -> f32 {
-    if x == 0.0 { 1.0 } else { x.exp() }
+    if x == 0.0 { 1.0 } else { libm::expf(x) }
 }
 
 impl SoftmaxState {
@@ -145,7 +145,7 @@ impl EntropyState {
     pub fn entropy(&self) -> Option<f64> {
         (self.sum > 0.0).then(|| {
             let z = f64::from(self.sum);
-            z.ln() - f64::from(self.weighted) / z
+            libm::log(z) - f64::from(self.weighted) / z
         })
     }
 
@@ -159,12 +159,12 @@ impl EntropyState {
             (None, EntropyRule::Exact) => (0.0, f64::INFINITY),
             (None, EntropyRule::Regularized) => (0.0, 0.0),
             (Some(h), EntropyRule::Regularized) => {
-                let log_share = f64::from(self.sum).ln() + f64::from(self.max)
+                let log_share = libm::log(self.sum.into()) + f64::from(self.max)
                     - f64::from(softmax.max)
-                    - f64::from(softmax.sum).ln();
-                let share = log_share.exp();
+                    - libm::log(softmax.sum.into());
+                let share = libm::exp(log_share);
                 let f = share / (share + 1e-12);
-                if f == 0.0 { (0.0, 0.0) } else { (f, f * (h - f.ln())) }
+                if f == 0.0 { (0.0, 0.0) } else { (f, f * (h - libm::log(f))) }
             }
         }
     }

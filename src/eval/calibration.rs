@@ -127,7 +127,7 @@ impl Input {
     pub fn of(self, score: f64, log: Option<f64>) -> f64 {
         match self {
             Input::Score => score,
-            Input::LogLog => log_log(log.filter(|log| log.is_finite()).unwrap_or_else(|| score.ln())),
+            Input::LogLog => log_log(log.filter(|log| log.is_finite()).unwrap_or_else(|| libm::log(score))),
         }
     }
 }

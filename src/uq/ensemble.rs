@@ -25,7 +25,7 @@ fn alternatives(response: &Response, row: i64, parameters: &Parameters) -> Vec<V
     let original = response.tokens.get(position).copied();
     let top = step_of(response, position, parameters.rules()).top.iter();
     let others =
-        top.filter(|top| Some(top.token) != original && top.logprob.exp() > parameters.values().min_alternative);
+        top.filter(|top| Some(top.token) != original && libm::exp(top.logprob) > parameters.values().min_alternative);
     others.map(|top| Variant { position, token: top.token }).collect()
 }
 
@@ -47,7 +47,7 @@ fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> 
         let original = top.iter().position(is_original).unwrap_or(0);
         pairs.extend(top.iter().enumerate().map(|(column, top)| Pair {
             variant: Variant { position, token: top.token },
-            probability: top.logprob.exp(),
+            probability: libm::exp(top.logprob),
             original: column == original,
         }));
     }
@@ -96,7 +96,7 @@ pub fn score<T: Traced>(
 /// P = Σ over variants of ∏ p(filtered chain tokens) ∏ p(answer tokens). The variants are disjoint, so P_sim ≤ P ≤ 1 up to
 /// rounding, which is removed; P_sim is the response's own term, so the sum is never below it.
 pub fn marginal(members: &[Member]) -> f64 {
-    let sum: f64 = members.iter().map(|member| (member.log_answer + member.log_chain).exp()).sum();
+    let sum: f64 = members.iter().map(|member| libm::exp(member.log_answer + member.log_chain)).sum();
     debug_assert!(sum <= 1.0 + ROUNDING, "the ensemble is not disjoint: P = {sum}");
     if sum <= 1.0 + ROUNDING { sum.min(1.0) } else { sum }
 }

@@ -53,7 +53,7 @@ fn entropy(step: &Step, rules: &Rules) -> f64 {
     match rules.entropies {
         Vocabulary::Full => step.entropy,
         Vocabulary::Top5 => {
-            let term = |logprob: f64| if logprob == f64::NEG_INFINITY { 0.0 } else { -logprob.exp() * logprob };
+            let term = |logprob: f64| if logprob == f64::NEG_INFINITY { 0.0 } else { -libm::exp(logprob) * logprob };
             step.top.iter().take(TOP).map(|top| term(top.logprob)).sum()
         }
     }
@@ -77,7 +77,7 @@ pub fn response_entropies(response: &Response, answer: &Range<usize>, rules: &Ru
 
 /// ∏ p and the mean of p (1 and 0 without tokens).
 pub fn product_and_mean(logprobs: &[f64]) -> (f64, f64) {
-    let product = logprobs.iter().sum::<f64>().exp();
-    let mean = logprobs.iter().map(|logprob| logprob.exp()).sum::<f64>() / logprobs.len().max(1) as f64;
+    let product = libm::exp(logprobs.iter().sum());
+    let mean = logprobs.iter().map(|logprob| libm::exp(*logprob)).sum::<f64>() / logprobs.len().max(1) as f64;
     (product, mean)
 }

@@ -94,7 +94,7 @@ impl MemberFloor {
     pub fn ln(self) -> f64 {
         match self {
             MemberFloor::None => f64::NEG_INFINITY,
-            MemberFloor::Published => 1e-12_f64.ln(),
+            MemberFloor::Published => libm::log(1e-12),
         }
     }
 }

@@ -53,7 +53,7 @@ fn round_row(row: &mut [f32]) {
         return;
     }
     // in f64, where both factors stay in range
-    let scale = 2f64.powi(14 - f64::from(max).log2().floor() as i32);
+    let scale = 2f64.powi(14 - libm::log2(max.into()).floor() as i32);
     row.iter_mut().for_each(|x| *x = (f64::from(f16::from_f64(f64::from(*x) * scale)) / scale) as f32);
 }
 

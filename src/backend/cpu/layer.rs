@@ -141,7 +141,7 @@ impl CpuBackend {
             let mut shared = Group::new(expert);
             matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, None);
             for (row, (gate, h)) in logits.iter().zip(h.chunks_exact(hidden)).enumerate() {
-                shared.add(row, (1.0 / (1.0 + f64::from(-gate).exp())) as f32, h);
+                shared.add(row, (1.0 / (1.0 + libm::exp((-gate).into()))) as f32, h);
             }
             groups.push(shared);
         }

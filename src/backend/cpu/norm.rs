@@ -300,7 +300,7 @@ fn from_max(isa: Isa, x: &[f32], max: f32) -> (f64, f64) {
     if t.is_nan() {
         return (f64::NAN, f64::NAN);
     }
-    (max as f64 + z.ln(), z.ln() - t / z)
+    (max as f64 + libm::log(z), libm::log(z) - t / z)
 }
 
 /// Z and T of [`from_max`].

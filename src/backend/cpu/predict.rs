@@ -31,9 +31,9 @@ fn alternatives(logits: &[f32], lse: f64) -> Vec<TokenLogprob> {
     let logprob = |(token, x): (u32, f32)| TokenLogprob { token, logprob: f64::from(x) - lse };
     // fewer than 1 / MIN_PROBABILITY tokens can be that probable
     let max = (1.0 / MIN_PROBABILITY) as usize;
-    let likely = count_above(logits, lse + MIN_PROBABILITY.ln());
+    let likely = count_above(logits, lse + libm::log(MIN_PROBABILITY));
     let mut top: Vec<TokenLogprob> = norm::top_k(logits, likely.clamp(MIN_TOP, max)).into_iter().map(logprob).collect();
-    let keep = top.iter().take_while(|t| t.logprob > MIN_PROBABILITY.ln()).count().max(MIN_TOP);
+    let keep = top.iter().take_while(|t| t.logprob > libm::log(MIN_PROBABILITY)).count().max(MIN_TOP);
     top.truncate(keep);
     top
 }
@@ -47,7 +47,7 @@ fn count_above(logits: &[f32], threshold: f64) -> usize {
 fn distribution(isa: Isa, logits: &[f32], stats: &LogitStats) -> Distribution {
     let max = logits[stats.argmax];
     // one more for the drop after the last of them, and one for the threshold's rounding
-    let listed = (count_above(logits, stats.lse + DOMINANT_DROP.ln()) + 2).clamp(TOP_LOGPROBS, DOMINANT_AMONG);
+    let listed = (count_above(logits, stats.lse + libm::log(DOMINANT_DROP)) + 2).clamp(TOP_LOGPROBS, DOMINANT_AMONG);
     let top: Vec<f64> = norm::top_k(logits, listed).into_iter().map(|(_, x)| f64::from(x) - stats.lse).collect();
     Distribution::new(&top, f64::from(max) - stats.lse, &norm::logit_sums(isa, logits, max), logits.len())
 }

@@ -181,7 +181,7 @@ impl From<Gamma> for Reweighting {
     fn from(gamma: Gamma) -> Reweighting {
         let weights = std::array::from_fn(|i| gamma.values().get(i).copied().unwrap_or(1.0));
         let hidden = weights.iter().rev().fold(0, |bits, weight: &f32| bits >> 1 | u32::from(*weight == 0.0) << 31);
-        Reweighting { weights, logs: weights.map(|weight| f64::from(weight).ln() as f32), hidden }
+        Reweighting { weights, logs: weights.map(|weight| libm::log(weight.into()) as f32), hidden }
     }
 }
 

@@ -109,7 +109,7 @@ impl Item {
 /// A method's confidence from `scores`, ranked by its logarithm if the method has one.
 pub(super) fn confidence(scores: &ScoreMap, method: &Method) -> Option<Confidence> {
     let score = finite(scores, &method.key)?;
-    let rank = method.log.map_or(score, |log| finite(scores, log).unwrap_or_else(|| score.ln()));
+    let rank = method.log.map_or(score, |log| finite(scores, log).unwrap_or_else(|| libm::log(score)));
     Some(Confidence { score, rank })
 }
 

@@ -36,7 +36,7 @@ impl Platt {
 
     /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
-        1.0 / (1.0 + (-self.slope * score - self.intercept).exp())
+        1.0 / (1.0 + libm::exp(-self.slope * score - self.intercept))
     }
 }
 
@@ -45,7 +45,7 @@ fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
     let loss = |[a, b]: [f64; 2]| {
         let of = |(x, t): &(f64, f64)| {
             let z = a * x + b;
-            z.max(0.0) - t * z + (-z.abs()).exp().ln_1p()
+            z.max(0.0) - t * z + libm::log1p(libm::exp(-z.abs()))
         };
         points.iter().map(of).sum::<f64>()
     };
@@ -71,7 +71,7 @@ fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
     let (mut haa, mut hab, mut hbb) = (1e-12, 0.0, 1e-12);
     let (mut ga, mut gb) = (0.0, 0.0);
     for (x, t) in points {
-        let p = 1.0 / (1.0 + (-a * x - b).exp());
+        let p = 1.0 / (1.0 + libm::exp(-a * x - b));
         let curvature = p * (1.0 - p);
         haa += x * x * curvature;
         hab += x * curvature;
@@ -152,7 +152,7 @@ pub fn log_log(log: f64) -> f64 {
     /// ln of the smallest positive f64: the best substitute for a probability of 0.
     const LEAST: f64 = -745.2;
     let log = if log.is_finite() { log } else { LEAST };
-    -(-log.min(1.0f64.next_down().ln())).ln()
+    -libm::log(-log.min(libm::log(1.0f64.next_down())))
 }
 
 #[cfg(test)]

@@ -24,16 +24,16 @@ pub fn binomial_cdf(k: usize, n: usize, p: f64) -> f64 {
         return 1.0;
     }
     // log terms by recurrence, summed relative to the largest
-    let odds = p.ln() - (-p).ln_1p();
-    let mut log = n as f64 * (-p).ln_1p();
+    let odds = libm::log(p) - libm::log1p(-p);
+    let mut log = n as f64 * libm::log1p(-p);
     let mut logs = vec![log];
     for i in 0..k {
-        log += ((n - i) as f64 / (i + 1) as f64).ln() + odds;
+        log += libm::log((n - i) as f64 / (i + 1) as f64) + odds;
         logs.push(log);
     }
     let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = logs.iter().map(|log| (log - max).exp()).sum();
-    (max + sum.ln()).exp().min(1.0)
+    let sum: f64 = logs.iter().map(|log| libm::exp(log - max)).sum();
+    libm::exp(max + libm::log(sum)).min(1.0)
 }
 
 /// One-sided upper confidence bound of a proportion (Clopper and Pearson 1934): the p with P(Bin(n, p) ≤ k) = α, and 1 if k = n

@@ -62,7 +62,7 @@ impl Rotation {
     pub fn at(&self, position: usize) -> impl Iterator<Item = (f64, f64)> {
         self.frequencies.iter().map(move |frequency| {
             let factor = if *frequency == 0.0 { 1.0 } else { self.attention_factor };
-            let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+            let (sin, cos) = libm::sincos((position as f32 * frequency).into());
             (cos * factor, sin * factor)
         })
     }
@@ -83,7 +83,7 @@ impl RopeSpec {
 
     fn frequency(&self, pair: usize) -> f32 {
         let exponent = (2 * pair) as f32 / self.rotary_dim as f32;
-        let period = f64::from(self.theta).powf(f64::from(exponent)) as f32;
+        let period = libm::pow(self.theta.into(), exponent.into()) as f32;
         let frequency = 1.0 / period;
         match self.scaling {
             RopeScaling::None => frequency,
@@ -107,7 +107,8 @@ impl RopeSpec {
             RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_position_embeddings: old, truncate } => {
                 let dim = self.rotary_dim as f64;
                 let pair_of = |turns: f32| {
-                    dim * (f64::from(old) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * f64::from(self.theta).ln())
+                    dim * libm::log(f64::from(old) / (f64::from(turns) * 2.0 * PI))
+                        / (2.0 * libm::log(self.theta.into()))
                 };
                 let (low, high) = (pair_of(beta_fast), pair_of(beta_slow));
                 let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };

@@ -40,7 +40,7 @@ scores! {
         => |found| {
             let (magnitudes, angles) = chain(found)?;
             let part = |f: fn(f64) -> f64| magnitudes.iter().zip(&angles).map(|(m, a)| m * f(*a)).collect::<Vec<_>>();
-            Some(mean(&part(f64::cos)).hypot(mean(&part(f64::sin))))
+            Some(libm::hypot(mean(&part(libm::cos)), mean(&part(libm::sin))))
         };
 }
 
@@ -60,7 +60,7 @@ fn rows<'a>(found: &Found<'a>) -> Option<Vec<&'a [Vec<HeadAttention>]>> {
 
 fn rauq(found: &Found) -> Option<f64> {
     let rows = rows(found)?;
-    let p: Vec<f64> = found.exact_logprobs(found.span()).iter().map(|logprob| logprob.exp()).collect();
+    let p: Vec<f64> = found.exact_logprobs(found.span()).iter().map(|logprob| libm::exp(*logprob)).collect();
     let layers = rows[0].len();
     let middle = layers / 3..((2 * layers).div_ceil(3) + 1).min(layers);
     middle.map(|layer| mean_confidence(&rows, layer, &p) - 1.0).reduce(f64::min)
@@ -73,10 +73,10 @@ fn mean_confidence(rows: &[&[Vec<HeadAttention>]], layer: usize, p: &[f64]) -> f
     // ties: the lower head
     let head = (1..rows[0][layer].len()).fold(0, |best, head| if total(head) > total(best) { head } else { best });
     let mut confidence = p[0];
-    let mut logs = vec![confidence.ln()];
+    let mut logs = vec![libm::log(confidence)];
     for (p, own) in p[1..].iter().zip(own(head)) {
         confidence = OWN_SHARE * p + (1.0 - OWN_SHARE) * own * confidence;
-        logs.push(confidence.ln());
+        logs.push(libm::log(confidence));
     }
     mean(&logs)
 }
@@ -84,7 +84,7 @@ fn mean_confidence(rows: &[&[Vec<HeadAttention>]], layer: usize, p: &[f64]) -> f
 fn attention_score(found: &Found) -> Option<f64> {
     let rows = rows(found)?;
     let log = |row: &&[Vec<HeadAttention>]| {
-        let logs = row[row.len() / 2].iter().map(|head| (f64::from(head.own) + FLOOR).ln());
+        let logs = row[row.len() / 2].iter().map(|head| libm::log(f64::from(head.own) + FLOOR));
         mean(&logs.collect::<Vec<_>>())
     };
     Some(0.0 + rows.iter().skip(1).map(log).sum::<f64>())

@@ -14,7 +14,7 @@ scores! {
         => |found| Some(mean(&logprobs(found)));
     // min p; 1 without content.
     "content_min_prob", "Least content p", "minimum probability of a content token", is_probability: true
-        => |found| Some(logprobs(found).into_iter().fold(0.0, f64::min).exp());
+        => |found| Some(libm::exp(logprobs(found).into_iter().fold(0.0, f64::min)));
     // −(1/n) Σ H of the predictions of content tokens, full vocabulary.
     "content_entropy", "Content entropy, mean", "minus the mean entropy at content tokens, nats"
         => |found| Some(0.0 - mean(&entropies(found)));

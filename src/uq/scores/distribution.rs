@@ -107,11 +107,11 @@ fn renyi(d: &Distribution, _: f64) -> f64 {
 }
 
 fn fisher_rao(d: &Distribution, _: f64) -> f64 {
-    FRAC_2_PI * d.log_affinity.exp().acos()
+    FRAC_2_PI * libm::acos(libm::exp(d.log_affinity))
 }
 
 fn boosted(d: &Distribution, logprob: f64) -> f64 {
-    if logprob >= d.dominant_logprob { d.dominant } else { logprob.exp() }
+    if logprob >= d.dominant_logprob { d.dominant } else { libm::exp(logprob) }
 }
 
 #[cfg(test)]

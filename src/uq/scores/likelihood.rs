@@ -21,7 +21,7 @@ scores! {
         => |found| Some(mean(&found.answer_logprobs()));
     // min p over the answer.
     "answer_min_prob", "Least answer p", "minimum probability of an answer token", is_probability: true, of_answer: true
-        => |found| Some(found.answer_logprobs().into_iter().fold(0.0, f64::min).exp());
+        => |found| Some(libm::exp(found.answer_logprobs().into_iter().fold(0.0, f64::min)));
     // Σ ln p over the response, for when P(response) underflows.
     "response_logprob", "ln P(response)", "log-probability of the whole response"
         => |found| Some(0.0 + found.response_logprobs().iter().sum::<f64>());

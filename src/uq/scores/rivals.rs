@@ -17,7 +17,7 @@ scores! {
     "trace_length", "Length", "minus the number of tokens", rank: 1
         => |found| Some(-(exact_logprobs(found).len() as f64));
     "min_token_prob", "Least token p", "minimum token probability", rank: 0, is_probability: true
-        => |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()); // 1 without tokens
+        => |found| Some(libm::exp(exact_logprobs(found).into_iter().fold(0.0, f64::min))); // 1 without tokens
     "lowest_window", "Lowest window", "minimum over 64-token windows of the geometric mean probability",
         rank: 0, is_probability: true => |found| Some(lowest_window(&exact_logprobs(found)));
     "g4", "G4", "mean −ln of NLL and entropy; what to rank by", rank: 1, of_answer: true
@@ -41,11 +41,11 @@ fn g4(found: &Found) -> f64 {
         entropy(found.answer.clone().collect()),
         nll(found.span().filter(|at| found.response.has_digit(*at)).collect()),
     ];
-    mean(&parts.iter().zip(SPREAD).map(|(part, spread)| -part.max(LEAST_PART).ln() / spread).collect::<Vec<_>>())
+    mean(&parts.iter().zip(SPREAD).map(|(part, spread)| -libm::log(part.max(LEAST_PART)) / spread).collect::<Vec<_>>())
 }
 
 /// The lowest mean of ln p over any window of 64 consecutive tokens (over all if there are fewer), as a probability. DeepConf's
 /// (`distribution.rs`) uses the top 20 tokens of each step instead of the one written.
 fn lowest_window(logprobs: &[f64]) -> f64 {
-    window_means(logprobs, WINDOW).into_iter().fold(0.0, f64::min).exp()
+    libm::exp(window_means(logprobs, WINDOW).into_iter().fold(0.0, f64::min))
 }

@@ -57,7 +57,7 @@ impl Reweighting {
         let near = row.saturating_sub(nearest).max(start + valid.start)..last + 1;
         for t in near.chain((start + valid.start == 0).then_some(0)).map(|t| t - start) {
             weights[t] = gamma.weight(row, start + t);
-            (logs[t], masks[t]) = if weights[t] > 0.0 { (weights[t].ln(), 0.0) } else { (0.0, MASKED) };
+            (logs[t], masks[t]) = if weights[t] > 0.0 { (libm::logf(weights[t]), 0.0) } else { (0.0, MASKED) };
         }
         Some(Reweighting { weights, logs, masks })
     }

@@ -37,7 +37,7 @@ pub(super) const P_TRUE: Method = Method {
 fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found {
     let Some(step) = drawn.first().and_then(|generation| generation.steps.first()) else { return Ok(None) };
     let tokenizer = traced.engine().tokenizer();
-    let texts = step.top.iter().map(|t| Ok((tokenizer.decode_token(t.token)?, t.logprob.exp())));
+    let texts = step.top.iter().map(|t| Ok((tokenizer.decode_token(t.token)?, libm::exp(t.logprob))));
     let listed: Vec<(String, f64)> = texts.collect::<Result<_, TokenizerError>>()?;
     let [yes, no] = [["a", "true"], ["b", "false"]].map(|names| mass(&listed, names));
     let p_true = (yes + no > 0.0).then(|| yes / (yes + no));

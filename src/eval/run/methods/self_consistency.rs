@@ -124,7 +124,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
 fn probability(answer: &Answer, generation: &Generation) -> f64 {
     let step = |position: usize| generation.steps.get(position - generation.prompt_len);
     let logprob = |position| step(position).and_then(|step| step.logprob).unwrap_or(f64::NEG_INFINITY);
-    answer.tokens.clone().map(logprob).sum::<f64>().exp()
+    libm::exp(answer.tokens.clone().map(logprob).sum())
 }
 
 /// ∑ ∏ p of every answer sampled so far, by normal form.

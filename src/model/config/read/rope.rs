@@ -133,7 +133,7 @@ impl Rope {
                     return Err(("rope_scaling.short_factor", message));
                 }
                 let stretched = f64::from(self.factor.map_or(context / trained, Positive::f32));
-                let by_length = (1.0 + stretched.ln().max(0.0) / f64::from(trained).ln()).sqrt() as f32;
+                let by_length = (1.0 + libm::log(stretched).max(0.0) / libm::log(trained.into())).sqrt() as f32;
                 let attention = self.attention_factor.map_or(by_length, Positive::f32);
                 Ok((RopeScaling::LongRope { short_factor: divisors }, attention))
             }
@@ -146,7 +146,7 @@ impl Rope {
 
     /// YaRN's factor on cosines and sines: stated, or 0.1 ln(factor) + 1, or a ratio of two such terms.
     fn yarn_attention(&self, factor: f32) -> f32 {
-        let by_factor = |scale: f64| 0.1 * scale * f64::from(factor).ln().max(0.0) + 1.0;
+        let by_factor = |scale: f64| 0.1 * scale * libm::log(factor.into()).max(0.0) + 1.0;
         let inferred = match (self.mscale, self.mscale_all_dim) {
             (Some(scale), Some(all_dim)) => by_factor(scale.0) / by_factor(all_dim.0),
             _ => by_factor(1.0),
