@@ -78,10 +78,13 @@ pub fn model(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Whether to run the long variants of tests, as before a release: true if $UQAC_LONG_TESTS is 1, else false (with a
-/// printed note).
+/// Whether to run the current test's long variant, as before a release: if $UQAC_LONG_TESTS is 1, or has a word that is part of
+/// the test's name; else it is noted as skipped.
 pub fn long_tests() -> bool {
-    let wanted = std::env::var("UQAC_LONG_TESTS").is_ok_and(|value| value == "1");
+    let which = std::env::var("UQAC_LONG_TESTS").unwrap_or_default();
+    let test = std::thread::current();
+    let named = |word: &str| test.name().is_some_and(|test| test.contains(word));
+    let wanted = which == "1" || which.split_whitespace().any(named);
     if !wanted {
         skipped("long variants; set UQAC_LONG_TESTS=1");
     }
