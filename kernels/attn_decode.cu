@@ -33,6 +33,15 @@
 //
 // Up to eight query heads of a group are computed together, so that each cached byte is read once for them (larger groups
 // in parts), on tensor cores except for float values and the smallest heads (attn_decode_tile.cuh).
+//
+// Who does what:
+//   grid x        a key/value head; its query heads eight at a time
+//   grid y        a split of the positions; the last block of a row's heads to finish merges the splits, a warp a head
+//   grid z        a row
+//   copies        a thread: 16 bytes of a position of the tile
+//   scores        a warp: a quarter of the tile's positions, all eight heads (a mma is 8 positions x 16 query lines)
+//   weights       a warp: two of the heads; a lane: every 32nd position, with its own part of Z, Z', S' until the end
+//   output        a warp: a quarter of the dimensions, all eight heads
 #include "attn_decode_tile.cuh"
 
 namespace attn_decode {

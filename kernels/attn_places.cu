@@ -20,6 +20,10 @@
 //   head order.
 //   count       positions: the row's own is the last         out  [count] f32      the rest as above
 // PRECOND: grid (ceil(count / 16)); block 128; no dynamic shared memory; pointers aligned to 16 bytes.
+//
+// Who does what:
+//   attn_places   grid x a head, grid y a row; eight lanes a position of the prompt, every 16th; thread 0 writes
+//   attn_sum      grid x 16 positions; eight lanes a position, one head after another
 #include "softmax_state.cuh"
 
 namespace places {

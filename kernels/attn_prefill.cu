@@ -32,6 +32,15 @@
 //
 // The tensor cores' accumulators truncate, so no chain there is longer than 32 dimensions (queries . keys) or the 32
 // positions of a tile (weights . values): those sums are added in float32.
+//
+// Who does what (attn_prefill_hopper.cu too, except that four warps multiply their 64 lines together):
+//   grid x        up to 64 lines of a run: the part parts[x]
+//   grid y        a key/value head, with all its query heads
+//   copies        a thread: 16 bytes of a position of the tile
+//   scores        a warp: 16 lines, all positions of the tile (D of 512: two warps compute the same)
+//   weights       a warp: its 16 lines; a lane: lines lane / 4 and lane / 4 + 8, a quarter of the positions, with its own part of
+//                 Z, Z', S' until the end
+//   output        a warp: its 16 lines, all dimensions (D of 512: half of them)
 #include "attn_prefill.cuh"
 
 namespace attn_prefill {

@@ -10,6 +10,12 @@
 //   out                 [n, stride] f32; positions after T become 0
 // PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory NAME_shared_bytes; pointers aligned to
 //   16 bytes.
+//
+// Who does what:
+//   grid x        a tile of 32 positions
+//   grid y        a row that was asked for
+//   a warp        one of the kept heads after another, 16 apart: its weights into shared memory, eight lanes a position
+//   a thread      of the first 32: the maximum over the heads at one position
 #include "softmax_state.cuh"
 
 namespace rows {

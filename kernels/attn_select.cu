@@ -21,6 +21,12 @@
 // PRECOND: grid (rows); block 256; dynamic shared memory attn_select_shared_bytes
 //   + layers * heads * attn_select_per_head_shared_bytes and, if begin is 0, + head_dim *
 //   attn_select_per_dim_shared_bytes.
+//
+// Who does what:
+//   grid x        a row
+//   a thread      the entropies of every 256th head; of the keys up to a bound, the rank of one; four numbers of a query
+//   a warp        the bound's share: its lowest keys
+//   thread 0      the gap
 #include "softmax_state.cuh"
 
 namespace head_selection {

@@ -3,6 +3,9 @@
 //   m = max s,            Z  = sum e^{s-m}
 //   m' = max s over w > 0, Z' = sum w e^{s-m'},  S' = sum w e^{s-m'} (s - m' + ln w)
 // m' is a separate maximum: a strong first-token sink would underflow the rest.
+//
+// For a kernel of your own: make room for the new maxima (raise), add positions (add_position), add up the parts (add_sums, or field by
+// field), read off the entropy (finish). tests/cuda_kernels/softmax_state.cpp does it in ten lines.
 #pragma once
 #include "common.cuh"
 
