@@ -200,8 +200,7 @@ pub struct MultiplyAdds {
     pub iterations: usize,
 }
 
-impl Kernel for MultiplyAdds {
-    type Output = usize;
+impl Kernel<usize> for MultiplyAdds {
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
         if S::REGISTERS >= 32 { multiply_adds::<S, 24>(self) } else { multiply_adds::<S, 6>(self) }
@@ -230,8 +229,7 @@ fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: Multip
 /// offsets share cache sets and memory banks.
 struct ReadAll<'a>(&'a [f32]);
 
-impl Kernel for ReadAll<'_> {
-    type Output = f32;
+impl Kernel<f32> for ReadAll<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) -> f32 {
         const STREAMS: usize = 4;

@@ -297,7 +297,6 @@ struct Mix<'a> {
 }
 
 impl Kernel for Mix<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         assert!(self.x.len() == self.y.len() && self.x.len().is_multiple_of(LANES));

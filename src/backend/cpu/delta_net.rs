@@ -179,7 +179,6 @@ struct DeltaRule<'a> {
 }
 
 impl Kernel for DeltaRule<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let DeltaRule { net, head, rows, mixed: [q, k, v], rates, memory, out } = self;

@@ -30,8 +30,7 @@ pub fn unit(isa: Isa, x: &mut [f32], scale: f32) {
 
 struct SumOfSquares<'a>(&'a [f32]);
 
-impl Kernel for SumOfSquares<'_> {
-    type Output = f64;
+impl Kernel<f64> for SumOfSquares<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) -> f64 {
         let mut sum = 0.0;
@@ -167,7 +166,6 @@ struct Update<'a, F> {
 }
 
 impl<F: Elementwise> Kernel for Update<'_, F> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Update { x, with, f } = self;
@@ -265,8 +263,7 @@ pub fn argmax(isa: Isa, x: &[f32]) -> (f32, usize) {
 /// The largest logit, and the start of the first block that contains it.
 struct Max<'a>(&'a [f32]);
 
-impl Kernel for Max<'_> {
-    type Output = (f32, usize);
+impl Kernel<(f32, usize)> for Max<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) -> (f32, usize) {
         let mut best = (f32::NEG_INFINITY, 0);
@@ -309,8 +306,7 @@ struct Sums<'a> {
     max: f32,
 }
 
-impl Kernel for Sums<'_> {
-    type Output = (f64, f64);
+impl Kernel<(f64, f64)> for Sums<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) -> (f64, f64) {
         let (mut z, mut t) = (0.0, 0.0);
@@ -356,8 +352,7 @@ struct RootSums<'a> {
     max: f32,
 }
 
-impl Kernel for RootSums<'_> {
-    type Output = (f64, f64);
+impl Kernel<(f64, f64)> for RootSums<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) -> (f64, f64) {
         let (mut half, mut quarter) = (0.0, 0.0);

@@ -30,9 +30,8 @@ impl Default for Isa {
 
 /// Code compiled for every [`Isa`]. Mark `run` and everything it calls `#[inline(always)]`, and write loops, not closures: closures
 /// cannot be marked, and may be compiled in another codegen unit, without the instruction set.
-pub trait Kernel {
-    type Output;
-    fn run<S: Simd>(self) -> Self::Output;
+pub trait Kernel<Output = ()> {
+    fn run<S: Simd>(self) -> Output;
 }
 
 impl Isa {
@@ -82,8 +81,7 @@ impl Isa {
     /// Its [`Simd::REGISTERS`].
     pub fn registers(self) -> usize {
         struct Registers;
-        impl Kernel for Registers {
-            type Output = usize;
+        impl Kernel<usize> for Registers {
             fn run<S: Simd>(self) -> usize {
                 S::REGISTERS
             }
@@ -93,7 +91,7 @@ impl Isa {
 
     /// Runs `kernel` compiled for this instruction set.
     #[inline]
-    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub fn run<O>(self, kernel: impl Kernel<O>) -> O {
         match self {
             Isa::Portable => kernel.run::<Portable>(),
             #[cfg(target_arch = "aarch64")]
@@ -110,13 +108,13 @@ impl Isa {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+fn run_avx2<O>(kernel: impl Kernel<O>) -> O {
     kernel.run::<Avx2>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+fn run_avx512<O>(kernel: impl Kernel<O>) -> O {
     kernel.run::<Avx512>()
 }
 
@@ -351,10 +349,9 @@ mod tests {
     use super::*;
 
     struct Exp([f32; LANES]);
-    impl Kernel for Exp {
-        type Output = ([f32; LANES], f32, f32, [f32; 4]);
+    impl Kernel<([f32; LANES], f32, f32, [f32; 4])> for Exp {
         #[inline(always)]
-        fn run<S: Simd>(self) -> Self::Output {
+        fn run<S: Simd>(self) -> ([f32; LANES], f32, f32, [f32; 4]) {
             // SAFETY: started by `Isa::run`; the array has 16 elements.
             unsafe {
                 let x = S::load(self.0.as_ptr());
@@ -392,10 +389,9 @@ mod tests {
 
     /// Sixteen stored elements, widened.
     struct Widen<T>([T; LANES]);
-    impl<T: Stored> Kernel for Widen<T> {
-        type Output = [f32; LANES];
+    impl<T: Stored> Kernel<[f32; LANES]> for Widen<T> {
         #[inline(always)]
-        fn run<S: Simd>(self) -> Self::Output {
+        fn run<S: Simd>(self) -> [f32; LANES] {
             // SAFETY: started by `Isa::run`; the array has 16 elements.
             unsafe { S::to_array(T::load::<S>(self.0.as_ptr())) }
         }

@@ -22,7 +22,6 @@ pub struct Scores<'a, K> {
 }
 
 impl<K: Stored> Kernel for Scores<'_, K> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let heads = self.scores.len() / CHUNK;
@@ -84,7 +83,6 @@ pub struct Softmax<'a> {
 }
 
 impl Kernel for Softmax<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         assert!(self.scores.len() == self.states.len() * CHUNK);
@@ -177,7 +175,6 @@ pub struct Values<'a, V> {
 }
 
 impl<V: Stored> Kernel for Values<'_, V> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let (heads, stride) = (self.scores.len() / CHUNK, self.values.len() / CHUNK);
@@ -365,7 +362,6 @@ struct Weights<'a> {
 }
 
 impl Kernel for Weights<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         for i in (0..CHUNK).step_by(LANES) {

@@ -49,7 +49,6 @@ pub struct Arrange<'a> {
 }
 
 impl Kernel for Arrange<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let steps = self.k.div_ceil(LANES);
@@ -95,7 +94,6 @@ pub struct Narrow<'a> {
 }
 
 impl Kernel for Narrow<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         for rows in tiles::<S>(self.n) {

@@ -109,7 +109,6 @@ pub struct Arrange<'a> {
 }
 
 impl Kernel for Arrange<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Arrange { layout, x, tile, to } = self;
@@ -165,7 +164,6 @@ fn lane_lines(k: usize, vectors: usize) -> usize {
 }
 
 impl Kernel for Wide<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Wide { product, layout, inputs, rows, outs: all, scratch } = self;
