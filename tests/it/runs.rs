@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use uqac::FinishReason;
-use uqac::internals::SelfConsistency;
+use uqac::internals::Samples;
 use uqac::internals::metrics::mt19937::{Mt19937, up_to};
 use uqac::internals::{Answer, Status};
 use uqac::internals::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
@@ -252,7 +252,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
     ];
     let votes = (chance * 5.0).round() as usize;
     let vote = |i: usize| Some(if i < votes { problem.said } else { problem.said + 3 }.to_string());
-    let drawn = serde_json::to_value(SelfConsistency {
+    let drawn = serde_json::to_value(Samples {
         temperature: 0.5,
         answers: (0..5).map(vote).collect(),
         weights: (0..5).map(|i| 0.9 - 0.05 * f64::from(i)).collect(),
