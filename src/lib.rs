@@ -118,7 +118,7 @@ pub mod internals {
         bench::{MedianRange, checkpoint, machine, roofline, shapes},
         eval::run::fingerprint::Fingerprint,
         eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq},
-        eval::{analysis, assess, calibration, metrics, tasks},
+        eval::{analysis, assess, calibration, metrics, samples, tasks},
         io::record::{Answer, Samples, Status},
         report::{finding, html, pictures, svg, tables, term},
     };

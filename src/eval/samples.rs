@@ -168,7 +168,7 @@ pub fn probability(answer: &Answer, generation: &Generation) -> f64 {
 }
 
 /// The double with the same decimal digits as the float.
-pub fn as_written(x: f32) -> f64 {
+fn as_written(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 

@@ -143,7 +143,7 @@ impl Samples {
         let agreeing = self.weights.iter().zip(&self.agrees).filter(|(_, agrees)| **agrees);
         let there = |value: f64| (!self.agrees.is_empty()).then_some(value);
         [
-            ("self_consistency", there(agreeing.map(|(weight, _)| weight).sum())),
+            ("self_consistency", there(0.0 + agreeing.map(|(weight, _)| weight).sum::<f64>())),
             ("self_consistency_majority", self.majority.is_some().then_some(self.majority_weight)),
             (G4_AGREEMENT, there(self.agreeing() as f64 / self.answers.len().max(1) as f64)),
         ]

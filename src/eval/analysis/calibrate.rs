@@ -15,7 +15,10 @@ use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, Drawn, FORMAT, HeldOut, Input, Map, Uncertified, bounded};
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
 use crate::{
-    eval::metrics::risk::Controlled, eval::run::fingerprint::Fingerprint, eval::run::manifest::EvalOptions, eval::samples::as_written, order::sort_by, uq::Reading,
+    eval::metrics::risk::Controlled,
+    eval::run::fingerprint::Fingerprint,
+    order::sort_by,
+    uq::Reading,
     uq::scores::{self, samples::needs_samples},
 };
 use serde::Deserialize;
@@ -138,10 +141,9 @@ pub fn calibrate(
 
 /// How a run drew its samples; `None` without any, and where the votes decided how many.
 fn drawn(manifest: &Value) -> Option<Drawn> {
-    let options: EvalOptions = Deserialize::deserialize(&manifest["options"]).ok()?;
-    let drawn = Drawn { samples: options.samples, temperature: as_written(options.temperature) };
-    let draws = options.methods.iter().any(|method| method == "self-consistency") && !options.stop_decided;
-    draws.then_some(drawn)
+    let options = &manifest["options"];
+    let draws = options["methods"].as_array()?.contains(&"self-consistency".into()) && options["stop_decided"] != true;
+    if draws { Drawn::deserialize(options).ok() } else { None }
 }
 
 impl Answers {

@@ -65,8 +65,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
 fn votes(items: &[Item]) -> Option<Votes> {
     let mut votes: Option<Votes> = None;
     for details in items.iter().filter_map(|item| item.uq.details.get("self_consistency")) {
-        let Ok(Samples { samples: Some(samples), response_tokens, .. }) = Deserialize::deserialize(details)
-        else {
+        let Ok(Samples { samples: Some(samples), response_tokens, .. }) = Deserialize::deserialize(details) else {
             continue;
         };
         let (drawn, tokens) = (response_tokens.len(), response_tokens.iter().sum::<usize>());

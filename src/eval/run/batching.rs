@@ -263,7 +263,11 @@ pub fn assess(
     let mut of_methods = Vec::new();
     for (method, responses, seconds) in drawn {
         let begun = Instant::now();
-        let Some(found) = (method.run)(traced, subject, responses)? else { continue };
+        let Some(mut found) = (method.run)(traced, subject, responses)? else { continue };
+        if !responses.is_empty() {
+            let length = |response: &Generation| response.tokens.len() - response.prompt_len;
+            found.details["response_tokens"] = responses.iter().map(length).collect();
+        }
         sample.uq.seconds.insert(method.field(), seconds + begun.elapsed().as_secs_f64());
         sample.uq.details.insert(method.field(), found.details);
         sample.uq.scores.extend(found.scores.iter().map(|(key, score)| ((*key).to_owned(), *score)));

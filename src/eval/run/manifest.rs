@@ -2,7 +2,10 @@
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, ValueType, WeightFormat, sampling::Sampling};
-use crate::eval::{samples::TEMPERATURE, tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER}};
+use crate::eval::{
+    samples::TEMPERATURE,
+    tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER},
+};
 use crate::uq::{Parameters, Profile};
 use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count};
 use serde::{Deserialize, Serialize};

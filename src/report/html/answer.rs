@@ -2,7 +2,9 @@
 //! script.
 
 use super::page::filled;
-use crate::report::term::{AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of, votes};
+use crate::report::term::{
+    AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of, votes,
+};
 use crate::uq::scores::{RANKING, as_shown};
 use crate::{io::record::Record, uq::Scores};
 use minijinja::{Value, context};

@@ -126,7 +126,8 @@ impl AskReport {
             }
         };
         let answer = one_line(&self.answer_text());
-        let samples = self.record.samples.as_ref().map_or(String::new(), |found| row("samples", &cut(&votes(found), room)));
+        let samples =
+            self.record.samples.as_ref().map_or(String::new(), |found| row("samples", &cut(&votes(found), room)));
         row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out + &samples
     }
 
@@ -233,8 +234,7 @@ pub(super) fn confidence(p: f64) -> String {
 }
 
 /// Scores that are always shown.
-const MAIN_SCORES: [&str; 6] =
-    ["p", RANKING, "response_logprob", "min_token_prob", "self_consistency", G4_AGREEMENT];
+const MAIN_SCORES: [&str; 6] = ["p", RANKING, "response_logprob", "min_token_prob", "self_consistency", G4_AGREEMENT];
 
 /// The main scores or all of them, each with its meaning.
 fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
@@ -325,6 +325,21 @@ rank by     0.500  g4
         );
         assert!(rendered.contains("min_token_prob              –  "));
         assert!(!rendered.contains('\x1b'));
+    }
+
+    #[test]
+    fn samples_are_counted_and_ranked_by() {
+        let mut sample = sample(&TOKENS, 0.87);
+        let counts = vec![(Some("48".to_owned()), 2), (None, 1), (Some("4\n8".to_owned()), 1)];
+        let (answers, agrees) = (vec![None; 4], vec![true, false, true, false]);
+        let samples = Samples { answers, agrees, counts, weights: vec![0.25; 4], ..Samples::default() };
+        sample.record.scores.as_mut().unwrap().add(&samples.scores());
+        sample.record.samples = Some(samples);
+        let rendered = sample.render(false, PLAIN);
+        // 2/4 + σ(0.5)
+        assert!(rendered.contains("\nrank by     1.122  g4_agreement\n"), "{rendered}");
+        assert!(rendered.contains("\nsamples     2 of 4 agree: 48 ×2, no answer ×1, 4 8 ×1\n"), "{rendered}");
+        assert!(rendered.contains("\n  self_consistency  0.500  the weight"), "{rendered}");
     }
 
     fn calibrated(value: f64, out_of_range: bool) -> Calibrated {

@@ -201,10 +201,10 @@ impl Scores {
         Scores(all().map(|score| (score.compute)(&found).filter(|_| !score.of_answer)).collect())
     }
 
-    /// A value for each score.
+    /// A value for each score, as without samples.
     #[cfg(test)]
     pub fn from_fn(mut value: impl FnMut(&'static Score) -> f64) -> Self {
-        Scores(all().map(|score| Some(value(score))).collect())
+        Scores(all().map(|score| (!samples::needs_samples(score.key)).then(|| value(score))).collect())
     }
 
     /// UQAC's P; NaN without the ensemble.
@@ -220,10 +220,12 @@ impl Scores {
 
     /// Adds scores of samples, of which [`G4_AGREEMENT`] is as yet the share that agrees.
     pub fn add(&mut self, of_samples: &[(&str, Option<f64>)]) {
-        let sigma = self.get("g4").map(|g4| 1.0 / (1.0 + (-g4).exp()));
+        let sigma = self.get("g4").map(samples::sigmoid);
         for (score, value) in all().zip(&mut self.0) {
             match of_samples.iter().find(|(key, _)| *key == score.key) {
-                Some((key, share)) if *key == G4_AGREEMENT => *value = share.zip(sigma).map(|(share, sigma)| share + sigma),
+                Some((key, share)) if *key == G4_AGREEMENT => {
+                    *value = share.zip(sigma).map(|(share, sigma)| share + sigma)
+                }
                 Some((_, found)) => *value = *found,
                 None => (),
             }

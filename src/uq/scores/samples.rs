@@ -13,6 +13,11 @@ pub fn needs_samples(key: &str) -> bool {
 /// The share of samples that agree plus σ(G4), registered as R9 (`benches/EVIDENCE.md`).
 pub const G4_AGREEMENT: &str = "g4_agreement";
 
+/// σ(x) = 1/(1 + e⁻ˣ)
+pub fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
 scores! {
     MORE_PASSES:
     "self_consistency", "Self-consistency", "the weight of the samples that give the same answer", is_probability: true

@@ -26,11 +26,8 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
         true => first + undecided(&sums(engine, subject, drawn)?, options.samples - first, options.samples),
         false => options.samples,
     };
-    let sampling = Sampling {
-        seed: options.seed,
-        repetition_penalty: options.repetition_penalty(),
-        ..Sampling::GREEDY
-    };
+    let sampling =
+        Sampling { seed: options.seed, repetition_penalty: options.repetition_penalty(), ..Sampling::GREEDY };
     let (max_tokens, stop, thinking_budget) = (task.max_tokens, task.stop.clone(), options.budget());
     let own = GenerateOptions { max_tokens, stop, sampling, thinking_budget, ..GenerateOptions::default() };
     let draw = |sample| Draw {
