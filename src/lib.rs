@@ -117,10 +117,9 @@ pub mod internals {
         bench::machine::MultiplyAdds,
         bench::{MedianRange, checkpoint, machine, roofline, shapes},
         eval::run::fingerprint::Fingerprint,
-        eval::run::methods::self_consistency::SelfConsistency,
         eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq},
-        eval::{analysis, assess, calibration, metrics, tasks},
-        io::record::{Answer, Status},
+        eval::{analysis, assess, calibration, metrics, samples, tasks},
+        io::record::{Answer, Samples, Status},
         report::{finding, html, pictures, svg, tables, term},
     };
 }

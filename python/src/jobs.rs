@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use uqac::internals::Link;
 use uqac::internals::assess::{Request, assess, calibration, sequence};
+use uqac::internals::samples::Drawing;
 use uqac::{
     AnswerRecord, BadItem, Batch, Calibration, Conversation, Engine, FinishReason, GenerateOptions, Item, Message,
     Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, TracedSequence, encode_prompt,
@@ -104,7 +105,13 @@ struct Watcher<'r> {
 }
 
 impl Watcher<'_> {
-    fn token(&mut self, Progress { ticket, token, step, confidence: running, .. }: Progress) -> ControlFlow<()> {
+    /// A token of a response, or of one of its samples.
+    fn token(&mut self, progress: Option<Progress>) -> ControlFlow<()> {
+        progress.into_iter().for_each(|progress| self.own_token(progress));
+        if self.reporter.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn own_token(&mut self, Progress { ticket, token, step, confidence: running, .. }: Progress) {
         let now = Instant::now();
         let watch = self.watched.entry(ticket).or_insert_with(|| Watch {
             first: now,
@@ -126,7 +133,6 @@ impl Watcher<'_> {
             let (id, logprob, min_token_prob) = (token.token, token.logprob, min_logprob.exp());
             self.reporter.send(Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, running }));
         }
-        if self.reporter.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Tokens per second of a finished response; `None` with too few tokens to tell.
@@ -161,35 +167,52 @@ pub fn ask(
     let request = Request { calibration: calibration.as_ref(), abstain, trace, ..Request::of(parameters) };
     let mut waiting = questions.iter().enumerate();
     let mut running: HashMap<Ticket, Running> = HashMap::new();
-    let mut batch = loaded.engine.batch(generate);
+    let (mut batch, mut drawing) = (loaded.engine.batch(generate), Drawing::default());
     let failed = |index, why: String| {
         let record = Record::error(Value::Null, parameters.reading, None, why);
         reporter.send(Event::Response(index, Box::new(Response::failed(record))));
     };
     loop {
+        let mut on_token = |_, token: Option<Progress>| watcher.token(token);
         while batch.unfinished() < options.batch_size.max(1) && !reporter.is_stopped() {
+            match drawing.start(&mut batch, &mut on_token) {
+                Ok(true) => continue,
+                Ok(false) => (),
+                Err((ticket, why)) => {
+                    batch.take(ticket);
+                    running.remove(&ticket).into_iter().for_each(|Running { index, .. }| failed(index, text(&why)));
+                    continue;
+                }
+            }
             let Some((index, question)) = waiting.next() else { break };
-            let started =
-                encode_prompt(batch.engine(), &question.into(), options.chat_template).map_err(text).and_then(
-                    |prompt| batch.start(&prompt, index as u64, &mut |progress| watcher.token(progress)).map_err(text),
-                );
+            let started = encode_prompt(batch.engine(), &question.into(), options.chat_template)
+                .map_err(text)
+                .and_then(|prompt| {
+                    let mut on_token = |progress: Progress| on_token(progress.ticket, Some(progress));
+                    batch.start(&prompt, index as u64, &mut on_token).map_err(text)
+                });
             match started {
-                Ok(ticket) => drop(running.insert(ticket, Running { index, question })),
+                Ok(ticket) => {
+                    drawing.add(&batch, ticket, options.samples, index as u64, generate);
+                    running.insert(ticket, Running { index, question });
+                }
                 Err(why) => failed(index, why),
             }
         }
-        let ended = match batch.next(&mut |progress| watcher.token(progress)) {
+        let ended = match drawing.next_or_pause(&mut batch, &mut on_token, &mut || false) {
             Ok(Some(ended)) if !reporter.is_stopped() => ended,
             Ok(_) => return,
             Err(error) => return reporter.send(Event::Failed(text(error))),
         };
         let (ticket, outcome) = ended;
         let Some(Running { index, question }) = running.remove(&ticket) else { continue };
-        let speed = watcher.speed(ticket);
+        let (speed, samples) = (watcher.speed(ticket), drawing.take(&mut batch, ticket));
+        let request = Request { samples: &samples, ..request.clone() };
         match outcome.map_err(text).and_then(|()| answer(&mut batch, ticket, question, &request, speed)) {
             Ok(response) => reporter.send(Event::Response(index, Box::new(response))),
             Err(why) => failed(index, why),
         }
+        batch.take(ticket); // unless its trace was taken
     }
 }
 

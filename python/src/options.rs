@@ -77,6 +77,8 @@ pub struct Options {
     thinking_budget: Option<usize>,
     /// Number of responses generated concurrently.
     pub batch_size: usize,
+    /// Responses sampled beside each one.
+    pub samples: usize,
     /// Whether tokens are reported as they are sampled.
     pub stream: bool,
     profile: Profile,
@@ -114,6 +116,7 @@ impl Default for Options {
             window: WINDOW,
             thinking_budget: None,
             batch_size: BATCH_SIZE,
+            samples: 0,
             stream: false,
             profile: Profile::Corrected,
             rules: BTreeMap::new(),
@@ -159,11 +162,13 @@ impl Options {
             stop_below,
             running,
             window,
+            samples,
             ..
         } = self;
         for (name, holds, expected) in [
             ("max_tokens", max_tokens >= 1, "a number ≥ 1"),
             ("window", window >= 1, "a number ≥ 1"),
+            ("samples", samples <= 128, "at most 128"),
             ("temperature", temperature.is_finite() && temperature >= 0.0, "a number ≥ 0"),
             ("top_p", top_p > 0.0 && top_p <= 1.0, "a number above 0 and at most 1"),
             ("repetition_penalty", (0.01..=100.0).contains(&repetition_penalty), "a number from 0.01 to 100"),

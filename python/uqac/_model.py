@@ -83,6 +83,8 @@ class Generating(Method, total=False):
     """End a response once its running confidence (default `group`) falls below this."""
     thinking_budget: int
     """Close a thought after this many tokens, and have the model reply."""
+    samples: int
+    """Also draw this many responses (at most 128) at temperature 0.5, alongside, for the scores of their agreement: g4_agreement."""
 
 
 #: Values of options that are not given.
@@ -107,6 +109,7 @@ _DEFAULTS: dict[str, Any] = dict(
     window=64,
     stop_below=None,
     thinking_budget=None,
+    samples=0,
 )
 
 #: transformers' option names, and ours.

@@ -121,6 +121,11 @@ class Result:
         return self.record["scores"] or {}
 
     @property
+    def samples(self) -> dict[str, Any] | None:
+        """With `samples`: the `answers` drawn beside the response, their `counts`, and whether each `agrees`."""
+        return self.record.get("samples")
+
+    @property
     def chain(self) -> list[dict[str, Any]]:
         """The attention chain: row (relative to the response: row r predicts its token r + 1), score, similarity, from."""
         chain: list[dict[str, Any]] = self.record["chain"]

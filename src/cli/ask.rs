@@ -1,14 +1,15 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
-use super::options::{AssessArgs, EarlyArgs, examples_and_rules, note_settings};
+use super::options::{AssessArgs, EarlyArgs, examples_and_rules, note_samples, note_settings};
 use super::progress::bar;
 use super::*;
-use crate::engine::{FinishReason, GenerateOptions, encode::encode_prompt};
+use crate::engine::{EngineError, FinishReason, GenerateOptions, Progress, encode::encode_prompt};
 use crate::eval::assess::{Request, assess, calibration};
+use crate::eval::samples::Drawing;
 use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
-use crate::{backend::sampling::Sampling, io::record::AnswerRecord};
+use crate::{backend::sampling::Sampling, io::record::AnswerRecord, units::count};
 use std::io::{ErrorKind, Read};
 use std::{ops::ControlFlow, time::Instant};
 
@@ -37,6 +38,9 @@ pub struct AskArgs {
     /// Sampling seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Also draw N responses at temperature 0.5, alongside, for the scores of their agreement: g4_agreement
+    #[arg(long, value_name = "N", value_parser = count(0..=128), default_value_t = 0)]
+    samples: usize,
     /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat_template")]
     system: Option<String>,
@@ -80,6 +84,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let mut engine = model.load(&folder)?;
     note_settings(&engine, repetition_penalty);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
+    note_samples(calibration.as_ref(), args.samples, "--samples");
     let conversation = match &args.system {
         None => Conversation::Prompt(question.clone()),
         Some(system) => Conversation::Messages(vec![Message::new("system", system), Message::new("user", &question)]),
@@ -95,10 +100,23 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
         ..GenerateOptions::default()
     };
     let mut stream = Stream::new(&tokenizer, !abstain);
-    let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
+    let (mut batch, mut drawing) = (engine.batch(&options), Drawing::default());
+    let mut on_token = |_, progress: Option<Progress>| match progress {
+        Some(progress) => stream.token(progress.token.token),
+        None => ControlFlow::Continue(()),
+    };
+    let own = batch.start(&prompt, 0, &mut |progress| on_token(progress.ticket, Some(progress)))?;
+    drawing.add(&batch, own, args.samples, 0, &options);
+    while drawing.start(&mut batch, &mut on_token).map_err(|(_, error)| error)? {}
+    while let Some((_, ended)) = drawing.next_or_pause(&mut batch, &mut on_token, &mut || false)? {
+        ended?;
+    }
+    let samples = drawing.take(&mut batch, own);
     let tokens_per_second = stream.finish();
-    let (finish_reason, mut traced) = generated?;
-    let request = Request { calibration: calibration.as_ref(), abstain: *abstain, ..Request::of(&parameters) };
+    let finish_reason = batch.generation(own).map_or(FinishReason::Interrupted, |generation| generation.finish);
+    let mut traced = batch.take_traced(own).ok_or(EngineError::EmptyPrompt)??;
+    let (calibration, abstain) = (calibration.as_ref(), *abstain);
+    let request = Request { calibration, abstain, samples: &samples, ..Request::of(&parameters) };
     let record = assess(&mut traced, serde_json::Value::Null, &request)?;
     let report = AskReport::of(&mut traced, record)?;
     let response_tokens = traced.tokens().0.len() - prompt.len();

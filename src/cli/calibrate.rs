@@ -3,7 +3,7 @@
 use super::options::{load, locate};
 use super::progress::work;
 use super::*;
-use crate::eval::calibration::{Calibration, Certified, HeldOut, Uncertified};
+use crate::eval::calibration::{Calibration, Certified, Drawn, HeldOut, Uncertified};
 use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
 use crate::{backend::DeviceChoice, engine::EngineOptions, eval::metrics::RiskControl, model::hub::locate_model};
 
@@ -116,6 +116,11 @@ fn text(found: &Calibration) -> String {
     let auroc = held_out.auroc.map_or("–".to_owned(), |auroc| format!("{auroc:.3}"));
     let brier = format!("{brier:.3} (of the share of right answers alone {alone:.3})");
     let mut text = format!("confidence  {map}, fitted on {items} answers ({correct} right) of {tasks}\n");
+    if let Some(Drawn { samples, temperature }) = found.samples {
+        text += &format!(
+            "            applies beside {samples} samples at temperature {temperature} (--samples {samples})\n"
+        );
+    }
     text += &format!("held out    ECE {ece:.3}, Brier {brier}, AUROC {auroc}, {folds} folds\n");
     for (chosen, folds) in &held_out.chosen {
         text += &format!("            on {folds} of them the choice was: {chosen}\n");

@@ -1,6 +1,6 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
-use super::options::{AssessArgs, examples_and_rules, note_settings};
+use super::options::{AssessArgs, examples_and_rules, note_samples, note_settings};
 use super::*;
 use crate::eval::{assess::Request, assess::calibration, calibration::Calibration};
 use crate::serve::{Settings, serve};
@@ -43,6 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut engine = model.load(&folder)?;
     note_settings(&engine, 1.0);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
+    note_samples(calibration.as_ref(), 0, "\"samples\" in a request's \"uqac\"");
     parameters.ensemble = method.ensemble.unwrap_or(calibration.as_ref().is_some_and(Calibration::needs_ensemble));
     let settings = args.settings.clone();
     let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());

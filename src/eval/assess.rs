@@ -3,11 +3,12 @@
 
 use super::calibration::{Calibration, CalibrationError};
 use super::run::fingerprint::Fingerprint;
+use super::samples::{TEMPERATURE, votes};
 use crate::engine::encode::{EncodeError, ResponseText, encode, encode_prompt, prompt_end};
-use crate::engine::{Engine, EngineError, FinishReason, TracedSequence};
+use crate::engine::{Engine, EngineError, FinishReason, Generation, TracedSequence};
 use crate::io::item::{Content, Item};
-use crate::io::record::{CutOff, Record, RowTrace, top_entries};
-use crate::uq::answer::{AnswerRule, Finder, Grader};
+use crate::io::record::{CutOff, Record, RowTrace, Samples, top_entries};
+use crate::uq::answer::{AnswerRule, Finder, Grader, lists_options};
 use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
 use crate::{backend::entropy::Gamma, eval::grading::correct_for, io::target::Target};
@@ -97,6 +98,8 @@ pub struct Request<'a> {
     pub answer: Option<Range<usize>>,
     /// Whether to describe the chain's rows.
     pub trace: bool,
+    /// Responses sampled beside it.
+    pub samples: &'a [Generation],
 }
 
 impl<'a> Request<'a> {
@@ -104,7 +107,8 @@ impl<'a> Request<'a> {
     pub fn of(parameters: &'a Parameters) -> Self {
         let finder = Finder::Rule(AnswerRule::Auto);
         let (calibration, target, answer) = (None, None, None);
-        Request { parameters, calibration, abstain: false, finder, target, is_cut_off: false, answer, trace: false }
+        let (abstain, is_cut_off, trace, samples) = (false, false, false, &[][..]);
+        Request { parameters, calibration, abstain, finder, target, is_cut_off, answer, trace, samples }
     }
 
     /// For a response from the input, whose answer may be known.
@@ -125,33 +129,54 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     let (tokens, prompt_len) = traced.tokens();
     let response = ResponseText::new(traced.engine(), &tokens[prompt_len..])?;
     let reply = response.reply(traced.engine(), &tokens[..prompt_len], &parameters.thinking)?;
-    let record = match pipeline::assess(traced, request.finder, request.answer.clone(), parameters)? {
-        Some(pipeline::Assessed { answer, outcome, .. }) => {
+    let assessed = pipeline::assess(traced, request.finder, request.answer.clone(), parameters)?;
+    let samples = samples(traced, assessed.as_ref().map(|found| found.answer.text.as_str()), request)?;
+    let of_samples = samples.as_ref().map(Samples::scores).unwrap_or_default();
+    let record = match assessed {
+        Some(pipeline::Assessed { answer, mut outcome, .. }) => {
+            outcome.scores.add(&of_samples);
             let correct = request.target.map(|target| correct_for(target, &answer.text));
             let trace =
                 if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
-            let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
+            let fits = |found: &&Calibration| found.samples.is_none_or(|drawn| drawn.is_of(samples.as_ref()));
+            let calibration = request.calibration.filter(fits);
+            let confidence = calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
             Record { correct, trace, confidence, ..Record::ok(id, reading, prompt_len, answer.text, outcome) }
         }
         // scores that need no answer
         None => {
-            let scores = Some(Scores::of_response(&traced.parts().0, parameters.rules()));
+            let mut scores = Scores::of_response(&traced.parts().0, parameters.rules());
+            scores.add(&of_samples);
             let correct = match request.target {
                 Some(target) if target.grader == Grader::Contains => Some(correct_for(target, &reply.text)),
                 other => other.map(|_| false),
             };
-            Record { scores, correct, ..Record::no_answer(id, reading, prompt_len) }
+            Record { scores: Some(scores), correct, ..Record::no_answer(id, reading, prompt_len) }
         }
     };
     // without an answer there is nothing to return
     let certified = record.confidence.as_ref().is_some_and(|confidence| confidence.certified);
     let (cut_off, forced) = (CutOff::of(traced.is_cut_off(), &reply), traced.forced());
     let (thought, weights) = (response.thought(&reply), traced.engine().options().weights);
-    let record = Record { thought, cut_off, forced, weights, ..record };
+    let record = Record { thought, cut_off, forced, samples, weights, ..record };
     Ok(match request.abstain {
         true if !certified => record.withhold(response.text),
         abstain => Record { abstained: abstain.then_some(false), ..record },
     })
+}
+
+/// The votes of the samples; `None` without any. Nothing is known of the answers' kind but what the question shows.
+fn samples(traced: &TracedSequence, own: Option<&str>, request: &Request) -> Result<Option<Samples>, EngineError> {
+    if request.samples.is_empty() {
+        return Ok(None);
+    }
+    let (engine, (tokens, prompt_len)) = (traced.engine(), traced.tokens());
+    let question = engine.tokenizer().decode(&tokens[..prompt_len])?;
+    let grader = if lists_options(&question) { Grader::Choice } else { Grader::Math };
+    let read = |Generation { tokens, prompt_len, finish, .. }: &Generation| {
+        pipeline::find_in(engine, tokens, *prompt_len, finish.is_cut_off(), request.finder, request.parameters)
+    };
+    Ok(Some(votes(request.samples, own, (TEMPERATURE, &Target::new(&question, "", grader)), read)?))
 }
 
 /// The selected heads and the largest entries of α* for every row of the chain. The authors' code has no row -1, so neither

@@ -7,7 +7,7 @@
 
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
-use crate::io::record::{Calibrated, Origin};
+use crate::io::record::{Calibrated, Origin, Samples};
 use crate::{cache, uq::Reading, uq::scores::needs_ensemble};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -38,6 +38,9 @@ pub struct Calibration {
     pub correct: usize,
     /// Key of the score that is mapped.
     pub score: String,
+    /// How the samples were drawn that the score needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<Drawn>,
     /// Key of the score that holds its logarithm, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
@@ -54,6 +57,20 @@ pub struct Calibration {
     /// Whether it overrides one fitted on more answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaces: bool,
+}
+
+/// Samples beside a response: how many, and how they were drawn. With others a score of theirs means something else.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drawn {
+    pub samples: usize,
+    pub temperature: f64,
+}
+
+impl Drawn {
+    /// Whether these were drawn so.
+    pub fn is_of(&self, samples: Option<&Samples>) -> bool {
+        samples.is_some_and(|found| (found.answers.len(), found.temperature) == (self.samples, self.temperature))
+    }
 }
 
 /// A threshold above which the share of wrong answers is at most a target with some probability

@@ -16,4 +16,5 @@ pub mod grading;
 pub mod metrics;
 pub mod run;
 pub mod sample;
+pub mod samples;
 pub mod tasks;

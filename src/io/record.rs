@@ -5,7 +5,7 @@
 
 use super::jsonl::append::{AppendError, Existing, Output};
 pub use crate::uq::pipeline::Answer;
-use crate::uq::{Link, Member, Outcome, Reading, Scores};
+use crate::uq::{Link, Member, Outcome, Reading, Scores, scores::samples::G4_AGREEMENT};
 use crate::{backend::WeightFormat, engine::FinishReason, model::reply::Reply};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -106,12 +106,58 @@ fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S
     }
 }
 
+/// Responses sampled from the same prompt, and their votes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    pub temperature: f64,
+    /// Each sample's answer as text, `None` where it has none.
+    pub answers: Vec<Option<String>>,
+    /// Whether it is the response's answer; empty if that has none, and from older versions.
+    #[serde(default)]
+    pub agrees: Vec<bool>,
+    /// The different answers, each as first written, and how many samples give it, most first.
+    #[serde(default)]
+    pub counts: Vec<(Option<String>, usize)>,
+    /// Vote weights: ∏ p of each sample's answer tokens over the number of samples, 0 without an answer.
+    pub weights: Vec<f64>,
+    /// ln P of each sample, the sum over its tokens; `None` where a logit was not finite.
+    #[serde(default)]
+    pub logprobs: Vec<Option<f64>>,
+    /// The answer with the largest weight, and that weight.
+    pub majority: Option<String>,
+    pub majority_weight: f64,
+    pub response_tokens: Vec<usize>,
+    /// Under `--stop-decided`: samples that would have been drawn had the vote not been decided earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<usize>,
+}
+
+impl Samples {
+    /// Number of samples that agree with the response.
+    pub fn agreeing(&self) -> usize {
+        self.agrees.iter().filter(|agrees| **agrees).count()
+    }
+
+    /// Their scores, as [`Scores::add`] takes them.
+    pub fn scores(&self) -> [(&'static str, Option<f64>); 3] {
+        let agreeing = self.weights.iter().zip(&self.agrees).filter(|(_, agrees)| **agrees);
+        let there = |value: f64| (!self.agrees.is_empty()).then_some(value);
+        [
+            ("self_consistency", there(0.0 + agreeing.map(|(weight, _)| weight).sum::<f64>())),
+            ("self_consistency_majority", self.majority.is_some().then_some(self.majority_weight)),
+            (G4_AGREEMENT, there(self.agreeing() as f64 / self.answers.len().max(1) as f64)),
+        ]
+    }
+}
+
 /// A response that is not to be taken for an answer, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Withheld {
     pub why: &'static str,
     pub answer: Option<Answer>,
     pub response: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<Samples>,
 }
 
 /// One line of the output.
@@ -142,6 +188,9 @@ pub struct Record {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub scores: Option<Scores>,
+    /// Responses sampled beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<Samples>,
     /// `None` without a calibration of the model.
     #[serde(flatten, serialize_with = "or_null")]
     pub confidence: Option<Calibrated>,
@@ -195,8 +244,8 @@ impl Record {
             (_, Some(found)) if found.out_of_range => "no answer of the calibration has such a score",
             _ => "its score is not above the threshold certified by `uqac calibrate --target-risk`",
         };
-        let withheld = Some(Withheld { why, answer: self.answer, response });
-        Record { abstained: Some(true), answer: None, withheld, ..self }
+        let withheld = Some(Withheld { why, answer: self.answer, response, samples: self.samples });
+        Record { abstained: Some(true), answer: None, samples: None, withheld, ..self }
     }
 
     fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {

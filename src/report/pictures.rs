@@ -2,9 +2,12 @@
 
 use super::finding::CONTROLS;
 use super::svg::{
-    Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
-    reliability, risk_coverage,
+    Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, Series, Spot, by_correctness, ece_accuracy,
+    ece_auroc, forest, frontier, reliability, risk_coverage,
 };
+use super::tables::{Format::Interval, build::MAIN};
+use crate::eval::analysis::frontier::AGREEMENT;
+use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
 use crate::order::sort_by;
@@ -75,6 +78,33 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
     (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }
 
+/// The main scores and those that cost more than a pass at their cost; `None` if there are no such.
+fn costs(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str) -> Option<Picture> {
+    let mut series: Vec<Series> = Vec::new();
+    let is_main = |key: &str| MAIN.contains(&key) || CONTROLS.contains(&key) || key == TASK_IDENTITY;
+    for cost in task.costs.iter().filter(|cost| cost.passes > 1.0 || is_main(&cost.method)) {
+        let Some(auroc) = cost.auroc else { continue };
+        let key = cost.method.as_str();
+        let of = if key == AGREEMENT { "Agreement" } else { analysis.name_of(key) };
+        let control = if CONTROLS.contains(&key) || key == TASK_IDENTITY { " (control)" } else { "" };
+        let samples = cost.samples.map_or(String::new(), |n| format!(", {n} samples"));
+        let by_length = cost.length_controlled_auroc.map_or("—".to_owned(), |auroc| format!("{auroc:.3}"));
+        let note = format!(
+            "AUROC {}, by length {by_length}, at {:.2} passes{samples}, {} items",
+            Interval.show(Some(auroc)),
+            cost.passes,
+            cost.items
+        );
+        let (name, spot) = (format!("{of}{control}"), Spot { passes: cost.passes, auroc, note });
+        match series.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.spots.push(spot),
+            None => series.push(Series { name, spots: vec![spot] }),
+        }
+    }
+    let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
+    (!series.is_empty()).then(|| frontier(name, &of, &series))
+}
+
 /// Calibration error against accuracy and against ranking, if there is more than one point.
 fn across(analysis: &Analysis) -> Vec<Gallery> {
     let Some(method) = main_method(analysis).filter(|method| method.probability) else { return Vec::new() };
@@ -100,6 +130,7 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
     let name = |picture: &str| format!("{prefix}{picture}");
     let main = main_method(analysis);
     let (mut first, mut further) = (Vec::from_iter(methods(analysis, run, task, &name("methods"))), Vec::new());
+    first.extend(costs(analysis, run, task, &name("frontier")));
     for method in analysis.methods.iter().filter(|method| task.method(&method.key).is_some()) {
         let is_main = Some(method) == main;
         let pictures = if is_main { &mut first } else { &mut further };

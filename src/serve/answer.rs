@@ -6,7 +6,7 @@ use crate::engine::{FinishReason, Progress, running::RunningConfidence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::uq::{Member, scores::RANKING};
-use crate::{backend::TokenLogprob, io::record::Record};
+use crate::{backend::TokenLogprob, io::record::Record, io::record::Samples};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -209,7 +209,8 @@ pub fn uqac(
     object.extend(fields);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
     let calibrated = record.confidence.iter().map(|found| found.score.as_str());
-    let keys = options.scores.clone().unwrap_or_else(|| calibrated.chain([RANKING]).collect());
+    let of_samples = record.samples.iter().flat_map(Samples::scores).map(|(key, _)| key);
+    let keys = options.scores.clone().unwrap_or_else(|| calibrated.chain([RANKING]).chain(of_samples).collect());
     add("scores", keys.iter().map(|key| (*key, score(key))).collect());
     if let Some(RunningConfidence { measure, window, stop_below }) = options.running {
         add("running", json!({"measure": measure, "window": window, "stop_below": stop_below, "value": at_end}));

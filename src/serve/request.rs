@@ -81,6 +81,8 @@ pub struct UqacOptions {
     pub explain: bool,
     pub running: Option<RunningConfidence>,
     pub thinking_budget: Option<usize>,
+    /// Responses sampled beside each choice.
+    pub samples: usize,
 }
 
 /// Fields of both generating endpoints.
@@ -152,6 +154,7 @@ struct UqacFields {
     running: Option<Measure>,
     window: Option<usize>,
     thinking_budget: Option<usize>,
+    samples: Option<usize>,
 }
 
 impl Task {
@@ -178,6 +181,7 @@ impl Task {
         (generate.chat, generate.prompts) = (true, vec![Prompt::Chat(Conversation::Messages(chat.messages))]);
         generate.options.max_tokens = max_tokens.unwrap_or(generate.options.max_tokens);
         generate.logprobs = logprobs.then_some(top.unwrap_or(0));
+        generate.check_samples()?;
         Ok(Task::Generate(Box::new(generate)))
     }
 
@@ -200,6 +204,7 @@ impl Task {
         let needed = "expected max_tokens of at least 1: it is about generated tokens";
         ApiError::unless(generates, "logprob_token_ids", needed)?;
         generate.logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
+        generate.check_samples()?;
         Ok(Task::Generate(Box::new(generate)))
     }
 
@@ -211,6 +216,7 @@ impl Task {
         let options = uqac(&body["uqac"])?.unwrap_or_default();
         ApiError::unless(options.running.is_none(), "uqac.running", "only for generated responses")?;
         ApiError::unless(options.thinking_budget.is_none(), "uqac.thinking_budget", "only for generated responses")?;
+        ApiError::unless(options.samples == 0, "uqac.samples", "only for generated responses")?;
         let item = Item::parse(body.to_string().as_bytes(), 1);
         let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
         // its record has every score
@@ -281,7 +287,16 @@ fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
     });
     let (ensemble, explain, thinking_budget) =
         (fields.ensemble, fields.explain.unwrap_or(false), fields.thinking_budget);
-    Ok(Some(UqacOptions { scores, ensemble, explain, running, thinking_budget }))
+    let samples = fields.samples.unwrap_or(0);
+    Ok(Some(UqacOptions { scores, ensemble, explain, running, thinking_budget, samples }))
+}
+
+impl Generate {
+    /// Samples are responses like choices, and count with them.
+    fn check_samples(&self) -> Result<(), ApiError> {
+        let samples = self.uqac.as_ref().map(|options| options.samples);
+        within("uqac.samples", samples, 0..=MAX_CHOICES / (self.n * self.prompts.len()) - 1).map(drop)
+    }
 }
 
 impl UqacOptions {
@@ -489,6 +504,10 @@ mod tests {
             (json!({"uqac": {"stop_below": 1, "running": "mean"}}), "uqac.running", 400),
             (json!({"uqac": {"stop_below": 1, "window": 0}}), "uqac.window", 400),
             (json!({"uqac": {"window": 8}}), "uqac.window", 400),
+            (json!({"uqac": {"samples": 128}}), "uqac.samples", 400),
+            (json!({"uqac": {"samples": 4}, "n": 32}), "uqac.samples", 400),
+            (json!({"uqac": {"samples": -1}}), "uqac.samples", 400),
+            (json!({"uqac": {"samples": true}}), "uqac.samples", 400),
         ] {
             let error = chat(more.clone()).err().unwrap_or_else(|| panic!("{more}"));
             assert_eq!((error.param.as_deref(), error.status), (Some(param), status), "{more}: {}", error.message);

@@ -7,6 +7,7 @@ use crate::backend::{Step, TokenLogprob};
 use crate::engine::encode::{ResponseText, encode_prompt_with};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::eval::assess::{self, assess, sequence};
+use crate::eval::samples::Drawing;
 use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerError};
 use crate::{eval::sample::ResponseTokens, io::item::Item};
 use serde_json::json;
@@ -20,8 +21,8 @@ use tokio::sync::mpsc::Receiver;
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.
 pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receiver<Job>, shared: &Shared) {
     let batch = engine.batch(&GenerateOptions { max_tokens: 0, ..GenerateOptions::default() });
-    let (waiting, active) = (VecDeque::new(), HashMap::new());
-    let mut worker = Worker { batch, common, queue: &mut queue, shared, waiting, active };
+    let (waiting, active, drawing) = (VecDeque::new(), HashMap::new(), Drawing::default());
+    let mut worker = Worker { batch, common, queue: &mut queue, shared, waiting, active, drawing };
     let Err(error) = catch_unwind(AssertUnwindSafe(|| worker.work())).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(ApiError::lost(format!("the engine has panicked: {}", text.unwrap_or_default())))
@@ -41,6 +42,7 @@ pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receive
 struct Running {
     generate: Generate,
     reply: Reply,
+    options: GenerateOptions,
     request: Request,
     prompts: Vec<EncodedPrompt>,
     /// The finished choices; streamed ones without their content.
@@ -80,6 +82,8 @@ struct Worker<'e, 's> {
     /// Choices waiting for a slot in the batch, by job and index.
     waiting: VecDeque<(Rc<Running>, usize)>,
     active: HashMap<Ticket, Active>,
+    /// Their samples.
+    drawing: Drawing,
 }
 
 impl Worker<'_, '_> {
@@ -91,6 +95,16 @@ impl Worker<'_, '_> {
         let max_batch = self.shared.settings.max_batch.max(1);
         loop {
             while self.batch.unfinished() < max_batch {
+                let Worker { batch, drawing, active, shared, .. } = self;
+                let mut on_token = |response, token: Option<Progress>| on_token(active, shared, response, token);
+                match drawing.start(batch, &mut on_token) {
+                    Ok(true) => continue,
+                    Ok(false) => (),
+                    Err((response, error)) => {
+                        self.end(response, Err(error))?;
+                        continue;
+                    }
+                }
                 if let Some((job, index)) = self.waiting.pop_front() {
                     self.start(job, index)?;
                 } else if let Some(job) = self.next_job() {
@@ -101,15 +115,12 @@ impl Worker<'_, '_> {
                     break;
                 }
             }
-            let Worker { batch, active, shared, queue, .. } = self;
+            let Worker { batch, active, shared, queue, drawing, .. } = self;
             let running = batch.unfinished();
             shared.metrics.running.store(running, Relaxed);
             let has_room = running < max_batch;
-            let mut on_token = |progress: Progress| match active.get_mut(&progress.ticket) {
-                Some(active) => active.token(&progress, shared),
-                None => ControlFlow::Break(()),
-            };
-            let ended = batch.next_or_pause(&mut on_token, &mut || has_room && !queue.is_empty())?;
+            let mut on_token = |response, token: Option<Progress>| on_token(active, shared, response, token);
+            let ended = drawing.next_or_pause(batch, &mut on_token, &mut || has_room && !queue.is_empty())?;
             // before the answer is sent, so that its client sees the new count
             shared.metrics.running.store(batch.unfinished(), Relaxed);
             if let Some((ticket, outcome)) = ended {
@@ -191,18 +202,20 @@ impl Worker<'_, '_> {
     /// Queues a job's choices for the batch.
     fn enqueue(&mut self, generate: Generate, prompts: Vec<EncodedPrompt>, reply: Reply) {
         let traced = generate.uqac.is_some() || generate.logprobs.is_some_and(|top| top > 0);
-        let request = self.batch.engine().request(&GenerateOptions {
+        let options = GenerateOptions {
             trace: traced.then(|| self.common.parameters.trace_parts()),
             running: generate.uqac.as_ref().and_then(|options| options.running),
             thinking_budget: generate.thinking_budget.map(|tokens| self.common.parameters.budget(tokens)),
             ..generate.options.clone()
-        });
+        };
+        let request = self.batch.engine().request(&options);
         let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         self.shared.metrics.prompt_tokens.fetch_add(prompt_tokens as u64, Relaxed);
         let finished = RefCell::new((Usage { prompt: prompt_tokens, completion: 0 }, Vec::new()));
         let job = Rc::new(Running {
             generate,
             reply,
+            options,
             request,
             prompts,
             finished,
@@ -264,19 +277,23 @@ impl Worker<'_, '_> {
         let mut on_token = |progress: Progress| active.token(&progress, self.shared);
         let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
         self.active.insert(ticket, active);
+        if let Some(samples) = generate.uqac.as_ref().map(|options| options.samples).filter(|samples| *samples > 0) {
+            self.drawing.add(batch, ticket, samples, stream, &job.options);
+        }
         Ok(())
     }
 
-    /// Removes an ended response from the batch and sends it with its confidence, or its error.
+    /// Removes an ended response and its samples from the batch and sends it with its confidence, or its error.
     fn end(&mut self, ticket: Ticket, outcome: Result<(), EngineError>) -> Result<(), ApiError> {
-        let generation = self.batch.generation(ticket).map(|g| (g.tokens.len() - g.prompt_len, g.finish));
-        let (tokens, finish) = generation.unwrap_or_default();
+        let samples = self.drawing.take(&mut self.batch, ticket);
+        let responses = self.batch.generation(ticket).into_iter().chain(&samples);
+        let tokens = responses.map(|response| response.tokens.len() - response.prompt_len).sum::<usize>();
         self.shared.metrics.completion_tokens.fetch_add(tokens as u64, Relaxed);
         let mut ended = Ok(());
         if let Some(active) = self.active.remove(&ticket) {
             match outcome.map_err(ApiError::from) {
-                Ok(()) if finish == FinishReason::Interrupted => (),
-                outcome => match outcome.and_then(|()| self.finished(ticket, &active)) {
+                Ok(()) if active.job.is_cancelled() => (),
+                outcome => match outcome.and_then(|()| self.finished(ticket, &active, &samples)) {
                     Ok(choice) => active.finish(choice, tokens),
                     Err(error) => ended = active.job.fail(error),
                 },
@@ -287,7 +304,8 @@ impl Worker<'_, '_> {
     }
 
     /// An ended response: its text before the first stop string, log-probabilities and confidence.
-    fn finished(&mut self, ticket: Ticket, Active { job, index, echoed, .. }: &Active) -> Result<Choice, ApiError> {
+    fn finished(&mut self, ticket: Ticket, active: &Active, samples: &[Generation]) -> Result<Choice, ApiError> {
+        let Active { job, index, echoed, .. } = active;
         let Worker { batch, common, shared, .. } = self;
         let (generate, prompt) = (&job.generate, job.prompt(*index));
         let named = if generate.named.is_empty() { Vec::new() } else { batch.logprobs_of(ticket, &generate.named)? };
@@ -322,7 +340,8 @@ impl Worker<'_, '_> {
             let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
             let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
             let parameters = options.parameters(common.parameters);
-            let request = assess::Request { parameters: &parameters, trace: options.explain, ..(*common).clone() };
+            let (parameters, trace) = (&parameters, options.explain);
+            let request = assess::Request { parameters, trace, samples, ..(*common).clone() };
             let mut record = assess(&mut traced, serde_json::Value::Null, &request)?;
             if let Some(withheld) = &mut record.withheld {
                 choice.refusal = Some(format!("The answer is withheld: {}.", withheld.why));
@@ -330,7 +349,7 @@ impl Worker<'_, '_> {
                 shared.metrics.abstained.fetch_add(1, Relaxed);
             }
             let sampling = generate.options.sampling;
-            let seed = (sampling.temperature > 0.0).then_some(sampling.seed);
+            let seed = (sampling.temperature > 0.0 || options.samples > 0).then_some(sampling.seed);
             choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
         }
         Ok(choice)
@@ -429,6 +448,20 @@ impl Active {
             self.send(text, tokens);
         }
         self.job.finish(choice, tokens);
+    }
+}
+
+/// Passes a response's token on, or that its sample has one; breaks if there is no such response, or its request is cancelled.
+fn on_token(
+    active: &mut HashMap<Ticket, Active>,
+    shared: &Shared,
+    response: Ticket,
+    token: Option<Progress>,
+) -> ControlFlow<()> {
+    match (active.get_mut(&response), token) {
+        (Some(active), Some(progress)) => active.token(&progress, shared),
+        (Some(active), None) if !active.job.is_cancelled() => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use uqac::ModelSpec;
 use uqac::internals::Fingerprint;
 use uqac::internals::analysis::calibrate::calibrate;
-use uqac::internals::calibration::{Calibration, FILE, bounded};
+use uqac::internals::calibration::{Calibration, Drawn, FILE, bounded};
 use uqac::internals::metrics::risk::RiskControl;
 use uqac::{Origin, Profile, Reading};
 
@@ -97,7 +97,7 @@ fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
     assert!(
         unknown.contains("no score \"nonsense\"") && unknown.contains("auto, ") && unknown.contains("min_token_prob")
     );
-    assert!(message(&[one.path()], Some("self_consistency")).contains("no score"), "ask does not draw samples");
+    assert!(message(&[one.path()], Some("self_consistency")).contains("no score"), "the run drew none");
     let plain = tempfile::tempdir().unwrap();
     RunSpec::new("m", &["sums"], 200).write(plain.path());
     assert!(message(&[plain.path()], None).contains("hashes of the model"));
@@ -158,15 +158,66 @@ fn serve_withholds(cache: &Path) {
     assert!(refused.status == 400 && refused.body.contains("--abstain"), "{}", refused.body);
 }
 
-/// From a run to the headline of `ask`: the file is found by the model's hashes, in the cache folder.
+/// A score of samples is calibrated from a run that drew them, and the calibration is used where as many are drawn.
 #[test]
-fn ask_shows_the_calibrated_confidence() {
-    let (cache, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+fn a_calibration_of_samples_applies_to_samples_drawn_the_same_way() {
+    let (cache, run, other) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let draws = |folder: &Path, samples: usize, stop_decided: bool| {
+        write_run(folder, 300, &abacus());
+        let file = folder.join("manifest.json");
+        let mut manifest: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let options = json!({"methods": ["uqac", "self-consistency"], "samples": samples, "temperature": 0.5});
+        manifest["options"].as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        manifest["options"]["stop_decided"] = json!(stop_decided);
+        std::fs::write(file, manifest.to_string()).unwrap();
+    };
+    let calibrated = |folders: &[&Path]| {
+        let folders: Vec<_> = folders.iter().map(|folder| folder.to_path_buf()).collect();
+        calibrate(&folders, Some("g4_agreement"), None, 0).map_err(|error| error.to_string())
+    };
+    draws(run.path(), 2, true);
+    assert!(calibrated(&[run.path()]).unwrap_err().contains("no score"), "each item has its own number of samples");
+    draws(run.path(), 2, false);
+    draws(other.path(), 5, false);
+    assert!(calibrated(&[run.path(), other.path()]).unwrap_err().contains("different samples"));
+    assert_eq!(calibrated(&[run.path()]).unwrap().samples, Some(Drawn { samples: 2, temperature: 0.5 }));
+    let arguments = ["calibrate", run.path().to_str().unwrap(), "--score", "g4_agreement", "--replace"];
+    let fitted = uqac(cache.path(), &arguments);
+    assert!(text(&fitted.stdout).contains("sigmoid of g4_agreement, fitted on"), "{}", text(&fitted.stderr));
+    assert!(text(&fitted.stdout).contains("2 samples at temperature 0.5"), "{}", text(&fitted.stdout));
+
+    let server = Server::of("abacus", &[], &[("UQAC_CACHE", cache.path().to_str().unwrap())]);
+    for (samples, applies) in [("0", false), ("1", false), ("2", true)] {
+        let question = ["ask", "--model", "abacus", "--device", "cpu", "--json", "What is 17 + 25?"];
+        let output = uqac(cache.path(), &[&question[..], &["--samples", samples]].concat());
+        let asked: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((asked["confidence"].is_f64(), asked["from"] == "g4_agreement"), (applies, applies), "{asked}");
+        assert_eq!(text(&output.stderr).contains("(--samples 2)"), !applies, "{}", text(&output.stderr));
+        let answer = server.post(
+            "/v1/chat/completions",
+            &json!({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0, "seed": 0,
+                "uqac": {"samples": samples.parse::<usize>().unwrap()}}),
+        );
+        let served = &answer.json()["choices"][0]["uqac"];
+        assert_eq!((&served["confidence"], &served["samples"]), (&asked["confidence"], &asked["samples"]));
+    }
+}
+
+/// The built-in model's hashes.
+fn abacus() -> Fingerprint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/abacus");
     let template = uqac::Tokenizer::from_folder(&folder).unwrap();
     let template = uqac::ChatTemplate::from_folder(&folder, &template).unwrap();
     let spec = ModelSpec::from_folder(&folder).unwrap();
-    let model = Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap();
+    Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap()
+}
+
+/// From a run to the headline of `ask`: the file is found by the model's hashes, in the cache folder.
+#[test]
+fn ask_shows_the_calibrated_confidence() {
+    let (cache, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (model, folder) = (abacus(), Path::new(env!("CARGO_MANIFEST_DIR")).join("models/abacus"));
     write_run(run.path(), 300, &model);
     // the calibration next to the model was fitted on 2,000 answers
     let few = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob"]);

@@ -76,6 +76,10 @@ fn good() -> Vec<(&'static str, Value)> {
                 json!({"prompt": [[5, 6, 7 + i], [9]], "seed": 3, "max_tokens": 6, "stream": stream, "uqac": false}),
             ),
             (CHAT, json!({"messages": user(text), "seed": 9, "max_tokens": 9, "enable_thinking": false})),
+            (
+                CHAT,
+                json!({"messages": user(text), "seed": i, "max_tokens": 9, "stream": stream, "uqac": {"samples": 2}}),
+            ),
         ]);
     }
     requests
@@ -96,7 +100,9 @@ fn poisonous() -> Vec<(&'static str, Value, Option<u16>)> {
         (COMPLETIONS, json!({"prompt": bad, "max_tokens": 4}), Some(500)),
         (CHAT, chat(user(&bad)), Some(500)),
         (COMPLETIONS, json!({"prompt": "x", "max_tokens": 4, "skip_special_tokens": false}), Some(400)),
+        (CHAT, json!({"messages": user(&bad), "max_tokens": 4, "uqac": {"samples": 3}}), Some(500)),
         (CHAT, json!({"messages": user("go"), "n": 8, "max_tokens": 400, "stream": true}), None),
+        (CHAT, json!({"messages": user("go"), "max_tokens": 400, "stream": true, "uqac": {"samples": 7}}), None),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use uqac::FinishReason;
-use uqac::internals::SelfConsistency;
+use uqac::internals::Samples;
 use uqac::internals::metrics::mt19937::{Mt19937, up_to};
 use uqac::internals::{Answer, Status};
 use uqac::internals::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
@@ -252,15 +252,16 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
     ];
     let votes = (chance * 5.0).round() as usize;
     let vote = |i: usize| Some(if i < votes { problem.said } else { problem.said + 3 }.to_string());
-    let drawn = serde_json::to_value(SelfConsistency {
+    let drawn = serde_json::to_value(Samples {
         temperature: 0.5,
         answers: (0..5).map(vote).collect(),
+        agrees: (0..5).map(|i| i < votes).collect(),
         weights: (0..5).map(|i| 0.9 - 0.05 * f64::from(i)).collect(),
         logprobs: (0..5).map(|i| Some(-f64::from(i))).collect(),
         majority: vote(if votes >= 3 { 0 } else { 4 }),
         majority_weight: 0.7,
         response_tokens: vec![tokens.ids.len(); 5],
-        samples: None,
+        ..Samples::default()
     })
     .unwrap();
     let confidence = scores.get("verbalized").copied().flatten();
@@ -310,6 +311,8 @@ fn scores(chance: f64, tokens: usize, random: &mut Random) -> BTreeMap<String, O
         ("min_token_prob", 0.4 * sigmoid(noisy(1.8))),
         ("lowest_window", 0.8 + 0.2 * sigmoid(noisy(2.2))),
         ("self_consistency", (chance * 5.0).round() / 5.0),
+        ("g4", (chance * 2.0).round()),
+        ("g4_agreement", (chance * 5.0).round() / 5.0 + sigmoid((chance * 2.0).round())),
     ]
     .map(|(key, score)| (key.to_owned(), Some(score)))
     .into();

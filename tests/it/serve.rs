@@ -172,6 +172,10 @@ fn uqac(arguments: &[&str], input: &str) -> Value {
     serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap()
 }
 
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
 const QUESTIONS: [&str; 4] = [
     "What is 17 + 25?",
     "Tom has 3 boxes with 12 pencils each. How many pencils are there?",
@@ -183,17 +187,33 @@ const QUESTIONS: [&str; 4] = [
 fn answers_have_the_bits_of_ask_under_load() {
     let server = Server::start(&["--max-batch", "5"]);
     let hot = ["--temperature", "0.8", "--top-p", "0.9", "--seed", "7"];
-    let settings: [(&[&str], Value); 2] =
-        [(&[], json!({})), (&hot, json!({"temperature": 0.8, "top_p": 0.9, "seed": 7}))];
-    let wanted = json!({"uqac": {"scores": "all", "explain": true}});
+    let settings: [(&[&str], Value); 3] = [
+        (&[], json!({})),
+        (&hot, json!({"temperature": 0.8, "top_p": 0.9, "seed": 7})),
+        (&["--samples", "3"], json!({"seed": 0})),
+    ];
     let mut expected = Vec::new();
     for question in QUESTIONS {
-        for (arguments, more) in &settings {
+        for (i, (arguments, more)) in settings.iter().enumerate() {
             let ask = [&["ask", "-m", "abacus", "--json", "--threads", "1", question], *arguments].concat();
-            let mut more = more.clone();
-            more.as_object_mut().unwrap().extend(wanted.as_object().unwrap().clone());
+            let (samples, mut more) = (if i == 2 { 3 } else { 0 }, more.clone());
+            more["uqac"] = json!({"scores": "all", "explain": true, "samples": samples});
             expected.push((question, more, uqac(&ask, "")));
         }
+    }
+    // samples change nothing but what is theirs
+    for three in expected.chunks(3) {
+        let (plain, mut beside) = (&three[0].2, three[2].2.clone());
+        let samples = beside.as_object_mut().unwrap().remove("samples").unwrap();
+        assert_eq!(samples["answers"].as_array().unwrap().len(), 3, "{samples}");
+        let scores = beside["scores"].as_object_mut().unwrap();
+        let share = scores.remove("g4_agreement").unwrap().as_f64().unwrap() - sigmoid(scores["g4"].as_f64().unwrap());
+        let agreeing = samples["agrees"].as_array().unwrap().iter().filter(|agrees| **agrees == json!(true)).count();
+        assert!((3.0 * share - agreeing as f64).abs() < 1e-9, "{share} {samples}");
+        let weight = scores.remove("self_consistency").unwrap().as_f64().unwrap();
+        assert!(weight <= share && scores.remove("self_consistency_majority").is_some(), "{weight}");
+        beside["tokens_per_second"] = plain["tokens_per_second"].clone();
+        assert_eq!(beside, *plain);
     }
     // every question three times concurrently, alongside others that come and go
     std::thread::scope(|scope| {
@@ -206,8 +226,11 @@ fn answers_have_the_bits_of_ask_under_load() {
                     let choice = &answer["choices"][0];
                     assert_eq!(choice["message"]["content"], ask["response"]);
                     assert_eq!(choice["finish_reason"], ask["finish_reason"]);
-                    assert_eq!(answer["usage"]["completion_tokens"], ask["response_tokens"]);
                     let uqac = &choice["uqac"];
+                    let of_samples = ask["samples"]["response_tokens"].as_array().into_iter().flatten();
+                    let tokens = of_samples.chain([&ask["response_tokens"]]).map(|tokens| tokens.as_u64().unwrap());
+                    assert_eq!(answer["usage"]["completion_tokens"], tokens.sum::<u64>());
+                    assert_eq!(uqac["samples"], ask["samples"]);
                     assert_eq!(uqac["p"], ask["scores"]["p"]);
                     // with the calibration shipped with the model
                     assert!(ask["answer"].is_null() || (ask["from"].is_string() && uqac["confidence"].is_f64()));
@@ -292,6 +315,7 @@ fn a_stream_adds_up_to_the_whole_answer() {
         json!({"logprobs": true, "top_logprobs": 3}),
         json!({"stop": [" ="], "logprobs": true, "n": 2, "temperature": 1, "seed": 3}),
         json!({"max_tokens": 3, "uqac": false}),
+        json!({"uqac": {"samples": 3}, "n": 2, "seed": 5, "temperature": 1}),
     ] {
         let whole = server.chat(QUESTIONS[1], more.clone()).json();
         let mut streamed = more.clone();
@@ -597,9 +621,10 @@ fn long_request() -> Value {
 #[test]
 fn a_client_that_goes_away_is_forgotten() {
     let server = Server::start(&["--max-batch", "1"]);
-    for stream in [false, true] {
+    let samples = json!({"n": 1, "stream": true, "uqac": {"samples": 127}});
+    for more in [json!({"stream": false}), json!({"stream": true}), samples] {
         let mut body = long_request();
-        body["stream"] = json!(stream);
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let connection = server.send("POST", "/v1/chat/completions", "", body.to_string().as_bytes());
         server.wait_for("it runs", |server| server.metric("uqac_running") > 0.0);
         let before = server.metric("uqac_cancelled_total");

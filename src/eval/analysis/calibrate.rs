@@ -12,13 +12,17 @@
 
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
-use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, Uncertified, bounded};
+use crate::eval::calibration::{Calibration, Certified, Drawn, FORMAT, HeldOut, Input, Map, Uncertified, bounded};
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
 use crate::{
-    eval::metrics::risk::Controlled, eval::run::fingerprint::Fingerprint, order::sort_by, uq::Reading,
-    uq::scores::Group,
+    eval::metrics::risk::Controlled,
+    eval::run::fingerprint::Fingerprint,
+    order::sort_by,
+    uq::Reading,
+    uq::scores::{self, samples::needs_samples},
 };
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -88,10 +92,12 @@ pub fn calibrate(
         return Err(CalibrateError::TooFew { items: 0, correct: 0 });
     };
     let (model, reading) = of(first)?;
+    let samples = drawn(&first.manifest);
     for run in others {
         let what = match of(run)? {
             (other, _) if other != model => "models",
             (_, other) if other != reading => "profiles or rules",
+            _ if score.is_some_and(needs_samples) && drawn(&run.manifest) != samples => "samples",
             _ => continue,
         };
         return Err(CalibrateError::Different { first: name(first), other: name(run), what });
@@ -103,7 +109,7 @@ pub fn calibrate(
     if items.len() < MIN_ITEMS || correct.min(items.len() - correct) < MIN_OF_CLASS {
         return Err(too_few());
     }
-    let answers = Answers::of(&items, score)?;
+    let answers = Answers::of(&items, score, samples.is_some())?;
     let all = permutation(seed, items.len());
     let held_out = answers.held_out(&all).ok_or_else(too_few)?;
     let (Scored { method, inputs, .. }, map) = answers.best(&all).ok_or_else(too_few)?;
@@ -122,6 +128,7 @@ pub fn calibrate(
         items: items.len(),
         correct,
         score: method.key.clone(),
+        samples: samples.filter(|_| needs_samples(&method.key)),
         log: method.log.map(str::to_owned),
         map,
         range,
@@ -132,12 +139,20 @@ pub fn calibrate(
     })
 }
 
+/// How a run drew its samples; `None` without any, and where the votes decided how many.
+fn drawn(manifest: &Value) -> Option<Drawn> {
+    let options = &manifest["options"];
+    let draws = options["methods"].as_array()?.contains(&"self-consistency".into()) && options["stop_decided"] != true;
+    if draws { Drawn::deserialize(options).ok() } else { None }
+}
+
 impl Answers {
-    fn of(items: &[&Item], score: Option<&str>) -> Result<Answers, CalibrateError> {
+    fn of(items: &[&Item], score: Option<&str>, samples: bool) -> Result<Answers, CalibrateError> {
         let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.scores.keys().map(String::as_str)).collect();
         let methods = keys.iter().map(|key| Method::of(key, &keys, std::iter::empty()));
         let mut scores = Vec::new();
-        for method in methods.filter(|method| matches!(method.group, Group::Uqac | Group::SinglePass)) {
+        let known = |method: &Method| scores::all().any(|score| score.key == method.key && !score.of_majority);
+        for method in methods.filter(|method| known(method) && (samples || !needs_samples(&method.key))) {
             let input = if method.probability { Input::LogLog } else { Input::Score };
             let of = |item: &&Item| {
                 let log = method.log.and_then(|log| item.score(log));

@@ -87,6 +87,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             task,
             level,
             summary: summary::summary(&items),
+            costs: frontier::costs(data, &methods),
             methods,
             common,
             controls: controls::controls(data),

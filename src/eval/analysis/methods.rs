@@ -45,7 +45,8 @@ pub fn of_run(manifest: &Value) -> Vec<&'static str> {
 
 /// All scores, in report order.
 pub fn known() -> impl Iterator<Item = &'static Score> {
-    as_shown().iter().copied().chain(METHODS.iter().flat_map(|method| method.scores))
+    let is_new = |score: &&Score| as_shown().iter().all(|shown| shown.key != score.key);
+    as_shown().iter().copied().chain(METHODS.iter().flat_map(|method| method.scores).filter(is_new))
 }
 
 impl Method {

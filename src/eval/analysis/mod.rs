@@ -16,6 +16,7 @@ mod compare;
 mod compute;
 pub mod controls;
 pub mod early;
+pub mod frontier;
 pub mod load;
 pub mod methods;
 mod summary;
@@ -26,6 +27,7 @@ pub use methods::{Group, Method};
 
 use controls::Control;
 use early::EarlyStopping;
+use frontier::Cost;
 
 use super::metrics::{Balanced, Metric};
 use super::sample::Similarity;
@@ -166,6 +168,9 @@ pub struct TaskAnalysis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub sweep: Vec<SweepSetting>,
+    /// For runs that generated more than the responses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<Cost>,
     /// For runs with a wide trace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub early: Vec<EarlyStopping>,

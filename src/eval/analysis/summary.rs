@@ -2,7 +2,7 @@
 
 use super::{Item, Stage, Summary, Votes};
 use crate::io::record::{CutOff, Status};
-use crate::{eval::run::methods::self_consistency::SelfConsistency, eval::sample::Similarity, order::sort_by};
+use crate::{eval::sample::Similarity, io::record::Samples, order::sort_by};
 use serde::Deserialize;
 
 use std::collections::BTreeSet;
@@ -65,8 +65,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
 fn votes(items: &[Item]) -> Option<Votes> {
     let mut votes: Option<Votes> = None;
     for details in items.iter().filter_map(|item| item.uq.details.get("self_consistency")) {
-        let Ok(SelfConsistency { samples: Some(samples), response_tokens, .. }) = Deserialize::deserialize(details)
-        else {
+        let Ok(Samples { samples: Some(samples), response_tokens, .. }) = Deserialize::deserialize(details) else {
             continue;
         };
         let (drawn, tokens) = (response_tokens.len(), response_tokens.iter().sum::<usize>());

@@ -1,7 +1,7 @@
 //! Generates the responses for a task's items in one batch that is kept full: the items' own, the methods' extra samples, and
 //! follow-up turns. Items in progress take precedence over new ones.
 
-use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes, self_consistency::G4_AGREEMENT};
+use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
 use super::{Event, OnEvent, RunError, controls::controls, folder::FolderError, manifest::EvalOptions, prompt};
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Ticket, TracedSequence};
@@ -260,12 +260,18 @@ pub fn assess(
     sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
     (sample.uq.status, sample.uq.answer) = (Status::NoAnswer, answer.clone());
 
+    let mut of_methods = Vec::new();
     for (method, responses, seconds) in drawn {
         let begun = Instant::now();
-        let Some(found) = (method.run)(traced, subject, responses)? else { continue };
+        let Some(mut found) = (method.run)(traced, subject, responses)? else { continue };
+        if !responses.is_empty() {
+            let length = |response: &Generation| response.tokens.len() - response.prompt_len;
+            found.details["response_tokens"] = responses.iter().map(length).collect();
+        }
         sample.uq.seconds.insert(method.field(), seconds + begun.elapsed().as_secs_f64());
         sample.uq.details.insert(method.field(), found.details);
-        sample.uq.scores.extend(found.scores.into_iter().map(|(key, score)| (key.to_owned(), score)));
+        sample.uq.scores.extend(found.scores.iter().map(|(key, score)| ((*key).to_owned(), *score)));
+        of_methods.extend(found.scores);
         sample.metrics.extend(found.metrics.into_iter().map(|(key, value)| (key.to_owned(), value)));
         if let Some((texts, answer)) = found.drawn {
             sample.arguments.push((prompt.clone(), arguments(task, options, Some(options.temperature))));
@@ -277,7 +283,8 @@ pub fn assess(
         sample.uq.status = Status::Ok;
         sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(&item.target, &answer.text)));
         let (response, mut queries) = traced.parts();
-        let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
+        let (mut outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
+        outcome.scores.add(&of_methods);
         sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
         let begun = Instant::now();
         sample.uq.sweep = controls(traced, &outcome, options)?;
@@ -286,9 +293,6 @@ pub fn assess(
         }
         sample.uq.similarity = similarity(traced, &outcome)?;
         sample.uq.scores.extend(score_map(&outcome.scores));
-        if let Some(Some(agreement)) = sample.uq.scores.get_mut(G4_AGREEMENT) {
-            *agreement += 1.0 / (1.0 + (-outcome.scores["g4"]).exp());
-        }
         let tokenizer = traced.engine().tokenizer();
         for member in outcome.ensemble {
             let text = member.token.map(|token| tokenizer.decode_token(token)).transpose()?;

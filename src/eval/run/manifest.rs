@@ -2,7 +2,10 @@
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, ValueType, WeightFormat, sampling::Sampling};
-use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER};
+use crate::eval::{
+    samples::TEMPERATURE,
+    tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER},
+};
 use crate::uq::{Parameters, Profile};
 use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count};
 use serde::{Deserialize, Serialize};
@@ -105,7 +108,7 @@ pub struct EvalOptions {
     #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value_t = 5, hide_short_help = true)]
     pub samples: usize,
     /// Self-consistency: temperature
-    #[arg(long, value_name = "T", value_parser = temperature, default_value_t = 0.5, hide_short_help = true)]
+    #[arg(long, value_name = "T", value_parser = temperature, default_value_t = TEMPERATURE, hide_short_help = true)]
     pub temperature: f32,
     /// Self-consistency: stop drawing once the majority is decided; weights are over the samples drawn
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

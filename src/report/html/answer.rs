@@ -2,7 +2,9 @@
 //! script.
 
 use super::page::filled;
-use crate::report::term::{AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of};
+use crate::report::term::{
+    AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of, votes,
+};
 use crate::uq::scores::{RANKING, as_shown};
 use crate::{io::record::Record, uq::Scores};
 use minijinja::{Value, context};
@@ -14,12 +16,13 @@ pub fn answer(report: &AskReport, page: bool) -> String {
     let (label, shown, mut notes) = match calibrated {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
-            let score = |of: fn(&Scores) -> f64| number(scores.as_ref().map_or(f64::NAN, of));
-            let ranking = format!("rank by {RANKING}: {}", score(Scores::ranking));
-            ("UQAC P", score(Scores::p), vec![ranking, UNCALIBRATED.to_owned()])
+            let (key, value) = scores.as_ref().map_or((RANKING, f64::NAN), Scores::ranking);
+            let ranking = format!("rank by {key}: {}", number(value));
+            ("UQAC P", number(scores.as_ref().map_or(f64::NAN, Scores::p)), vec![ranking, UNCALIBRATED.to_owned()])
         }
     };
     let out_of_range = calibrated.as_ref().is_some_and(|found| found.out_of_range);
+    notes.extend(report.record.samples.as_ref().map(|samples| format!("samples: {}", votes(samples))));
     notes.extend(out_of_range.then(|| OUT_OF_RANGE.to_owned()));
     let scores = scores.iter().flat_map(|scores| {
         let shown = as_shown().iter().filter_map(|score| Some((score, scores.get(score.key)?)));

@@ -2,7 +2,7 @@
 
 use super::drawing::{Drawing, Look};
 use super::{Picture, axis::Axis, theme};
-use crate::report::term::number;
+use crate::{eval::analysis::Estimate, report::term::number};
 
 /// The curve of one method.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,67 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
          Area under the curve by method, best first: {}.",
         order.iter().map(named).collect::<Vec<_>>().join(", ")
     ))
+}
+
+/// A score at growing cost: for one of samples, a spot for each number of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    pub name: String,
+    pub spots: Vec<Spot>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spot {
+    /// Tokens generated over those of the response.
+    pub passes: f64,
+    pub auroc: Estimate,
+    /// Shown on hovering.
+    pub note: String,
+}
+
+/// AUROC against passes: one mark and line per score, with the intervals. Scores of the same cost stand side by side.
+pub fn frontier(name: &str, of: &str, series: &[Series]) -> Picture {
+    /// Of the axis, between scores of the same cost.
+    const APART: f64 = 0.025;
+    let spots = || series.iter().flat_map(|series| &series.spots);
+    let ends = |spot: &Spot| spot.auroc.interval.into_iter().flatten().chain([spot.auroc.value]);
+    let mut drawing = Drawing::new(name, "What ranking costs", of);
+    let x =
+        Axis::around("passes (tokens generated / the response's)", spots().map(|spot| spot.passes).chain([0.5, 2.0]));
+    let apart = APART * (x.domain.1 - x.domain.0);
+    let mut panel = drawing.panel(240.0, x, Axis::around("AUROC", spots().flat_map(ends)));
+    let mut legend = Vec::new();
+    let near = |spot: &Spot, other: &Spot| (spot.passes - other.passes).abs() < apart;
+    let mut drawn: Vec<&Spot> = Vec::new();
+    for (i, Series { name, spots: own }) in series.iter().enumerate() {
+        let (mark, (colour, dashes)) = (Look::Mark(i, theme::colour(i)), theme::series(i));
+        let mut line = Vec::new();
+        for spot in own {
+            let all = spots().filter(|other| near(spot, other)).count();
+            let place = drawn.iter().filter(|other| near(spot, other)).count() as f64 - (all.max(1) - 1) as f64 / 2.0;
+            drawn.push(spot);
+            line.push((spot.passes + place * apart, spot));
+        }
+        let points: Vec<(f64, f64)> = line.iter().map(|(x, spot)| (*x, spot.auroc.value)).collect();
+        if points.len() > 1 {
+            panel.draw(Look::Line(colour, 1.5, dashes), &points);
+        }
+        for ((x, spot), point) in line.iter().zip(&points) {
+            panel.titled(&format!("{name}: {}", spot.note), |panel| {
+                let ends = spot.auroc.interval.map_or(Vec::new(), |ends| ends.map(|end| (*x, end)).to_vec());
+                panel.draw(Look::Line(colour, 1.0, ""), &ends);
+                panel.draw(mark, &[*point]);
+            });
+        }
+        legend.push((mark, name.clone()));
+    }
+    panel.note_if(series.is_empty(), "no scores");
+    drawing.legend(&legend);
+    let sentence = |series: &Series| {
+        let each: Vec<&str> = series.spots.iter().map(|spot| spot.note.as_str()).collect();
+        format!(" {}: {}.", series.name, each.join("; "))
+    };
+    drawing.finish(format!("AUROC against cost.{}", series.iter().map(sentence).collect::<String>()))
 }
 
 /// One model on one task, or under one setting.

@@ -69,6 +69,13 @@ impl Panel<'_> {
         self.drawing.draw(look, &places);
     }
 
+    /// What `draw` draws, with a tooltip.
+    pub fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
+        self.drawing.body += &format!("<g><title>{}</title>", escape(title));
+        draw(self);
+        self.drawing.body += "</g>";
+    }
+
     /// Small text to the right of a point.
     pub fn label(&mut self, point: (f64, f64), role: &str, text: &str) {
         let (x, y) = self.place(point);

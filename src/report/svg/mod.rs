@@ -16,7 +16,7 @@ mod text;
 pub mod theme;
 
 pub use bars::{Bin, Quantity, Reliability, Role, Row, by_correctness, forest, overhead, reliability};
-pub use curves::{Curve, Point, ece_accuracy, ece_auroc, risk_coverage};
+pub use curves::{Curve, Point, Series, Spot, ece_accuracy, ece_auroc, frontier, risk_coverage};
 pub(crate) use text::escape;
 
 /// A finished picture.

@@ -121,6 +121,12 @@ impl<'a> Facts<'a> {
                 facts.add(keys, found.items, [mean, ("largest_change", found.largest_change)]);
             }
         }
+        for cost in &task.costs {
+            let setting = cost.samples.map_or(String::new(), |n| format!("samples={n}"));
+            let by_length = ("length_controlled_auroc", cost.length_controlled_auroc.into());
+            let numbers = [("auroc", Number::from(cost.auroc)), by_length, ("passes", Some(cost.passes).into())];
+            facts.add(("cost", &setting, &cost.method), cost.items, numbers);
+        }
         for stage in &task.overhead {
             let relative = ("relative_to_generate", stage.relative_to_generate);
             facts.add(("overhead", "", &stage.stage), stage.items, [("seconds", Some(stage.seconds)), relative]);

@@ -11,9 +11,9 @@ pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
 use crate::engine::{TracedSequence, encode::ResponseText};
-use crate::io::record::{Calibrated, Origin, Record, Withheld};
+use crate::io::record::{Calibrated, Origin, Record, Samples, Withheld};
 use crate::model::tokenizer::TokenizerError;
-use crate::uq::scores::{RANKING, as_shown};
+use crate::uq::scores::{RANKING, as_shown, samples::G4_AGREEMENT};
 use crate::uq::{Link, Scores};
 use colour::ramp;
 use draw::marked_cells;
@@ -44,7 +44,7 @@ const TOKEN_COLUMNS: usize = 18;
 const BAR: usize = 30;
 const HEADLINE: usize = 10;
 
-/// Meaning of P and [`RANKING`] without a calibration, and the command that creates one.
+/// Meaning of P and the ranking score without a calibration, and the command that creates one.
 pub const UNCALIBRATED: &str = "ranking scores, not probabilities; grade 50 answers and run `uqac calibrate`";
 
 /// For an answer whose score lies outside the calibration's range.
@@ -54,6 +54,15 @@ pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has s
 pub(super) fn origin(calibrated: &Calibrated) -> String {
     let Calibrated { score, calibration: Origin { tasks, n, ece }, .. } = calibrated;
     format!("from {score}, calibrated on {n} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
+}
+
+/// The answers of samples: `2 of 3 agree: 48 ×2, 36 ×1`
+pub(super) fn votes(samples: &Samples) -> String {
+    let vote = |(answer, count): &(Option<String>, usize)| {
+        format!("{} ×{count}", answer.as_deref().map_or("no answer".to_owned(), one_line))
+    };
+    let votes: Vec<String> = samples.counts.iter().map(vote).collect();
+    format!("{} of {} agree: {}", samples.agreeing(), samples.answers.len(), votes.join(", "))
 }
 
 impl AskReport {
@@ -102,7 +111,8 @@ impl AskReport {
         let out = match &self.record.confidence {
             None => {
                 let p = scores.get("p").map_or(String::new(), |p| row("UQAC P", &number(p)));
-                p + &row("rank by", &format!("{}  {RANKING}", number(scores.ranking()))) + &dim(UNCALIBRATED)
+                let (key, value) = scores.ranking();
+                p + &row("rank by", &format!("{}  {key}", number(value))) + &dim(UNCALIBRATED)
             }
             Some(found) if found.out_of_range => {
                 row("confidence", &confidence(found.value)) + &dim(OUT_OF_RANGE) + &dim(&origin(found))
@@ -116,7 +126,9 @@ impl AskReport {
             }
         };
         let answer = one_line(&self.answer_text());
-        row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out
+        let samples =
+            self.record.samples.as_ref().map_or(String::new(), |found| row("samples", &cut(&votes(found), room)));
+        row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out + &samples
     }
 
     /// The answer as it appears in the text.
@@ -222,7 +234,7 @@ pub(super) fn confidence(p: f64) -> String {
 }
 
 /// Scores that are always shown.
-const MAIN_SCORES: [&str; 4] = ["p", RANKING, "response_logprob", "min_token_prob"];
+const MAIN_SCORES: [&str; 6] = ["p", RANKING, "response_logprob", "min_token_prob", "self_consistency", G4_AGREEMENT];
 
 /// The main scores or all of them, each with its meaning.
 fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
@@ -313,6 +325,21 @@ rank by     0.500  g4
         );
         assert!(rendered.contains("min_token_prob              –  "));
         assert!(!rendered.contains('\x1b'));
+    }
+
+    #[test]
+    fn samples_are_counted_and_ranked_by() {
+        let mut sample = sample(&TOKENS, 0.87);
+        let counts = vec![(Some("48".to_owned()), 2), (None, 1), (Some("4\n8".to_owned()), 1)];
+        let (answers, agrees) = (vec![None; 4], vec![true, false, true, false]);
+        let samples = Samples { answers, agrees, counts, weights: vec![0.25; 4], ..Samples::default() };
+        sample.record.scores.as_mut().unwrap().add(&samples.scores());
+        sample.record.samples = Some(samples);
+        let rendered = sample.render(false, PLAIN);
+        // 2/4 + σ(0.5)
+        assert!(rendered.contains("\nrank by     1.122  g4_agreement\n"), "{rendered}");
+        assert!(rendered.contains("\nsamples     2 of 4 agree: 48 ×2, no answer ×1, 4 8 ×1\n"), "{rendered}");
+        assert!(rendered.contains("\n  self_consistency  0.500  the weight"), "{rendered}");
     }
 
     fn calibrated(value: f64, out_of_range: bool) -> Calibrated {

@@ -5,7 +5,7 @@
 macro_rules! scores {
     ($defaults:ident: $($key:literal, $name:literal, $meaning:literal $(, $field:ident: $value:expr)*
         => $compute:expr;)+) => {
-        pub(super) const SCORES: &[super::Score] = &[$(super::Score {
+        pub const SCORES: &[super::Score] = &[$(super::Score {
             key: $key,
             name: $name,
             meaning: $meaning,
@@ -23,11 +23,13 @@ mod entropy;
 mod likelihood;
 mod profile;
 mod rivals;
+pub mod samples;
 mod uqac;
 
 use super::predictions::{chosen, response_span};
 use super::{Link, Member, Response, rules::Rules};
 use crate::backend::{Distribution, Step};
+use samples::G4_AGREEMENT;
 use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};
 use std::sync::LazyLock;
@@ -99,7 +101,7 @@ pub const SINGLE_PASS: Score = Score {
 const UQAC: Score = Score { group: Group::Uqac, is_probability: true, of_answer: true, ..SINGLE_PASS };
 
 /// The registry: the entries of every family, in JSON order.
-const FAMILIES: [&[Score]; 8] = [
+const FAMILIES: [&[Score]; 9] = [
     likelihood::SCORES,
     uqac::SCORES,
     entropy::SCORES,
@@ -108,10 +110,11 @@ const FAMILIES: [&[Score]; 8] = [
     profile::SCORES,
     distribution::SCORES,
     attention::SCORES,
+    samples::SCORES,
 ];
 
-/// The score to rank answers by if there is no calibration: in a run registered beforehand, it ranked better than log
-/// P(response) (`benches/EVIDENCE.md`, R6).
+/// The score to rank answers by if there is no calibration, and no sample: in a run registered beforehand, it ranked better than
+/// log P(response) (`benches/EVIDENCE.md`, R6).
 pub const RANKING: &str = "g4";
 
 /// Every score, in JSON order.
@@ -198,10 +201,10 @@ impl Scores {
         Scores(all().map(|score| (score.compute)(&found).filter(|_| !score.of_answer)).collect())
     }
 
-    /// A value for each score.
+    /// A value for each score, as without samples.
     #[cfg(test)]
     pub fn from_fn(mut value: impl FnMut(&'static Score) -> f64) -> Self {
-        Scores(all().map(|score| Some(value(score))).collect())
+        Scores(all().map(|score| (!samples::needs_samples(score.key)).then(|| value(score))).collect())
     }
 
     /// UQAC's P; NaN without the ensemble.
@@ -209,9 +212,24 @@ impl Scores {
         self.get("p").unwrap_or(f64::NAN)
     }
 
-    /// The value of [`RANKING`]; NaN if its inputs were not recorded.
-    pub fn ranking(&self) -> f64 {
-        self.get(RANKING).unwrap_or(f64::NAN)
+    /// The score to rank by and its value: [`RANKING`], with samples [`G4_AGREEMENT`]; NaN if its inputs were not recorded.
+    pub fn ranking(&self) -> (&'static str, f64) {
+        let of = |key| Some((key, self.get(key)?));
+        of(G4_AGREEMENT).or_else(|| of(RANKING)).unwrap_or((RANKING, f64::NAN))
+    }
+
+    /// Adds scores of samples, of which [`G4_AGREEMENT`] is as yet the share that agrees.
+    pub fn add(&mut self, of_samples: &[(&str, Option<f64>)]) {
+        let sigma = self.get("g4").map(samples::sigmoid);
+        for (score, value) in all().zip(&mut self.0) {
+            match of_samples.iter().find(|(key, _)| *key == score.key) {
+                Some((key, share)) if *key == G4_AGREEMENT => {
+                    *value = share.zip(sigma).map(|(share, sigma)| share + sigma)
+                }
+                Some((_, found)) => *value = *found,
+                None => (),
+            }
+        }
     }
 
     /// `None` for an unknown key, or if the score's inputs were not recorded.

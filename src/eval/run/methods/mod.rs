@@ -13,7 +13,7 @@ use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
 use crate::uq::pipeline::{self, Answer};
-use crate::uq::scores::{Group, SINGLE_PASS, Score};
+use crate::uq::scores::{Score, samples::MORE_PASSES as SCORE};
 use crate::{model::chat::Conversation, model::reply::Reply, model::tokenizer::TokenizerError, uq::answer::Finder};
 use serde_json::Value;
 
@@ -148,9 +148,6 @@ type Draws = Result<Vec<Draw>, MethodError>;
 
 /// A method's findings on an item, if any.
 type Found = Result<Option<Findings>, MethodError>;
-
-/// A non-probability score of the response. With `of_majority`, `acc_majority` tells whether its answer is correct.
-const SCORE: Score = Score { group: Group::MorePasses, ..SINGLE_PASS };
 
 /// A method's findings on one response.
 #[derive(Clone, Debug, Default, PartialEq)]
