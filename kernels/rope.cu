@@ -1,12 +1,14 @@
 // Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and storing k and v
 // in the cache in its types. Without a norm per head, narrow products do this themselves (gemv.cu, gemv_qkv).
 //
-//   rope_cache  (q, k, v, v_norm, q_norm, k_norm, norm_offset, eps, to, heads)
+//   rope_cache  (q, k, v, v_norm, q_norm, k_norm, norm_offset, eps, to, heads, first_angles, query_growth, query_period)
 //
 //   q            [rows, heads, head_dim] f32: normed, rotated and scaled in place
 //   k, v         [rows, kv_heads, head_dim] f32, read only; v may be k
 //   v_norm, q_norm, k_norm  [head_dim] f32 or null
 //   to           where k and v go, and the angles (rope.cuh)
+//   first_angles [slots] the angles' rows of the sequences' first positions
+//   query_growth, query_period  the query scale at position p is also multiplied by 1 + growth * ln(1 + p / period)
 //
 // Nothing happens to a row whose position is beyond the cache's capacity.
 //
@@ -54,14 +56,14 @@ __device__ __forceinline__ void norm_head(Head& head, const float* weight, float
 /// Calls `put(i, x)` with each element of a head, rotated if there is a scale.
 template <class Put>
 __device__ __forceinline__ void put_head(const Head& head, const RopeTarget& to, const CachePlace& place,
-                                         const float* scale, const Put& put) {
+                                         const float* scale, size_t first_angle, const Put& put) {
   const int half = to.head_dim / 2;
 #pragma unroll
   for (int p = 0; p < PAIRS; ++p) {
     const int i = threadIdx.x % 32 + 32 * p;
     if (i >= half) continue;
     Rotated x = {head.first[p], head.second[p]};
-    if (scale) x = rotate(x.first, x.second, to.cos[place.angle(to, i)], to.sin[place.angle(to, i)], *scale);
+    if (scale) x = rotate(x.first, x.second, to.cos[first_angle + i], to.sin[first_angle + i], *scale);
     put(i, x.first), put(i + half, x.second);
   }
 }
@@ -72,7 +74,8 @@ SHARED_BYTES(rope_cache, 0)
 STARTS_EARLY(rope_cache)
 extern "C" __global__ void __launch_bounds__(128)
     rope_cache(float* q, const float* k, const float* v, const float* v_norm, const float* q_norm, const float* k_norm,
-               float norm_offset, float eps, RopeTarget to, int heads) {
+               float norm_offset, float eps, RopeTarget to, int heads, const int* first_angles, float query_growth,
+               int query_period) {
   PRECOND_GRID(ceil_div(heads + 2 * to.kv_heads, rope::HEADS), ANY_GRID);
   start_early();
   const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // over q's heads, then k's, then v's
@@ -81,19 +84,22 @@ extern "C" __global__ void __launch_bounds__(128)
   const CachePlace place(to, row);
   if (!place.exists()) return;
   const size_t cached = ((size_t)row * to.kv_heads + kv_head) * head_dim;
+  const size_t angle = place.angle(to, 0) + (size_t)first_angles[to.rows[row].slot] * (head_dim / 2);
   if (index < heads) {
     float* own = q + ((size_t)row * heads + index) * head_dim;
     rope::Head head = rope::load_head(own, head_dim);
     if (q_norm) rope::norm_head(head, q_norm, norm_offset, eps, head_dim);
-    rope::put_head(head, to, place, &to.query_scale, [&](int i, float x) { own[i] = x; });
+    const float growth = query_growth == 0.0f ? 1.0f : 1.0f + query_growth * logf((float)(1 + place.position / query_period));
+    const float scale = to.query_scale * growth;
+    rope::put_head(head, to, place, &scale, angle, [&](int i, float x) { own[i] = x; });
   } else if (index < heads + to.kv_heads) {
     const float scale = 1.0f;
     rope::Head head = rope::load_head(k + cached, head_dim);
     if (k_norm) rope::norm_head(head, k_norm, norm_offset, eps, head_dim);
-    rope::put_head(head, to, place, &scale, [&](int i, float x) { place.store_key(to, kv_head, i, x); });
+    rope::put_head(head, to, place, &scale, angle, [&](int i, float x) { place.store_key(to, kv_head, i, x); });
   } else {
     rope::Head head = rope::load_head(v + cached, head_dim);
     if (v_norm) rope::norm_head(head, v_norm, norm_offset, eps, head_dim);
-    rope::put_head(head, to, place, nullptr, [&](int i, float x) { place.store_value(to, kv_head, i, x); });
+    rope::put_head(head, to, place, nullptr, angle, [&](int i, float x) { place.store_value(to, kv_head, i, x); });
   }
 }

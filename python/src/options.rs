@@ -66,7 +66,7 @@ pub struct Options {
     top_p: f32,
     top_k: usize,
     seed: u64,
-    repetition_penalty: f32,
+    repetition_penalty: f64,
     stop: Vec<String>,
     /// A response ends once its running confidence falls below this.
     stop_below: Option<f64>,
@@ -109,7 +109,7 @@ impl Default for Options {
             top_p,
             top_k,
             seed,
-            repetition_penalty,
+            repetition_penalty: repetition_penalty.into(),
             stop: Vec::new(),
             stop_below: None,
             running: None,
@@ -165,13 +165,14 @@ impl Options {
             samples,
             ..
         } = self;
+        let penalties = format!("a number in {:?}", Sampling::PENALTIES);
         for (name, holds, expected) in [
             ("max_tokens", max_tokens >= 1, "a number ≥ 1"),
             ("window", window >= 1, "a number ≥ 1"),
             ("samples", samples <= 128, "at most 128"),
             ("temperature", temperature.is_finite() && temperature >= 0.0, "a number ≥ 0"),
             ("top_p", top_p > 0.0 && top_p <= 1.0, "a number above 0 and at most 1"),
-            ("repetition_penalty", (0.01..=100.0).contains(&repetition_penalty), "a number from 0.01 to 100"),
+            ("repetition_penalty", Sampling::PENALTIES.contains(&repetition_penalty), &penalties),
         ] {
             if !holds {
                 return Err(PyValueError::new_err(format!("{name}: expected {expected}")));
@@ -180,7 +181,7 @@ impl Options {
         let measure = running.or(stop_below.map(|_| Measure::default()));
         Ok(GenerateOptions {
             max_tokens,
-            sampling: Sampling { temperature, top_p, top_k, seed, repetition_penalty },
+            sampling: Sampling { temperature, top_p, top_k, seed, repetition_penalty: repetition_penalty as f32 },
             trace: Some(parameters.trace_parts()),
             stop: self.stop.clone(),
             thinking_budget: self.thinking_budget.map(|tokens| parameters.budget(tokens)),

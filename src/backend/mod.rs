@@ -307,7 +307,13 @@ pub trait Backend: Operations {
     }
 
     /// A new, empty sequence; with a trace if `trace` is given.
-    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId>;
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId> {
+        self.open_for(0, trace)
+    }
+
+    /// [`open`](Backend::open) for at least `tokens` tokens: if that is [long](ModelSpec::is_long), it has the frequencies of long
+    /// sequences, and so have its forks.
+    fn open_for(&mut self, tokens: usize, trace: Option<TraceOptions>) -> Result<SequenceId>;
 
     /// Hints that the sequence is expected to reach `positions` positions, so that memory can be reserved.
     fn reserve(&mut self, _sequence: SequenceId, _positions: usize) -> Result<()> {

@@ -37,6 +37,8 @@ type Cache = HashMap<(usize, usize), Vec<f32>>;
 pub(super) struct Sequence {
     pub(super) keys: Cache,
     pub(super) values: Cache,
+    /// Whether it has the frequencies of long sequences.
+    long: bool,
     inputs: Inputs,
     states: HashMap<usize, State>,
     options: Option<TraceOptions>,
@@ -103,18 +105,19 @@ impl Operations for ReferenceBackend {
             layers.extend(options.filter(|options| options.parts.layer_means).map(|_| x.clone()));
             let h = model.norm_or_copy(x, w.input_norm.as_deref());
             *gate = w.output_gate.iter().flat_map(|w_g| model.linear(w_g, w.output_gate_bias.as_deref(), &h)).collect();
-            let Sequence { keys, values, inputs, .. } = &mut self.sequences[row.sequence.0];
+            let Sequence { keys, values, inputs, long, .. } = &mut self.sequences[row.sequence.0];
+            let rotate = |x, norm: Option<&[f32]>| model.rotate(layer, (row.position, *long), x, norm);
             if let Some(input) = model.delta_input(layer, &h) {
                 inputs.insert((layer, row.position), input);
                 continue;
             }
             let q = model.linear(&w.q, w.q_bias.as_deref(), &h);
-            *queries = model.rotate(layer, row.position, q, w.q_norm.as_deref());
+            *queries = rotate(q, w.q_norm.as_deref());
             let Some(k) = &w.k else { continue };
             let k = model.linear(k, w.k_bias.as_deref(), &h);
             let mut v = w.v.as_ref().map_or_else(|| k.clone(), |v| model.linear(v, w.v_bias.as_deref(), &h));
             model.norm_heads(&mut v, w.v_norm.as_deref());
-            let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
+            let k = rotate(k, w.k_norm.as_deref());
             v.chunks_mut(model.spec.layers[layer].head_dim).for_each(|head| self.cache_types.1.round(head));
             keys.insert((layer, row.position), k.iter().map(|x| self.cache_types.0.round(*x)).collect());
             values.insert((layer, row.position), v);
@@ -216,8 +219,8 @@ impl Operations for ReferenceBackend {
 struct Model {
     spec: ModelSpec,
     weights: Arc<Weights>,
-    /// By rope table.
-    rotations: Vec<Rotation>,
+    /// By rope table, of short and long sequences.
+    rotations: [Vec<Rotation>; 2],
 }
 
 impl Model {
@@ -293,12 +296,13 @@ impl Model {
     /// Rotary position embedding of queries or keys [heads, head_dim]: in every head, components i and i + head_dim / 2
     /// rotate by the angle position · frequency_i. With a `norm`, each head is normed first (Qwen3, Gemma 3), or all
     /// together (OLMo 2).
-    fn rotate(&self, layer: usize, position: usize, mut x: Vec<f32>, norm: Option<&[f32]>) -> Vec<f32> {
+    fn rotate(&self, layer: usize, at: (usize, bool), mut x: Vec<f32>, norm: Option<&[f32]>) -> Vec<f32> {
+        let (position, long) = at;
         let LayerSpec { head_dim, rope, .. } = self.spec.layers[layer];
         self.norm_heads(&mut x, norm);
         for head in x.chunks_exact_mut(head_dim) {
             let (a, b) = head.split_at_mut(head_dim / 2);
-            let turns = self.rotations[rope].at(position);
+            let turns = self.rotations[usize::from(long)][rope].at(position);
             for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(turns) {
                 let (x, y) = (f64::from(*a), f64::from(*b));
                 (*a, *b) = ((x * cos - y * sin) as f32, (y * cos + x * sin) as f32);
@@ -314,11 +318,11 @@ impl Model {
         &cache[&(kv_layer, t)][start..start + head_dim]
     }
 
-    /// The scores s_t = scale · q · k_t of head h in row T for t = 0..=T, -∞ outside the sliding window: `query` is
+    /// The scores s_t = scale_T · q · k_t of head h in row T for t = 0..=T, -∞ outside the sliding window: `query` is
     /// [head_dim], the result [T + 1]. "Softcapping (Gemma-2) applies to s before all this."
     fn scores(&self, layer: usize, h: usize, query: &[f32], keys: &Cache, row: usize) -> Vec<f64> {
         let first = self.spec.layers[layer].window.map_or(0, |window| (row + 1).saturating_sub(window));
-        let product = |t: usize| dot(query, self.cached(keys, layer, t, h)) * f64::from(self.spec.attention_scale);
+        let product = |t: usize| dot(query, self.cached(keys, layer, t, h)) * f64::from(self.spec.query_scale(row));
         let seen = (first..=row).map(|t| softcap(product(t), self.spec.attn_logit_softcapping));
         std::iter::repeat_n(f64::NEG_INFINITY, first).chain(seen).collect()
     }
@@ -424,8 +428,9 @@ impl Backend for ReferenceBackend {
         64 // rows are computed one at a time: this only bounds memory
     }
 
-    fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId> {
-        self.sequences.push(Sequence { options, ..Sequence::default() });
+    fn open_for(&mut self, tokens: usize, options: Option<TraceOptions>) -> Result<SequenceId> {
+        let long = self.spec().is_long(tokens);
+        self.sequences.push(Sequence { options, long, ..Sequence::default() });
         Ok(SequenceId(self.sequences.len() - 1))
     }
 
@@ -568,7 +573,7 @@ impl Backend for ReferenceBackend {
 impl ReferenceBackend {
     /// Keys and values are rounded to their `cache_types` when cached.
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (DType, ValueType), gamma: Gamma) -> Self {
-        let rotations = spec.rotations();
+        let rotations = [false, true].map(|long| spec.rotations(long));
         let model = Model { spec, weights, rotations };
         ReferenceBackend { model, cache_types, gamma, sequences: Vec::new(), pass: Vec::new() }
     }

@@ -1,7 +1,7 @@
 //! Choosing the next token. Every choice depends only on (seed, stream, position), so it is the same in any batch.
 
 use super::{cpu::norm::argmax, cpu::simd::Isa};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 /// Options of drawing a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,9 +21,14 @@ pub struct Sampling {
 impl Sampling {
     pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0, repetition_penalty: 1.0 };
 
+    /// Repetition penalties that can be asked for.
+    pub const PENALTIES: RangeInclusive<f64> = 0.01..=100.0;
+
     /// Parses a repetition penalty.
-    pub fn penalty(text: &str) -> Result<f32, &'static str> {
-        text.parse().ok().filter(|x: &f32| x.is_finite() && *x > 0.0).ok_or("expected a number above 0; 1: no penalty")
+    pub fn penalty(text: &str) -> Result<f32, String> {
+        let penalty =
+            text.parse().ok().filter(|penalty| Self::PENALTIES.contains(penalty)).map(|penalty| penalty as f32);
+        penalty.ok_or_else(|| format!("expected a number in {:?}; 1: no penalty", Self::PENALTIES))
     }
 
     /// Applies the repetition penalty of a sequence of `tokens` to its next logits.

@@ -3,7 +3,9 @@
 use super::options::{EngineArgs, load, locate};
 use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
-use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
+use crate::model::config::{
+    Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, QueryScaling, RopeScaling, RopeSpec,
+};
 use crate::model::{ModelSpec, Weights, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use serde_json::{Map, Value, json};
@@ -102,7 +104,6 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
         "final_logit_softcapping": s.final_logit_softcapping,
         "tied_head": s.tie_word_embeddings,
         "context": s.max_position_embeddings,
-        "longer_context": s.longer_context.map(|(context, why)| format!("{context} as published: {why}")),
     })
 }
 
@@ -118,6 +119,7 @@ fn attention_facts(s: &ModelSpec) -> Value {
         "layers_with_own_cache": Some(s.cached_layers().count()).filter(|own| *own < s.layers.len()),
         "layers_whose_keys_are_values": Some(keys_are_values).filter(|layers| *layers > 0),
         "scale": s.attention_scale,
+        "query_scaling": s.query_scaling.map(|QueryScaling { beta, period }| format!("{beta} from {period}")),
         "qkv_bias": s.qkv_bias,
         "qk_norm": match s.family.qk_norm {
             QkNorm::None => "none",
@@ -149,7 +151,9 @@ fn scaling(scaling: &RopeScaling) -> String {
         RopeScaling::Linear { factor } => format!("linear, {factor}"),
         RopeScaling::Llama3 { factor, original_max_position_embeddings: from, .. } => stretched("llama3", factor, from),
         RopeScaling::Yarn { factor, original_max_position_embeddings: from, .. } => stretched("yarn", factor, from),
-        RopeScaling::LongRope { .. } => "longrope, short factors".to_owned(),
+        RopeScaling::LongRope { original_max_position_embeddings: from, .. } => {
+            format!("longrope, long factors from {from}")
+        }
         RopeScaling::Proportional { pairs, factor: 1.0 } => format!("proportional, {pairs} pairs"),
         RopeScaling::Proportional { pairs, factor } => format!("proportional, {pairs} pairs, {factor}"),
     }

@@ -4,7 +4,10 @@
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::pace::{Guess, MAX_SHARED};
 use super::thinking::{StopText, Watch};
-use super::{Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace::shared};
+use super::trace::{branch, shared};
+use super::{
+    Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace_response,
+};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::{collections::VecDeque, sync::Arc};
@@ -51,6 +54,8 @@ pub(super) struct Running {
     request: Request,
     /// Max tokens of the response: as in the options, or fewer if the model's context ends earlier.
     limit: usize,
+    /// [`ModelSpec::short_context`](crate::model::ModelSpec::short_context)
+    short: Option<usize>,
     pub(super) generation: Generation,
     /// If there are stop strings.
     text: Option<StopText>,
@@ -118,7 +123,7 @@ impl Batch<'_> {
         on_token: OnToken,
     ) -> Result<Ticket> {
         let backend = &self.engine.backend;
-        let shared = |r: &Running| (r.id, backend.resumes_at(r.id, shared(prompt, r.cached())));
+        let shared = |r: &Running| (r.id, backend.resumes_at(r.id, shared(backend.spec(), prompt, r.cached())));
         let base = match base {
             Some(ticket) => self.running.iter().find(|r| r.ticket == ticket).map(shared),
             None => {
@@ -156,13 +161,7 @@ impl Batch<'_> {
         self.engine.check(prompt, 1)?;
         let trace = request.0.trace.map(|parts| TraceOptions { first_row: prompt.len() - 1, parts });
         let backend = &mut self.engine.backend;
-        let (id, start) = match base {
-            Some((from, shared)) => {
-                let start = backend.resumes_at(from, shared);
-                (backend.fork(from, start, trace)?, start)
-            }
-            None => (backend.open(trace)?, 0),
-        };
+        let (id, start) = branch(&mut **backend, base, prompt.len(), trace)?;
         backend.expect_fork(id, prompt.len() - 1);
         let (tokens, prompt_len, steps) = (prompt.to_vec(), prompt.len(), Vec::new());
         let generation = Generation { tokens, prompt_len, finish: FinishReason::Length, steps };
@@ -192,10 +191,10 @@ impl Batch<'_> {
     fn enter(&mut self, id: SequenceId, stream: u64, request: Request, generation: Generation) -> &mut Running {
         let ticket = Ticket(self.started);
         self.started += 1;
-        let context = self.engine.spec().max_position_embeddings;
+        let (context, short) = (self.engine.spec().max_position_embeddings, self.engine.spec().short_context());
         let limit = request.0.max_tokens.min(context - generation.prompt_len);
         let index = self.running.len();
-        self.running.push(Running { ticket, id, stream, request, limit, generation, ..Running::default() });
+        self.running.push(Running { ticket, id, stream, request, limit, short, generation, ..Running::default() });
         &mut self.running[index]
     }
 
@@ -315,13 +314,11 @@ impl Batch<'_> {
 
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
     pub(super) fn last_rows(&mut self) -> Result<()> {
-        let backend = &mut *self.engine.backend;
-        for running in self.running.iter_mut().filter(|r| r.needs_last_row()) {
-            let (rows, next) = ([running.last_row()], Next::Given(None));
-            let ran = forward::forward(backend, &Pass::all(&rows, true));
-            match ran.and_then(|()| backend.predict(&[Prediction { row: 0, next, detail: true }])) {
-                Ok(mut steps) => running.push(steps.remove(0)),
-                Err(error) if error.is_lost() => return Err(error.into()),
+        let Batch { engine, running, .. } = self;
+        for running in running.iter_mut().filter(|r| r.needs_last_row()) {
+            match running.run_last_row(engine) {
+                Ok(step) => running.push((step, None)),
+                Err(error) if error.is_lost() => return Err(error),
                 Err(error) => running.fail(error),
             }
         }
@@ -367,12 +364,49 @@ impl Running {
         (self.generation.finish, self.finished) = (finish, true);
     }
 
+    /// Whether it outgrows the short context with `more` tokens after its last one.
+    pub(super) fn outgrows(&self, more: usize) -> bool {
+        let last = self.last_row().position;
+        let crosses = |short: usize| self.generation.prompt_len <= short && (last..=last + more).contains(&short);
+        self.short.is_some_and(crosses)
+    }
+
+    /// Starts again with the frequencies of long texts, which its steps so far are then predicted with; returns the first row to run.
+    fn lengthen(&mut self, engine: &mut Engine) -> Result<usize> {
+        let Generation { tokens, prompt_len, steps, .. } = &mut self.generation;
+        let trace = self.request.0.trace.map(|parts| TraceOptions { first_row: *prompt_len - 1, parts });
+        let backend = &mut *engine.backend;
+        let id = backend.open_for(usize::MAX, trace)?;
+        backend.close(std::mem::replace(&mut self.id, id));
+        let last = tokens.len() - 1;
+        if last < *prompt_len {
+            return Ok(0);
+        }
+        for (step, long) in steps.iter_mut().zip(trace_response(backend, id, tokens, last, *prompt_len)?) {
+            *step = Step { forced: step.forced, ..long };
+        }
+        backend.reserve(id, *prompt_len + self.limit)?;
+        Ok(last)
+    }
+
+    /// Runs the row of its last token, which predicts nothing.
+    fn run_last_row(&mut self, engine: &mut Engine) -> Result<Step> {
+        if self.outgrows(0) {
+            self.lengthen(engine)?;
+        }
+        let prediction = Prediction { row: 0, next: Next::Given(None), detail: true };
+        forward::forward(&mut *engine.backend, &Pass::all(&[self.last_row()], true))?;
+        Ok(engine.backend.predict(&[prediction])?.remove(0).0)
+    }
+
     /// Runs its tokens from `start` on and those that close its thought, and chooses the token after them.
     fn run_from(&mut self, start: usize, engine: &mut Engine, on_token: OnToken) -> Result<()> {
-        let (room, first, last) = (self.tokens_left(), self.last_row().position, self.decode_row());
-        let (closing, vocabulary) = (std::mem::take(&mut self.closing), engine.vocabulary());
+        let (room, closing, vocabulary) = (self.tokens_left(), std::mem::take(&mut self.closing), engine.vocabulary());
         // a response ends at its limit, whose row predicts nothing
-        let tokens = [&self.generation.tokens[start..], &closing[..closing.len().min(room.saturating_sub(1))]].concat();
+        let closed = &closing[..closing.len().min(room.saturating_sub(1))];
+        let start = if self.outgrows(closed.len()) { self.lengthen(engine)? } else { start };
+        let (first, last) = (self.last_row().position, self.decode_row());
+        let tokens = [&self.generation.tokens[start..], closed].concat();
         let (mut results, predicts) = (Vec::new(), |row: usize| row >= first && room > 0);
         let (request, history) = (self.request.clone(), [&self.generation.tokens[..], &closing].concat());
         forward::extend::<EngineError>(
@@ -421,7 +455,7 @@ impl Running {
 
     /// Whether its next token is chosen by the backend, in a step together with others.
     pub(super) fn is_common(&self) -> bool {
-        self.closing.is_empty() && !self.request.is_penalized()
+        self.closing.is_empty() && !self.request.is_penalized() && !self.outgrows(0)
     }
 
     fn is_news(&self) -> bool {

@@ -259,8 +259,9 @@ impl Engine {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check(tokens, 0)?;
-        let sequence = self.backend.open(Some(TraceOptions { first_row: prompt_len - 1, parts }))?;
-        let steps = trace_response(&mut *self.backend, sequence, tokens, prompt_len);
+        let trace = TraceOptions { first_row: prompt_len - 1, parts };
+        let sequence = self.backend.open_for(tokens.len(), Some(trace))?;
+        let steps = trace_response(&mut *self.backend, sequence, tokens, tokens.len(), prompt_len);
         let steps = steps.inspect_err(|_| self.backend.close(sequence))?;
         let (tokens, finish) = (tokens.to_vec(), FinishReason::Stop);
         Ok((sequence, Generation { tokens, prompt_len, finish, steps }))
@@ -321,18 +322,19 @@ fn open_backend(
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
 
-/// Prefills `tokens` and returns the steps of rows `prompt_len - 1 ..`: each predicts the token after it.
+/// Runs the first `count` of `tokens` and returns the steps of rows `prompt_len - 1 ..`: each predicts the token after it.
 fn trace_response(
     backend: &mut dyn Backend,
     sequence: SequenceId,
     tokens: &[u32],
+    count: usize,
     prompt_len: usize,
 ) -> Result<Vec<Step>> {
-    backend.reserve(sequence, tokens.len())?;
+    backend.reserve(sequence, count)?;
     backend.expect_fork(sequence, prompt_len - 1);
-    let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
+    let mut steps = Vec::with_capacity(count + 1 - prompt_len);
     let predicts = |row| row + 1 >= prompt_len;
-    forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {
+    forward::extend::<EngineError>(backend, sequence, 0, &tokens[..count], true, predicts, |backend, positions| {
         let request = |row: usize| {
             let next = Next::Given(tokens.get(row + 1).copied());
             Prediction { row: row - positions.start, next, detail: true }

@@ -35,6 +35,7 @@ impl Running {
         let Some(guess) = &self.guess else { return 0 };
         // one token comes without a guess
         let room = room.min(self.tokens_left().saturating_sub(1));
+        let room = (0..room).take_while(|count| !self.outgrows(count + 1)).count();
         match how {
             Speculate::Off => 0,
             Speculate::Auto => pace.count(guess, rows, sequences, room.min(MAX_GUESS)),
@@ -86,7 +87,7 @@ impl Batch<'_> {
                 running.chosen((step, Some(token)), on_token, others, pace);
                 ended |= running.finished;
                 left |= !running.finished && leave(ended);
-                over |= !running.closing.is_empty();
+                over |= !running.is_common();
                 if running.finished || left || over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             match decoded {
@@ -161,7 +162,7 @@ impl Batch<'_> {
                 running.chosen((step, Some(token)), on_token, others, pace);
                 ended |= running.finished;
                 left |= !running.finished && leave(ended);
-                if running.finished || left || right != Some(true) || !running.closing.is_empty() {
+                if running.finished || left || right != Some(true) || !running.is_common() {
                     break;
                 }
                 pace.stats.accepted += 1;

@@ -4,8 +4,8 @@ use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progre
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
 use super::{Engine, EngineError, Result, trace_response};
-use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
-use crate::{backend::entropy::EntropyRule, backend::forward, backend::reference::dot};
+use crate::backend::{Backend, BackendError, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
+use crate::{backend::entropy::EntropyRule, backend::forward, backend::reference::dot, model::ModelSpec};
 use std::ops::{ControlFlow, Range};
 
 /// K, as published.
@@ -116,8 +116,8 @@ impl<'e> TracedSequence<'e> {
         }
         self.engine.check(tokens, 0)?;
         let backend = &mut *self.engine.backend;
-        let sequence = backend.open(None)?;
-        let steps = trace_response(backend, sequence, tokens, 1);
+        let sequence = backend.open_for(tokens.len(), None)?;
+        let steps = trace_response(backend, sequence, tokens, tokens.len(), 1);
         backend.close(sequence);
         Ok(steps?.iter().filter_map(|step| step.logprob).collect())
     }
@@ -129,11 +129,10 @@ impl<'e> TracedSequence<'e> {
         self.engine.check(tokens, 0)?;
         let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
         // the last token of a response may not have been run
-        let (cached, _) = self.tokens();
-        let shared = shared(tokens, &cached[..cached.len() - 1]);
+        let cached = &self.generation.tokens;
         let backend = &mut *self.engine.backend;
-        let start = backend.resumes_at(self.sequence, shared);
-        let sequence = backend.fork(self.sequence, start, None)?;
+        let shared = shared(backend.spec(), tokens, &cached[..cached.len() - 1]);
+        let (sequence, start) = branch(backend, Some((self.sequence, shared)), tokens.len(), None)?;
         let entered = forward::enter(backend, sequence, start, &before[start..]);
         let row = Row { sequence, position: before.len(), token: *last };
         let attention = entered.and_then(|()| forward::mean_attention(backend, row));
@@ -163,7 +162,7 @@ impl<'e> TracedSequence<'e> {
         let Generation { tokens, prompt_len, .. } = &self.generation;
         batch.guess_from(&tokens[*prompt_len..]);
         for (prompt, stream) in prompts.iter().zip(streams) {
-            let base = Some((self.sequence, shared(prompt, tokens)));
+            let base = Some((self.sequence, shared(batch.engine.spec(), prompt, tokens)));
             batch.start_from(base, prompt, stream, batch.request.clone(), on_token)?;
         }
         batch.finish(on_token)
@@ -199,9 +198,27 @@ impl Engine {
     }
 }
 
-/// Length of the common prefix of a prompt and `cached`, without the prompt's last token: its row predicts the response's first.
-pub(super) fn shared(prompt: &[u32], cached: &[u32]) -> usize {
-    prompt[..prompt.len().saturating_sub(1)].iter().zip(cached).take_while(|(a, b)| a == b).count()
+/// Length of the common prefix of a prompt and `cached`, without the prompt's last token: its row predicts the response's first. 0 if
+/// their frequencies differ.
+pub(super) fn shared(spec: &ModelSpec, prompt: &[u32], cached: &[u32]) -> usize {
+    let [one, other] = [prompt, cached].map(|tokens| spec.is_long(tokens.len()));
+    let before = &prompt[..prompt.len().saturating_sub(1)];
+    if one == other { before.iter().zip(cached).take_while(|(a, b)| a == b).count() } else { 0 }
+}
+
+/// A new sequence for `tokens` tokens, and how many of them it holds: those that it shares with another one, as far as that can be
+/// continued there.
+pub(super) fn branch(
+    backend: &mut dyn Backend,
+    base: Option<(SequenceId, usize)>,
+    tokens: usize,
+    trace: Option<TraceOptions>,
+) -> Result<(SequenceId, usize), BackendError> {
+    let base = base.map(|(from, shared)| (from, backend.resumes_at(from, shared)));
+    Ok(match base.filter(|(_, start)| *start > 0) {
+        Some((from, start)) => (backend.fork(from, start, trace)?, start),
+        None => (backend.open_for(tokens, trace)?, 0),
+    })
 }
 
 impl Drop for TracedSequence<'_> {

@@ -45,8 +45,7 @@ pub fn calibration(
 /// # Errors
 /// A file that cannot be read.
 pub fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, CalibrationError> {
-    let template = engine.chat_template().map(|template| template.source());
-    Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CalibrationError::Io { path, source })
+    Fingerprint::of(folder, engine).map_err(|(path, source)| CalibrationError::Io { path, source })
 }
 
 /// A sequence, the start of its response, and its answer's tokens if known.

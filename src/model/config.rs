@@ -109,6 +109,14 @@ pub struct LayerInputSpec {
     pub vocab_size: usize,
 }
 
+/// Growth of queries with their position p: by 1 + `beta` · ln(1 + ⌊p / `period`⌋), Ministral 3's `llama_4_scaling_beta` and trained
+/// context.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScaling {
+    pub beta: f32,
+    pub period: usize,
+}
+
 /// A mixture of experts: every token goes through those with the highest router probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertSpec {
@@ -135,10 +143,8 @@ pub struct ModelSpec {
     pub head_dim: usize,
     /// Rows of the embedding and of the head; a tokenizer may have fewer tokens.
     pub vocab_size: usize,
-    /// Longest sequence, in tokens: `max_position_embeddings`, or less if longer ones need something not implemented.
+    /// Longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// `max_position_embeddings` as published, and why it is not reached.
-    pub longer_context: Option<(usize, &'static str)>,
     pub rms_norm_eps: f32,
     pub family: FamilyTraits,
     pub activation: Activation,
@@ -156,6 +162,7 @@ pub struct ModelSpec {
     pub logits_scaling: f32,
     /// Factor on q·k: 1/√head_dim, 1/√query_pre_attn_scalar, or `attention_multiplier`.
     pub attention_scale: f32,
+    pub query_scaling: Option<QueryScaling>,
     /// s ← cap · tanh(s / cap) on attention scores.
     pub attn_logit_softcapping: Option<f32>,
     /// The same on the logits.
@@ -225,11 +232,32 @@ impl ModelSpec {
         self.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index && !layer.delta_net)
     }
 
-    /// The rotation of each of [`ModelSpec::rope`].
-    pub fn rotations(&self) -> Vec<Rotation> {
+    /// The rotation of each of [`ModelSpec::rope`]; `long`: in [long](ModelSpec::is_long) sequences.
+    pub fn rotations(&self, long: bool) -> Vec<Rotation> {
         let head_dim =
             |table: usize| self.layers.iter().find(|l| l.rope == table).map_or(self.head_dim, |l| l.head_dim);
-        self.rope.iter().enumerate().map(|(table, rope)| rope.rotation(head_dim(table))).collect()
+        self.rope.iter().enumerate().map(|(table, rope)| rope.rotation(head_dim(table), long)).collect()
+    }
+
+    /// The most tokens of a sequence whose keys and queries turn by [`RopeScaling::LongRope`]'s `short_factor`; those of longer ones
+    /// turn by `long_factor`, from the first on. `None`: no length changes anything.
+    pub fn short_context(&self) -> Option<usize> {
+        let trained = |rope: &RopeSpec| match rope.scaling {
+            RopeScaling::LongRope { original_max_position_embeddings, .. } => Some(original_max_position_embeddings),
+            _ => None,
+        };
+        self.rope.iter().filter_map(trained).min().filter(|trained| *trained < self.max_position_embeddings)
+    }
+
+    /// Whether a sequence of so many tokens is longer than [`ModelSpec::short_context`].
+    pub fn is_long(&self, tokens: usize) -> bool {
+        self.short_context().is_some_and(|short| tokens > short)
+    }
+
+    /// Factor on q·k of the query at a position.
+    pub fn query_scale(&self, position: usize) -> f32 {
+        let growth = |QueryScaling { beta, period }: QueryScaling| 1.0 + beta * ((1 + position / period) as f32).ln();
+        self.attention_scale * self.query_scaling.map_or(1.0, growth)
     }
 
     /// Number of tokens that can be read: those with an embedding and, if layers have inputs, with one of these too.
@@ -372,21 +400,26 @@ mod tests {
         assert!(llama.unwrap_err().to_string().contains("found linear_attention"));
     }
 
-    /// The context ends before lengths that need unimplemented scaling.
+    /// What changes with the length of a text.
     #[test]
-    fn longrope_and_scaled_queries_end_the_context() {
+    fn longrope_and_scaled_queries() {
         let phi = spec(|c| {
             c["architectures"] = json!(["Phi3ForCausalLM"]);
             c["original_max_position_embeddings"] = json!(128);
             c["rope_scaling"] = json!({"type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]});
         })
         .unwrap();
-        assert_eq!((phi.max_position_embeddings, phi.longer_context.unwrap().0), (128, 512));
+        assert_eq!((phi.max_position_embeddings, phi.short_context()), (512, Some(128)));
+        let [short, long] = [false, true].map(|long| phi.rotations(long).remove(0).frequencies);
+        assert!(short.iter().zip(&long).all(|(short, long)| *short == 2.0 * long), "{short:?} {long:?}");
         let ministral = spec(|c| {
             c["architectures"] = json!(["Ministral3ForCausalLM"]);
             c["max_position_embeddings"] = json!(65_536);
-        });
-        assert_eq!(ministral.unwrap().max_position_embeddings, 16_384);
+        })
+        .unwrap();
+        assert_eq!((ministral.max_position_embeddings, ministral.short_context()), (262_144, None));
+        let [before, after] = [16_383, 16_384].map(|position| ministral.query_scale(position));
+        assert!((after / before - 1.069_314_7).abs() < 1e-6, "{before} {after}");
     }
 
     /// Published configs contain these: `null`, ids of -1, window keys of other families.

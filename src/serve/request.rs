@@ -353,8 +353,8 @@ fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
         top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
         top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
-        repetition_penalty: within("repetition_penalty", common.repetition_penalty, 0.01..=100.0)?.unwrap_or(1.0)
-            as f32,
+        repetition_penalty: within("repetition_penalty", common.repetition_penalty, Sampling::PENALTIES)?
+            .map_or(1.0, |penalty| penalty as f32),
     };
     let named = common.logprob_token_ids.unwrap_or_default();
     within("logprob_token_ids", Some(named.len()), 0..=MAX_NAMED)?;

@@ -210,8 +210,9 @@ struct RopeCase {
 
 template <class K, class V>
 static void test_rope(const RopeCase& c, int k_type, int v_type) {
-  const int half = c.head_dim / 2, slots = 3, layers = 2, layer = 1, capacities[slots] = {64, 128, 64}, longest = 128;
-  const float scale = 0.37f, eps = 1e-6f, offset = c.norms ? 1.0f : 0.0f;
+  const int half = c.head_dim / 2, slots = 3, layers = 2, layer = 1, capacities[slots] = {64, 128, 64}, longest = 192;
+  const int first_angles[] = {0, 0, 64}, period = 7;
+  const float scale = 0.37f, eps = 1e-6f, offset = c.norms ? 1.0f : 0.0f, growth = c.norms ? 0.0f : 0.3f;
   std::vector<float> cosines((size_t)longest * half), sines(cosines.size());
   for (int p = 0; p < longest; ++p)
     for (int i = 0; i < half; ++i) {
@@ -228,6 +229,7 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
   for (int r = 0; r < c.rows; ++r) states.push_back({r % slots, r / slots * 5 + r, 0, 0});
   if (c.rows > 1) states.back().position = capacities[states.back().slot];
   Device<RowState> rows(states);
+  Device<int> starts(std::vector<int>(first_angles, first_angles + slots));
   schedules(1, [&](int) {
     Device<float> q(q_in);
     std::vector<Device<K>> k_cache;
@@ -245,7 +247,7 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
            c.norms ? (const float*)k_norm.get() : nullptr, offset, eps,
            RopeTarget{cos.get(), sin.get(), rows.get(), sequences.get(), layer, c.kv_heads, c.head_dim, scale, k_type,
                       v_type},
-           c.heads);
+           c.heads, (const int*)starts.get(), growth, period);
     // rounding to the cache's type: half a unit of 22 (Halves), 11 or 8 bits
     const double k_unit = k_type == 0   ? 4 * U
                           : k_type == 1 ? 1.0 / (1 << 11)
@@ -266,7 +268,8 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
           return c.norms ? std::abs(y[i] / (offset + weight[i])) * (offset + std::abs(weight[i])) : std::abs(y[i]);
         };
         size = scale * (reach(a) + reach(a + half));
-        const double co = cosines[(size_t)position * half + a], si = sines[(size_t)position * half + a];
+        const size_t angle = (size_t)(position + first_angles[slot]) * half + a;
+        const double co = cosines[angle], si = sines[angle];
         return scale * (i < half ? y[a] * co - y[a + half] * si : y[a + half] * co + y[a] * si);
       };
       for (int h = 0; h < c.heads; ++h)
@@ -277,7 +280,8 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
             continue;
           }
           double size;
-          const double want = rotated(&q_in[head], q_weight, scale, i, size);
+          const double grown = scale * (1 + growth * std::log(1.0 + position / period));
+          const double want = rotated(&q_in[head], q_weight, grown, i, size);
           check_error(std::abs(q[head + i] - want), 20 * U * size, "rope q");
         }
       if (position >= capacities[slot]) continue;

@@ -192,6 +192,7 @@ static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, c
   for (int r = 0; r < rows; ++r) states.push_back({r % slots, 3 + r / slots, 0, 0});
   if (rows > 1) states.back().position = capacity;
   Device<RowState> row_states(states);
+  Device<int> first_angles(std::vector<int>(slots, 0));
   const size_t cached = (size_t)layers * s.kv_heads * capacity * s.head_dim;
   std::vector<Device<W>> w;
   std::vector<Device<float>> bias, scales;
@@ -223,7 +224,7 @@ static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, c
     if (!fused)
       launch("rope_cache", dim3(ceil_div(s.heads + 2 * s.kv_heads, 4), rows), 128, 0, y[0].get(),
              (const float*)y[1].get(), (const float*)y[2].get(), (const float*)nullptr, (const float*)nullptr,
-             (const float*)nullptr, 0.0f, 0.0f, to, s.heads);
+             (const float*)nullptr, 0.0f, 0.0f, to, s.heads, (const int*)first_angles.get(), 0.0f, 1);
     Got got = {y[0].host(), {}};
     if (rows > 1) got.q.resize((size_t)(rows - 1) * outs[0]);  // for a row beyond its cache, one leaves sums, the other nothing
     for (auto& cache : caches) {

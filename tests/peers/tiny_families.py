@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Tiny random models of the families that are defined by data alone, with transformers' results in float64.
 
-    tests/peers/tiny_families.py        (torch and transformers >= 5.17 from PyPI)
+    tests/peers/tiny_families.py [NAME..]        (torch and transformers >= 5.17 from PyPI)
 
-Writes tests/data/tiny_families.jsonl: one line per model with its config, the seed of its weights and the results of eager
-attention. The weights are the test suite's own (`tests/support/src/tiny.rs`), so that only results are stored.
+Writes tests/data/tiny_families.jsonl, or only the lines of the models named: one line per model with its config, the seed of its
+weights and the results of eager attention. The weights are the test suite's own (`tests/support/src/tiny.rs`), so that only results are stored.
 """
 
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -78,6 +79,12 @@ MODELS = {
     "gemma4_moe": ("gemma4_text", "Gemma4ForCausalLM", {
         **GEMMA4, "num_hidden_layers": 6, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
         "num_kv_shared_layers": 0, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24}),
+    # longer than the trained context
+    "phi3_longrope_long": ("phi3", "Phi3ForCausalLM", {
+        "hidden_size": 64, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 20, "rope_scaling": {
+            "type": "longrope", "short_factor": FACTORS, "long_factor": [3 * x for x in FACTORS]}}),
+    "ministral3_long": ("ministral3", "Ministral3ForCausalLM", {"rope_parameters": {
+        **YARN, "original_max_position_embeddings": 10, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}}),
 }
 
 
@@ -105,6 +112,7 @@ def results(folder, seed):
     tokens = torch.randint(3, config.vocab_size, (1, TOKENS), generator=draw)
     with torch.no_grad():
         out = model(input_ids=tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
+        greedy = model.generate(tokens[:, :PROMPT], do_sample=False, max_new_tokens=PROMPT, eos_token_id=[])
     logits = out.logits[0].double()
     logprobs = logits.log_softmax(-1)
 
@@ -116,7 +124,7 @@ def results(folder, seed):
     heads = sorted(sorted(range(len(entropies)), key=lambda head: (entropies[head], head))[:KEPT])
     return {
         "input_ids": tokens[0].tolist(), "n_instr": PROMPT, "logits_last": logits[-1].tolist(),
-        "argmax": logits.argmax(-1).tolist(),
+        "argmax": logits.argmax(-1).tolist(), "generated": greedy[0, PROMPT:].tolist(),
         "next_logprob": [float(logprobs[t, tokens[0, t + 1]]) for t in range(TOKENS - 1)],
         "last_hidden": out.hidden_states[-1][0, -1].tolist(), "k_heads": KEPT, "heads_last": heads, "entropy_last": entropies,
         "entropy_first_response_row": [entropy(alpha) for alpha in row(PROMPT)],
@@ -127,11 +135,14 @@ def results(folder, seed):
 def main():
     lines = [{"name": name, "seed": seed, "config": {**BASE, **own, "model_type": model_type, "architectures": [architecture]}}
              for seed, (name, (model_type, architecture, own)) in enumerate(MODELS.items(), 500)]
+    if sys.argv[1:]:
+        kept = {line["name"]: line for line in map(json.loads, OUT.read_text().splitlines())}
+        lines = [line if line["name"] in sys.argv[1:] else kept[line["name"]] for line in lines]
     OUT.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["cargo", "test", "--release", "--lib", "tiny_families_are_written"], cwd=ROOT, check=True,
                        env={**os.environ, "UQAC_TINY_FAMILIES": folder})
-        for line in lines:
+        for line in (line for line in lines if "golden" not in line):
             line["golden"] = results(Path(folder) / line["name"], line["seed"])
     OUT.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -1,11 +1,12 @@
 //! Sequences that join and leave a batch, share a prefix, or are queried twice, produce the same results as alone,
 //! bit for bit.
 
+use super::families::families;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
-use test_support::tiny;
+use test_support::{tiny, token_ids};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::{
@@ -319,4 +320,55 @@ fn a_repetition_penalty() {
         let mut scored = engine.trace(&generation.tokens, generation.prompt_len, TraceParts::default()).unwrap();
         assert_eq!(scored.parts().0.steps, &generation.steps[..]);
     }
+}
+
+/// Responses that grow beyond longrope's short context on this device: the tokens are transformers', which recomputes its cache
+/// there; what is recorded is what scoring the text records, whatever else runs, guesses included. With `exact`, bit for bit.
+pub fn responses_outgrow_the_short_context(device: DeviceChoice, exact: bool) {
+    let family = families().into_iter().find(|family| family.name == "phi3_longrope_long").unwrap();
+    tiny::write_tokenizer(&family.folder);
+    let options = EngineOptions { device, threads: 2, ..EngineOptions::default() };
+    let mut engine = Engine::load(&family.folder, options).unwrap();
+    let tokens = [token_ids(&family.golden["input_ids"]), token_ids(&family.golden["generated"])];
+    let (prompt, short) = (&tokens[0][..16], engine.spec().short_context().unwrap());
+    let greedy = GenerateOptions { max_tokens: 16, ends: Some(Vec::new()), ..GenerateOptions::default() };
+    let sampling = Sampling { repetition_penalty: 1.2, ..Sampling::GREEDY };
+    let thinks: Vec<u32> = b"Well: <think>\n".iter().map(|byte| u32::from(*byte)).collect();
+    let thinking_budget = Some(ThinkingBudget { tokens: 2, thinking: Thinking::Auto });
+    let kinds = [
+        (prompt, greedy.clone()),
+        (prompt, GenerateOptions { sampling, ..greedy.clone() }),
+        (prompt, GenerateOptions { max_tokens: short + 1 - prompt.len(), ..greedy.clone() }),
+        (&thinks[..], GenerateOptions { max_tokens: 90, thinking_budget, ..greedy.clone() }),
+    ];
+    for speculate in [Speculate::Off, Speculate::Fixed(3)] {
+        engine.set_speculate(speculate);
+        assert_eq!(alone(&mut engine, prompt, &greedy).tokens[prompt.len()..], tokens[1]);
+        for (prompt, options) in kinds.iter().filter(|_| exact) {
+            let found = alone(&mut engine, prompt, options);
+            assert!(found.tokens.len() > short);
+            let mut scored = engine.trace(&found.tokens, prompt.len(), TraceParts::default()).unwrap();
+            for (scored, found) in scored.parts().0.steps.iter().zip(&found.steps) {
+                assert_eq!(*scored, Step { forced: false, ..found.clone() });
+            }
+            let rows = [short - 1, short, found.tokens.len() - 1];
+            let expected = scored.parts().1.attention_rows(&rows).unwrap();
+            drop(scored);
+            let (_, mut traced) = engine.generate_traced(prompt, options, go_on).unwrap();
+            assert_eq!(traced.parts().1.attention_rows(&rows).unwrap(), expected);
+        }
+    }
+    // prompts on both sides, which share prefixes only with those of their side
+    let prompts: Vec<Vec<u32>> = [5, 16, short, short + 1, 30, 40].map(|len| tokens[0][..len].to_vec()).into();
+    let expected: Vec<Generation> = prompts.iter().map(|prompt| alone(&mut engine, prompt, &greedy)).collect();
+    let together = engine.generate(&prompts, &greedy, go_on).unwrap();
+    for (found, expected) in together.iter().zip(&expected) {
+        assert!(if exact { found == expected } else { found.tokens == expected.tokens }, "{found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn a_response_outgrows_the_short_context() {
+    responses_outgrow_the_short_context(DeviceChoice::Cpu, true);
+    responses_outgrow_the_short_context(DeviceChoice::Reference, true);
 }

@@ -82,7 +82,6 @@ impl Facts {
         let caps = (spec.attn_logit_softcapping, spec.final_logit_softcapping);
         let biases = (spec.qkv_bias, spec.output_bias, spec.mlp_bias);
         let multipliers = [spec.embedding_scale.unwrap_or(1.0), spec.residual_multiplier, spec.logits_scaling];
-        let context = spec.longer_context.map_or(spec.max_position_embeddings, |(context, _)| context);
         let layer = |l: &LayerSpec| Layer {
             head_dim: l.head_dim,
             kv_heads: l.num_key_value_heads,
@@ -93,7 +92,7 @@ impl Facts {
         let layers: Vec<_> = spec.layers.iter().map(layer).collect();
         let checks = [
             ("sizes", sizes == (self.head_dim, self.kv_heads, self.eps, self.tied)),
-            ("context", context == scaled(spec, self.context)),
+            ("context", spec.max_position_embeddings == scaled(spec, self.context)),
             ("activation", act == self.act),
             ("windows", windows == self.windows),
             ("scale", near(spec.attention_scale.into(), self.scale)),
@@ -109,7 +108,7 @@ impl Facts {
 
     fn same_rope(&self, spec: &ModelSpec, layer: usize) -> bool {
         let rope = &spec.rope[spec.layers[layer].rope];
-        let rotation = rope.rotation(spec.layers[layer].head_dim);
+        let rotation = rope.rotation(spec.layers[layer].head_dim, false);
         let Some(table) = &self.rope[layer] else { return rotation.frequencies.iter().all(|w| *w == 0.0) };
         let pairs = table.inv_freq.iter().zip(&rotation.frequencies);
         rope.rotary_dim == 2 * table.inv_freq.len()

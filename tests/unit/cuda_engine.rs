@@ -1,7 +1,7 @@
 //! The whole path on the CUDA backend, with its kernels run on the CPU by `tests/cuda_host`: generation, the method and
 //! the command line produce the same as on the CPU backend with the same cache types.
 
-use super::batch::{one_fails_and_the_others_go_on, repetitions_are_penalized};
+use super::batch::{one_fails_and_the_others_go_on, repetitions_are_penalized, responses_outgrow_the_short_context};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -302,5 +302,12 @@ fn repetitions_are_penalized_as_by_the_reference() {
         let folder = model();
         let mut reference = engine(folder.path(), DeviceChoice::Reference);
         repetitions_are_penalized(&mut engine(folder.path(), DeviceChoice::Cuda(0)), &mut reference);
+    }
+}
+
+#[test]
+fn responses_outgrow_the_short_context_on_cuda() {
+    if cuda_host::load() {
+        responses_outgrow_the_short_context(DeviceChoice::Cuda(0), false);
     }
 }

@@ -126,7 +126,7 @@ pub fn check(name: &str, golden: &Value, backend: &mut dyn Backend, width: usize
     let tokens = token_ids(&golden["input_ids"]);
     let (last, prompt_len) = (tokens.len() - 1, golden["n_instr"].as_u64().unwrap() as usize);
     let expected = numbers(&golden["entropy_last"]);
-    let all = backend.open(trace(expected.len())).unwrap();
+    let all = backend.open_for(tokens.len(), trace(expected.len())).unwrap();
     let (steps, hidden) = run(backend, all, &tokens, width);
     assert!(relative(&hidden, &numbers(&golden["last_hidden"])) < 1e-4, "{name}: last hidden state");
     // logits are defined up to the log-sum-exp that `Step` subtracts
@@ -157,7 +157,7 @@ pub fn check(name: &str, golden: &Value, backend: &mut dyn Backend, width: usize
     backend.close(all);
 
     let k = golden["k_heads"].as_u64().unwrap() as usize;
-    let few = backend.open(trace(k)).unwrap();
+    let few = backend.open_for(tokens.len(), trace(k)).unwrap();
     run(backend, few, &tokens, width);
     let mut heads = backend.head_record(few, last).unwrap().unwrap().heads;
     heads.sort_unstable();

@@ -47,13 +47,14 @@ impl CpuBackend {
     }
 
     /// Norm (of each head, or of all together), rotation, and for queries the attention scale: `x` is `[rows, heads, head_dim]`.
-    fn rotate_heads(&self, x: &mut [f32], heads: usize, norm_weight: Option<&[f32]>, layer: usize, scale: f32) {
+    fn rotate_heads(&self, x: &mut [f32], heads: usize, norm_weight: Option<&[f32]>, layer: usize, queries: bool) {
         let spec = &self.spec;
         let LayerSpec { head_dim, rope: table, .. } = spec.layers[layer];
         let half = head_dim / 2;
         let (cos, sin) = (&self.pass.cos[table], &self.pass.sin[table]);
         self.norm_heads(x, heads * head_dim, norm_weight);
         each_row(&self.pool, x, heads * head_dim, &|row, x| {
+            let scale = if queries { spec.query_scale(self.pass.rows[row].position) } else { 1.0 };
             for head in x.chunks_exact_mut(head_dim) {
                 let angles = row * half..(row + 1) * half;
                 norm::rotate(head, &cos[angles.clone()], &sin[angles]);
@@ -294,7 +295,7 @@ impl Operations for CpuBackend {
         }
         matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n);
         let rounds = self.options.input_rounding != InputRounding::F32;
-        self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
+        self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, true);
         if rounds {
             round_operands(&mut q);
         }
@@ -303,7 +304,7 @@ impl Operations for CpuBackend {
                 v.clone_from(&k);
             }
             self.norm_heads(&mut v, kv_width, l.v_norm.as_deref());
-            self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
+            self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, false);
             if rounds && self.options.k_cache == DType::F32 {
                 round_operands(&mut k);
             }

@@ -60,13 +60,15 @@ pub struct CpuBackend {
     /// By id; a closed one is empty, and its slot is free.
     sequences: Vec<Sequence>,
     pass: PassState,
-    /// By rope table.
-    rotations: Vec<Rotation>,
+    /// By rope table, of short and long sequences.
+    rotations: [Vec<Rotation>; 2],
 }
 
 #[derive(Default)]
 struct Sequence {
     open: bool,
+    /// Whether it has the frequencies of long sequences.
+    long: bool,
     cache: KvCache,
     /// In models with delta nets.
     states: Option<States>,
@@ -77,7 +79,7 @@ impl CpuBackend {
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, options: CpuOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if options.threads == 0 { cores } else { options.threads };
-        let rotations = spec.rotations();
+        let rotations = [false, true].map(|long| spec.rotations(long));
         let pool = ThreadPool::new(threads);
         CpuBackend {
             packed: Packed::new(&weights, options.weights, &pool),
@@ -127,10 +129,13 @@ impl CpuBackend {
 
     /// Cosines and sines of every row, for every rope table.
     fn rotary_tables(&mut self) {
-        let rows = &self.pass.rows;
-        let turns =
-            |r: &Rotation| rows.iter().flat_map(|row| r.at(row.position)).map(|(c, s)| (c as f32, s as f32)).unzip();
-        (self.pass.cos, self.pass.sin) = self.rotations.iter().map(turns).unzip();
+        let turns = |table: usize| {
+            let rows = self.pass.rows.iter().flat_map(|row| {
+                self.rotations[usize::from(self.sequences[row.sequence.0].long)][table].at(row.position)
+            });
+            rows.map(|(c, s)| (c as f32, s as f32)).unzip()
+        };
+        (self.pass.cos, self.pass.sin) = (0..self.spec.rope.len()).map(turns).unzip();
     }
 }
 
@@ -152,13 +157,14 @@ impl Backend for CpuBackend {
         MAX_ROWS
     }
 
-    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId> {
+    fn open_for(&mut self, tokens: usize, trace: Option<TraceOptions>) -> Result<SequenceId> {
         let s = &self.spec;
         let (k, v) = (self.options.k_cache, self.options.v_cache);
         let mut layers = vec![(0, 0); s.layers.len()];
         s.cached_layers().for_each(|(index, layer)| layers[index] = (layer.num_key_value_heads, layer.head_dim));
         let sequence = Sequence {
             open: true,
+            long: s.is_long(tokens),
             cache: KvCache::new(layers.into_iter(), k, v),
             states: s.delta_net.as_ref().map(|net| States::new(net, s.layers.len() - s.attention_layers().count())),
             trace: trace.map(Trace::new),
@@ -173,11 +179,11 @@ impl Backend for CpuBackend {
     }
 
     fn fork(&mut self, sequence: SequenceId, positions: usize, trace: Option<TraceOptions>) -> Result<SequenceId> {
-        let Sequence { cache, states, .. } = &self.sequences[sequence.0];
-        let copy = (cache.prefix(positions), states.clone());
+        let Sequence { cache, states, long, .. } = &self.sequences[sequence.0];
+        let copy = (cache.prefix(positions), states.clone(), *long);
         let id = self.open(trace)?;
         let fork = &mut self.sequences[id.0];
-        (fork.cache, fork.states) = copy;
+        (fork.cache, fork.states, fork.long) = copy;
         if fork.states.as_mut().is_some_and(|states| !states.resume(positions)) {
             self.close(id);
             return Err(BackendError::NotHeld { position: positions });

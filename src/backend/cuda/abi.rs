@@ -378,6 +378,7 @@ parameters! {
     /// `rope.cu`: `rope_cache`
     RopeCache(128) {
         q: Floats, k: Floats, v: Floats, v_norm: Floats, q_norm: Floats, k_norm: Norm, to: RopeTarget, heads: Int,
+        first_angles: DevicePtr<i32>, query_growth: f32, query_period: Int,
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {

@@ -81,6 +81,8 @@ impl Shape {
 /// One sequence.
 struct Sequence {
     options: Option<TraceOptions>,
+    /// The row of position 0 in the rotary tables.
+    first_angle: usize,
     capacity: usize,
     /// Expected positions.
     hint: usize,
@@ -169,6 +171,8 @@ pub struct Sequences {
     sequences: Vec<Option<Sequence>>,
     /// `[slots]`; moves when slots are added.
     pub views: Buffer<SequenceView>,
+    /// `[slots]`, the rows of their first positions in the rotary tables.
+    pub first_angles: Buffer<i32>,
     pub slots: usize,
     /// Per sequence.
     pub max_positions: usize,
@@ -178,20 +182,23 @@ impl Sequences {
     pub fn new(device: &Device, spec: &ModelSpec, types: (DType, DType)) -> Result<Sequences> {
         let shape = Shape::new(spec, types);
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
+        let first_angles = device.upload("first angles", &[0; FIRST_SLOTS])?;
         let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
-        Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
+        let (device, sequences, slots) = (device.clone(), Vec::new(), FIRST_SLOTS);
+        Ok(Sequences { device, shape, sequences, views, first_angles, slots, max_positions })
     }
 
     /// A new, empty sequence; except for states, memory is allocated with its first row.
-    pub fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId> {
+    pub fn open(&mut self, options: Option<TraceOptions>, first_angle: usize) -> Result<SequenceId> {
         let new_states = |_| States::new(&self.device, &self.shape.spec, self.max_positions);
         let states = self.shape.spec.delta_net.map(new_states).transpose()?;
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
         if free == self.sequences.len() {
             self.sequences.push(None);
         }
+        let (capacity, hint, traced, expected) = (0, 0, 0, Vec::new());
         self.sequences[free] =
-            Some(Sequence { options, capacity: 0, hint: 0, room: None, states, expected: Vec::new(), traced: 0 });
+            Some(Sequence { options, first_angle, capacity, hint, room: None, states, expected, traced });
         Ok(SequenceId(free))
     }
 
@@ -229,6 +236,11 @@ impl Sequences {
         self.options(id).is_some_and(|options| options.parts.wide)
     }
 
+    /// The row of position 0 in the rotary tables.
+    pub fn first_angle(&self, id: SequenceId) -> usize {
+        self.get(id).map_or(0, |s| s.first_angle)
+    }
+
     /// Reserved positions.
     pub fn capacity(&self, id: SequenceId) -> usize {
         self.get(id).map_or(0, |s| s.capacity)
@@ -258,9 +270,11 @@ impl Sequences {
         }
         let slots = slots.next_power_of_two();
         let views = self.device.upload("sequences", &vec![SequenceView::default(); slots])?;
+        let first_angles = self.device.upload("first angles", &vec![0; slots])?;
         self.device.copy((&views, 0), (&self.views, 0), self.slots)?;
+        self.device.copy((&first_angles, 0), (&self.first_angles, 0), self.slots)?;
         self.device.synchronize()?;
-        (self.views, self.slots) = (views, slots);
+        (self.views, self.first_angles, self.slots) = (views, first_angles, slots);
         Ok(())
     }
 
@@ -291,7 +305,8 @@ impl Sequences {
             *sections = grown;
         }
         sequence.capacity = capacity;
-        let view = sequence.view();
+        let (view, first_angle) = (sequence.view(), sequence.first_angle as i32);
+        device.write(&self.first_angles, id.0, &[first_angle])?;
         device.write(&self.views, id.0, &[view])
     }
 

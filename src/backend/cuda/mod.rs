@@ -83,10 +83,11 @@ pub struct CudaBackend {
     head: LmHead,
     decoder: Decoder,
     queries: Queries,
-    /// Cosines and sines of each rope table: `[positions, head_dim / 2]`
+    /// Cosines and sines of each rope table, `[rows, head_dim / 2]`: of every position; if long sequences have their own, of the
+    /// `ModelSpec::short_context` positions of short ones, then of all positions of long ones.
     angles: Vec<[Buffer<f32>; 2]>,
-    /// Number of positions in `angles`.
-    angle_positions: usize,
+    /// Number of rows in `angles`.
+    angle_rows: usize,
     /// One per layer with attention.
     shapes: Buffer<LayerShape>,
     /// Splits of a row's positions in a decode step; constant, so that a row's bits do not change.
@@ -161,7 +162,7 @@ impl CudaBackend {
             decoder: Decoder::new(&device, sequences.slots)?,
             queries: Queries::new(&device)?,
             angles: Vec::new(),
-            angle_positions: 0,
+            angle_rows: 0,
             shapes: device.upload("shapes of layers", &shapes)?,
             origin: String::new(),
             host_weights: weights,
@@ -174,40 +175,47 @@ impl CudaBackend {
             sequences,
             splits,
         };
-        let max = backend.sequences.max_positions;
+        let max = backend.long_angles() + backend.sequences.max_positions;
         let table = |pairs: usize| backend.device.growing("rotary tables", max * pairs);
-        let rotations = backend.spec.rotations();
+        let rotations = backend.spec.rotations(false);
         let angles = rotations.iter().map(|r| Ok([table(r.frequencies.len())?, table(r.frequencies.len())?]));
         backend.angles = angles.collect::<Result<_, CudaError>>()?;
         backend.reserve_angles(1)?;
         Ok(backend)
     }
 
-    /// Number of positions in rotary tables that cover position `len - 1`.
-    fn angles_for(&self, len: usize) -> usize {
-        len.next_multiple_of(ANGLE_STEP).min(self.sequences.max_positions).max(len)
+    /// The row of a long sequence's first position in the rotary tables.
+    fn long_angles(&self) -> usize {
+        self.spec.short_context().unwrap_or(0)
     }
 
-    /// Extends the rotary tables to cover position `len - 1`.
+    /// Number of rows in rotary tables that cover row `len - 1`.
+    fn angles_for(&self, len: usize) -> usize {
+        len.next_multiple_of(ANGLE_STEP).min(self.long_angles() + self.sequences.max_positions).max(len)
+    }
+
+    /// Extends the rotary tables to cover row `len - 1`.
     fn reserve_angles(&mut self, len: usize) -> Result<(), CudaError> {
-        let (first, positions) = (self.angle_positions, self.angles_for(len));
+        let (first, rows, long) = (self.angle_rows, self.angles_for(len), self.long_angles());
         if len <= first {
             return Ok(());
         }
-        for (rotation, table) in self.spec.rotations().iter().zip(&mut self.angles) {
-            let row = rotation.frequencies.len();
-            let turns = (first..positions).flat_map(|position| rotation.at(position));
+        let rotations = self.spec.rotations(false).into_iter().zip(self.spec.rotations(true));
+        for ((of_short, of_long), table) in rotations.zip(&mut self.angles) {
+            let row = of_short.frequencies.len();
+            let angles = |row: usize| row.checked_sub(long).map_or_else(|| of_short.at(row), |at| of_long.at(at));
+            let turns = (first..rows).flat_map(angles);
             let (cos, sin): (Vec<f32>, Vec<f32>) = turns.map(|(cos, sin)| (cos as f32, sin as f32)).unzip();
             for (buffer, values) in table.iter_mut().zip([cos, sin]) {
                 let old = buffer.ptr();
-                self.device.grow(buffer, "rotary tables", positions * row)?;
+                self.device.grow(buffer, "rotary tables", rows * row)?;
                 self.device.write(buffer, first * row, &values)?;
                 if buffer.ptr() != old {
                     self.decoder.forget();
                 }
             }
         }
-        self.angle_positions = positions;
+        self.angle_rows = rows;
         Ok(())
     }
 
@@ -218,7 +226,7 @@ impl CudaBackend {
         if self.sequences.slots != slots {
             self.decoder.forget();
         }
-        self.reserve_angles(self.sequences.capacity(id))
+        self.reserve_angles(self.sequences.first_angle(id) + self.sequences.capacity(id))
     }
 }
 
@@ -249,8 +257,9 @@ impl Backend for CudaBackend {
         NARROW_ROWS
     }
 
-    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId> {
-        Ok(self.sequences.open(trace)?)
+    fn open_for(&mut self, tokens: usize, trace: Option<TraceOptions>) -> Result<SequenceId> {
+        let first_angle = if self.spec.is_long(tokens) { self.long_angles() } else { 0 };
+        Ok(self.sequences.open(trace, first_angle)?)
     }
 
     fn reserve(&mut self, sequence: SequenceId, positions: usize) -> Result<()> {
@@ -261,7 +270,7 @@ impl Backend for CudaBackend {
         if self.sequences.resumes_at(sequence, positions) != positions {
             return Err(BackendError::NotHeld { position: positions });
         }
-        let id = self.open(trace)?;
+        let id = self.sequences.open(trace, self.sequences.first_angle(sequence))?;
         // with room for the next pass, up to the source's capacity
         let room = self.sequences.capacity(sequence).min(positions + MAX_ROWS).max(positions);
         let copied = self
@@ -457,10 +466,10 @@ impl Backend for CudaBackend {
     }
 
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
-        let (reached, step) =
-            (self.angles_for(self.sequences.capacity_for(positions)), self.device.granularity.unwrap_or(1));
+        let reached = self.angles_for(self.long_angles() + self.sequences.capacity_for(positions));
+        let step = self.device.granularity.unwrap_or(1);
         let table = |r: &Rotation| 2 * (4 * reached * r.frequencies.len()).next_multiple_of(step);
-        let tables: usize = self.spec.rotations().iter().map(table).sum();
+        let tables: usize = self.spec.rotations(false).iter().map(table).sum();
         let working = self.device.scratch_bytes.get() + tables;
         ExpectedMemory { working, ..self.sequences.expected_bytes(positions, trace) }
     }

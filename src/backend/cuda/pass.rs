@@ -102,8 +102,10 @@ impl Operations for CudaBackend {
         let q_job = Job { w: &w.q, bias: w.q_bias.as_ref(), y: q };
         let jobs: Vec<Job> = [q_job].into_iter().chain(k).chain(v).chain(gate).collect();
         let (x, norm, to) = (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.rope_target(layer));
-        let normed = self.spec.family.qk_norm != QkNorm::None || self.spec.family.value_norm;
-        if !normed && self.rotates(&jobs)? {
+        let s = &self.spec;
+        let normed = s.family.qk_norm != QkNorm::None || s.family.value_norm;
+        let by_length = s.query_scaling.is_some() || s.short_context().is_some();
+        if !normed && !by_length && self.rotates(&jobs)? {
             return Ok(self.qkv(x, norm, &jobs, to)?);
         }
         self.qkv(x, norm, &jobs, RopeTarget::default())?;
@@ -280,6 +282,9 @@ impl CudaBackend {
             k_norm: Norm { weight: of_heads(&w.k_norm), offset: s.family.norm_weight_offset, eps: s.rms_norm_eps },
             to,
             heads: s.num_attention_heads.into(),
+            first_angles: self.sequences.first_angles.ptr(),
+            query_growth: s.query_scaling.map_or(0.0, |scaling| scaling.beta),
+            query_period: Int(s.query_scaling.map_or(1, |scaling| scaling.period as i32)),
         };
         let heads = s.num_attention_heads + 2 * to.kv_heads as usize;
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)

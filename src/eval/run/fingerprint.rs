@@ -1,6 +1,6 @@
 //! Identifies a model's files without reading gigabytes.
 
-use crate::{files, model::ModelSpec, units};
+use crate::{engine::Engine, files, units};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -32,13 +32,18 @@ pub struct Fingerprint {
     pub tokenizer: String,
     /// Of `tokenizer_config.json`: special tokens, and whether one is prepended to a text.
     pub tokenizer_config: Option<String>,
-    /// Of the chat template's text; `None` for a model without one.
+    /// Of the older `special_tokens_map.json` and `added_tokens.json`; `None` if there is none, or the tokenizer does not read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub special_tokens_map: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_tokens: Option<String>,
+    /// Of the chat template's text, from whichever file; `None` for a model without one.
     pub chat_template: Option<String>,
 }
 
 impl Fingerprint {
     /// Reads the files of a model folder.
-    pub fn of(folder: &Path, spec: &ModelSpec, chat_template: Option<&str>) -> Result<Self, (PathBuf, io::Error)> {
+    pub fn of(folder: &Path, engine: &Engine) -> Result<Self, (PathBuf, io::Error)> {
         let whole = |name: &str| {
             let (path, mut hash) = (folder.join(name), Sha256::new());
             let read = files::open(&path).and_then(|mut file| add(&mut file, &mut hash));
@@ -48,15 +53,21 @@ impl Fingerprint {
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
             other => other.map(Some),
         };
+        let is_older = engine.tokenizer().config.added_tokens_decoder.is_none();
+        let older = |name: &str| {
+            if is_older { optional(name).map(|hash| hash.filter(|hash| hash != ABSENT)) } else { Ok(None) }
+        };
         Ok(Fingerprint {
-            architecture: spec.architecture.clone(),
+            architecture: engine.spec().architecture.clone(),
             config: whole("config.json")?,
             generation_config: optional("generation_config.json")?,
             weights: weights(folder)?,
             weights_index: optional("model.safetensors.index.json")?,
             tokenizer: whole("tokenizer.json")?,
             tokenizer_config: optional("tokenizer_config.json")?,
-            chat_template: chat_template.map(|text| digits(Sha256::digest(text))),
+            special_tokens_map: older("special_tokens_map.json")?,
+            added_tokens: older("added_tokens.json")?,
+            chat_template: engine.chat_template().map(|template| digits(Sha256::digest(template.source()))),
         })
     }
 }
@@ -105,6 +116,45 @@ fn sample(path: &Path, hash: &mut Sha256) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{backend::DeviceChoice, engine::EngineOptions};
+    use serde_json::json;
+    use test_support::tiny;
+
+    /// Every file that changes token ids or prompts, as a checkpoint has them.
+    #[test]
+    fn files_of_tokens_and_templates() {
+        let folder = tempfile::tempdir().unwrap();
+        tiny::write_model(folder.path());
+        let print = || {
+            let options = EngineOptions { threads: 1, device: DeviceChoice::Cpu, ..EngineOptions::default() };
+            Fingerprint::of(folder.path(), &Engine::load(folder.path(), options).unwrap()).unwrap()
+        };
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let template = |text: &str| json!({"chat_template": text}).to_string();
+        // from the source that counts least to the one that counts most
+        std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap_or_default();
+        write("tokenizer_config.json", "{}");
+        std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+        let mut seen = vec![print()];
+        for (name, text) in [
+            ("added_tokens.json", r#"{"<new>": 257}"#),
+            ("special_tokens_map.json", r#"{"bos_token": "<s>"}"#),
+            ("generation_config.json", r#"{"eos_token_id": 5}"#),
+            ("chat_template.json", &template("{{ messages[0].content }}")),
+            ("tokenizer_config.json", &template("{{ messages[0].content }} ")),
+            ("chat_template.jinja", "{{ messages[0].content }}  "),
+            ("additional_chat_templates/default.jinja", "{{ messages[0].content }}   "),
+        ] {
+            write(name, text);
+            seen.push(print());
+            assert!(!seen[..seen.len() - 1].contains(&seen[seen.len() - 1]), "{name}: {seen:?}");
+        }
+        // what is not read changes nothing
+        write("tokenizer_config.json", r#"{"added_tokens_decoder": {}}"#);
+        let before = print();
+        write("added_tokens.json", "{}");
+        assert_eq!(print(), before);
+    }
 
     #[test]
     fn a_change_anywhere_that_is_read_shows() {

@@ -302,7 +302,7 @@ keys! {
         Option<Positive>:
             rope_theta, partial_rotary_factor, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings,
             attention_factor, beta_fast, beta_slow, mscale, mscale_all_dim, llama_4_scaling_beta;
-        Option<Vec<Positive>>: short_factor;
+        Option<Vec<Positive>>: short_factor, long_factor;
         Option<bool>: truncate;
         Option<String>:
             rope_type,
@@ -334,10 +334,9 @@ impl Config {
         let experts = self.experts()?;
         let delta_net = self.delta_net()?;
         let layers = self.layers(family, experts.is_some(), delta_net.is_some(), (head_dim, kv_heads))?;
-        let (rope, longer_context) = self.rope(family, |table| {
+        let rope = self.rope(family, |table| {
             layers.iter().find(|layer| layer.rope == table).map_or(head_dim, |layer| layer.head_dim)
         })?;
-        let context = self.context();
         let rope_source = match (&self.rope_scaling, &self.rope_parameters) {
             (Some(_), _) => "rope_scaling",
             (None, Some(_)) => "rope_parameters",
@@ -350,8 +349,7 @@ impl Config {
             num_key_value_heads: kv_heads,
             head_dim,
             vocab_size: self.vocab_size.0,
-            max_position_embeddings: longer_context.map_or(context, |(limit, _)| limit.min(context)),
-            longer_context: longer_context.filter(|(limit, _)| *limit < context).map(|(_, why)| (context, why)),
+            max_position_embeddings: self.context(),
             rms_norm_eps: self.rms_norm_eps.map_or(1e-6, Positive::f32),
             family: family.traits,
             activation: self.activation(family)?,
@@ -365,6 +363,7 @@ impl Config {
             residual_multiplier: self.residual_multiplier.map_or(1.0, Positive::f32),
             logits_scaling: self.logits_scaling.map_or(1.0, Positive::f32),
             attention_scale: self.attention_multiplier.map_or(by_width, Positive::f32),
+            query_scaling: self.query_scaling(),
             attn_logit_softcapping: self.attn_logit_softcapping.map(Positive::f32),
             final_logit_softcapping: self.final_logit_softcapping.map(Positive::f32),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(false),

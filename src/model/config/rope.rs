@@ -27,9 +27,11 @@ pub enum RopeScaling {
         /// Whether the ramp begins and ends at whole pairs.
         truncate: bool,
     },
-    /// LongRoPE (arXiv 2402.13753) within the trained context: one divisor per pair, `short_factor`.
+    /// LongRoPE (arXiv 2402.13753): one divisor per pair, from the second list in texts longer than the trained context.
     LongRope {
         short_factor: Vec<f32>,
+        long_factor: Vec<f32>,
+        original_max_position_embeddings: usize,
     },
     /// The first `pairs` rotate as in fully rotated heads, divided by the factor; the rest do not rotate.
     Proportional {
@@ -74,14 +76,14 @@ impl RopeSpec {
         RopeSpec { theta, scaling: RopeScaling::None, attention_factor: 1.0, rotary_dim }
     }
 
-    /// Frequencies as Hugging Face rounds them: they are f32 there.
-    pub fn rotation(&self, head_dim: usize) -> Rotation {
-        let mut frequencies: Vec<f32> = (0..self.rotary_dim / 2).map(|pair| self.frequency(pair)).collect();
+    /// Frequencies as Hugging Face rounds them: they are f32 there. `long`: in [long](super::ModelSpec::is_long) sequences.
+    pub fn rotation(&self, head_dim: usize, long: bool) -> Rotation {
+        let mut frequencies: Vec<f32> = (0..self.rotary_dim / 2).map(|pair| self.frequency(pair, long)).collect();
         frequencies.resize(head_dim / 2, 0.0);
         Rotation { frequencies, attention_factor: self.attention_factor.into() }
     }
 
-    fn frequency(&self, pair: usize) -> f32 {
+    fn frequency(&self, pair: usize, long: bool) -> f32 {
         let exponent = (2 * pair) as f32 / self.rotary_dim as f32;
         let period = libm::pow(self.theta.into(), exponent.into()) as f32;
         let frequency = 1.0 / period;
@@ -118,7 +120,9 @@ impl RopeSpec {
                 let kept = 1.0 - ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
                 1.0 / (factor * period) * (1.0 - kept) + frequency * kept
             }
-            RopeScaling::LongRope { ref short_factor } => 1.0 / (short_factor[pair] * period),
+            RopeScaling::LongRope { ref short_factor, ref long_factor, .. } => {
+                1.0 / (if long { long_factor } else { short_factor }[pair] * period)
+            }
             RopeScaling::Proportional { pairs, factor } if pair < pairs => frequency / factor,
             RopeScaling::Proportional { .. } => 0.0,
         }

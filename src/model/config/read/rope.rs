@@ -1,10 +1,7 @@
 //! The rotary tables of `rope_parameters` and `rope_scaling`.
 
 use super::{Config, Family, Positive, Rope, Wrong};
-use crate::model::config::{RopeScaling, RopeSpec};
-
-/// A context in tokens, and why it is not longer.
-type Limit = (usize, &'static str);
+use crate::model::config::{QueryScaling, RopeScaling, RopeSpec};
 
 impl Config {
     /// `max_position_embeddings`, or longer if YaRN stretches the trained context beyond it: model cards add only `rope_scaling`.
@@ -20,12 +17,8 @@ impl Config {
         stretched.map_or(context, |stretched| stretched.clamp(context, u32::MAX as usize))
     }
 
-    /// The rotary tables, and the longest context that they hold for and why, if it is shorter than the published one.
-    pub(super) fn rope(
-        &self,
-        family: &Family,
-        head_dim: impl Fn(usize) -> usize,
-    ) -> Result<(Vec<RopeSpec>, Option<Limit>), Wrong> {
+    /// The rotary tables.
+    pub(super) fn rope(&self, family: &Family, head_dim: impl Fn(usize) -> usize) -> Result<Vec<RopeSpec>, Wrong> {
         let parameters = self.rope_parameters.as_ref();
         if family.local_rope {
             // rope_scaling, the older key, applies to full layers
@@ -36,27 +29,34 @@ impl Config {
                 None => full,
             };
             let local = nested(|tables| tables.sliding_attention.as_deref());
-            let (full, limit) = self.table(&full, self.rope_theta, head_dim(0))?;
-            let (local, _) = self.table(&local, self.rope_local_base_freq, head_dim(1))?;
-            return Ok((vec![full, local], limit));
+            let full = self.table(&full, self.rope_theta, head_dim(0))?;
+            return Ok(vec![full, self.table(&local, self.rope_local_base_freq, head_dim(1))?]);
         }
         let written = self.rope_scaling.as_ref().or(parameters);
         if written.is_some_and(|table| table.full_attention.is_some() || table.sliding_attention.is_some()) {
             return Err(("rope_parameters", "expected one table, found one by layer type".to_owned()));
         }
-        let (table, limit) = self.table(written.unwrap_or(&Rope::default()), self.rope_theta, head_dim(0))?;
+        let table = self.table(written.unwrap_or(&Rope::default()), self.rope_theta, head_dim(0))?;
         let still = RopeSpec::plain(table.theta, 0);
         let has_still = self.no_rope_layers.is_some() || self.no_rope_layer_interval.is_some();
-        Ok((if has_still { vec![table, still] } else { vec![table] }, limit))
+        Ok(if has_still { vec![table, still] } else { vec![table] })
+    }
+
+    /// Positions that a table was trained on.
+    fn trained(&self, table: &Rope) -> f32 {
+        let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
+        trained.map_or(self.max_position_embeddings.0 as f32, Positive::f32)
+    }
+
+    /// `llama_4_scaling_beta`
+    pub(super) fn query_scaling(&self) -> Option<QueryScaling> {
+        let table = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref())?;
+        let period = (self.trained(table) as usize).clamp(1, i32::MAX as usize);
+        Some(QueryScaling { beta: table.llama_4_scaling_beta?.f32(), period })
     }
 
     /// One rotary table; `theta` is used if it has none of its own.
-    fn table(
-        &self,
-        table: &Rope,
-        theta: Option<Positive>,
-        head_dim: usize,
-    ) -> Result<(RopeSpec, Option<Limit>), Wrong> {
+    fn table(&self, table: &Rope, theta: Option<Positive>, head_dim: usize) -> Result<RopeSpec, Wrong> {
         // only families that rotate part of each head read the outer key
         let part = self.partial_rotary_factor.map(|outer| table.partial_rotary_factor.unwrap_or(outer).0);
         let rotary_dim = part.map_or(head_dim, |part| (head_dim as f64 * part) as usize);
@@ -64,19 +64,10 @@ impl Config {
             let message = format!("expected an even part of head_dim ({head_dim}), found {rotary_dim} components");
             return Err(("partial_rotary_factor", message));
         }
-        let context = self.max_position_embeddings.0 as f32;
-        let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
-        let trained = trained.map_or(context, Positive::f32);
+        let (context, trained) = (self.max_position_embeddings.0 as f32, self.trained(table));
         let theta = table.rope_theta.or(theta).map_or(10_000.0, Positive::f32);
         let (scaling, attention_factor) = table.scaling(trained, context, rotary_dim)?;
-        let limit = match scaling {
-            RopeScaling::LongRope { .. } => Some((trained as usize, "longrope's long_factor is not implemented")),
-            _ if table.llama_4_scaling_beta.is_some() => {
-                Some((trained as usize, "llama_4_scaling_beta is not implemented"))
-            }
-            _ => None,
-        };
-        Ok((RopeSpec { theta, scaling, attention_factor, rotary_dim }, limit))
+        Ok(RopeSpec { theta, scaling, attention_factor, rotary_dim })
     }
 }
 
@@ -127,15 +118,21 @@ impl Rope {
                 Ok((scaling, self.yarn_attention(factor)))
             }
             "longrope" | "su" | "yarn" => {
-                let divisors: Vec<f32> = self.short_factor.iter().flatten().map(|x| x.f32()).collect();
-                if divisors.len() != rotary_dim / 2 {
-                    let message = format!("expected {} numbers, found {}", rotary_dim / 2, divisors.len());
-                    return Err(("rope_scaling.short_factor", message));
-                }
+                let divisors = |key, list: &Option<Vec<Positive>>| {
+                    let divisors: Vec<f32> = list.iter().flatten().map(|x| x.f32()).collect();
+                    let (found, expected) = (divisors.len(), rotary_dim / 2);
+                    let wrong = || (key, format!("expected {expected} numbers, found {found}"));
+                    Some(divisors).filter(|_| found == expected).ok_or_else(wrong)
+                };
                 let stretched = f64::from(self.factor.map_or(context / trained, Positive::f32));
                 let by_length = (1.0 + libm::log(stretched).max(0.0) / libm::log(trained.into())).sqrt() as f32;
                 let attention = self.attention_factor.map_or(by_length, Positive::f32);
-                Ok((RopeScaling::LongRope { short_factor: divisors }, attention))
+                let scaling = RopeScaling::LongRope {
+                    short_factor: divisors("rope_scaling.short_factor", &self.short_factor)?,
+                    long_factor: divisors("rope_scaling.long_factor", &self.long_factor)?,
+                    original_max_position_embeddings: trained as usize,
+                };
+                Ok((scaling, attention))
             }
             other => {
                 let known = "default, linear, llama3, yarn, longrope, proportional or dynamic";
