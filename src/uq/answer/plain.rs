@@ -109,7 +109,10 @@ impl<'t> Text<'t> {
             }
             (rest, only) = (next, false);
         }
-        let found = grammar("subject").captures(rest)?;
+        let Some(found) = grammar("subject").captures(rest) else {
+            let named = grammar("predicate").captures(whole).filter(|_| self.rule == AnswerRule::Choice)?;
+            return Some(named.get(1)?.as_str());
+        };
         if !only && found.name("so").is_none() {
             return None;
         }

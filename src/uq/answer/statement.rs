@@ -101,10 +101,11 @@ impl<'t> Text<'t> {
         self.number_like(said.inner).or_else(|| self.option(said.inner))
     }
 
-    /// The first number spelled out in a statement: `twelve`, `minus three hundred`; none in `one of them`.
+    /// The first number spelled out in a statement: `twelve`, `one third of it`; none in `one of them`.
     pub fn spelled_number(&self, statement: &'t str) -> Option<&'t str> {
-        let found = spoken(statement).next().map(|(range, _)| &statement[range])?;
-        Some(found).filter(|found| !around(statement, found).1.trim_start().starts_with("of "))
+        let (found, value) = spoken(statement).next()?;
+        let of = value.whole().is_some() && statement[found.end..].trim_start().starts_with("of ");
+        (!of).then(|| &statement[found])
     }
 
     /// GSM8K's `#### 18`.
@@ -162,7 +163,7 @@ impl<'t> Text<'t> {
 
     /// The statement that starts where a part of the text does.
     fn statement_at(&self, part: &str) -> Statement<'t> {
-        let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | '>' | ':');
+        let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | ':');
         let rest = self.text[self.around(part).0.len()..].trim_start_matches(lead);
         // a formula may contain periods and newlines
         let formula = leading_formula(&rest[..boundary(rest, MAX_FORMULA)]).map_or(0, |(whole, _)| whole.len());
@@ -237,6 +238,9 @@ impl<'t> Text<'t> {
     /// followed by at most a unit.
     pub fn number_like(&self, statement: &'t str) -> Option<&'t str> {
         let mut tail = self.clause(statement);
+        if self.is_list(tail) {
+            return None;
+        }
         if let Some(aside) = grammar("after the number").captures(tail) {
             tail = &tail[..aside.get(1).or(aside.get(0))?.start()];
         }
