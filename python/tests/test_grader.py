@@ -1,5 +1,6 @@
 """One's own graders."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 from conftest import APPLES, PENCILS
 
 import uqac
+from uqac._grade import name_of
 
 
 def exactly(answer, item, reply):
@@ -63,7 +65,28 @@ def test_the_thought_is_not_the_reply(model):
     seen = []
     item = {"prompt": "1+1?", "response": "<think>Is it 3?</think>\nIt is 2.", "target": "2", "grader": "number"}
     [result] = model.score_many([item], grader=lambda *given: bool(seen.append(given)), progress=False)
-    assert (seen[0][0], seen[0][2].strip(), result.record["correct"], result.record["grader"]) == ("2", "It is 2.", False, "<lambda>")
+    assert (seen[0][0], seen[0][2].strip(), result.record["correct"]) == ("2", "It is 2.", False)
+    assert result.record["grader"].startswith("<lambda> ")
+
+
+def test_every_callable_has_a_name_that_tells_it_from_others():
+    class Judge:
+        def __call__(self, answer, item, reply):
+            return True
+
+    def upto(most, answer, item, reply):
+        return len(answer) <= most
+
+    assert [name_of(grader) for grader in (exactly, Judge(), functools.partial(upto, 3), functools.partial(upto, most=3))] == [
+        "exactly", "Judge", "upto(3)", "upto(most=3)",
+    ]
+    lambdas = [lambda *_: True, lambda *_: False, lambda answer, *_: answer in {"a", "b"}, *(lambda *_, n=n: n for n in (1, 2))]
+    lambdas += [(lambda n: lambda *_: n)(n) for n in (1, 2)]
+    names = [name_of(grader) for grader in lambdas]
+    assert len(set(names)) == len(names) and names == [name_of(grader) for grader in lambdas]
+    again = f"from uqac._grade import name_of\nprint(name_of(lambda answer, *_: answer in {{'b', 'a'}}))"
+    done = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == names[2], "another process gives the same name"
 
 
 def test_math_verify_grades(model, tmp_path_factory):

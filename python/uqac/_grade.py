@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any, Union
 
 import numpy as np
@@ -14,10 +17,27 @@ from . import _uqac
 Grader = Callable[[Union[str, None], Mapping[str, Any], str], Union[bool, None]]
 
 
-def name_of(grader: Grader) -> str:
-    """The name that samples keep of a grader."""
+def name_of(grader: Callable[..., Any]) -> str:
+    """The name that samples keep of a grader, and by which a later call knows it: a function's; an object's class; `f(2, strict=True)`
+    for a partial function; for a lambda, `<lambda>` with a hash of what it does."""
+    if isinstance(grader, functools.partial):
+        given = [repr(value) for value in grader.args] + [f"{name}={value!r}" for name, value in grader.keywords.items()]
+        return f"{name_of(grader.func)}({', '.join(given)})"
     name: str = getattr(grader, "__name__", type(grader).__name__)
-    return name
+    if name != "<lambda>":
+        return name
+    held = [cell.cell_contents for cell in getattr(grader, "__closure__", None) or ()]
+    parts = [getattr(grader, part, None) for part in ("__code__", "__defaults__", "__kwdefaults__")] + held
+    return f"{name} {hashlib.sha256(repr([_stable(part) for part in parts]).encode()).hexdigest()[:8]}"
+
+
+def _stable(part: object) -> object:
+    """What a part of a function says, the same in every process if its values' texts are."""
+    if isinstance(part, CodeType):
+        return part.co_code, part.co_names, part.co_varnames, [_stable(value) for value in part.co_consts]
+    if isinstance(part, frozenset):
+        return sorted(map(repr, part))
+    return name_of(part) if callable(part) else repr(part)
 
 
 def grade(grader: Grader, answer: str | None, item: Mapping[str, Any], reply: str, label: str) -> bool | None:

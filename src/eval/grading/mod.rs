@@ -6,7 +6,7 @@
 //! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; degree, percent and dollar signs and names (`x =`, `f^{-1}(x) =`, `P(X=2) =`, `m + n =`) are ignored; an answer with an unknown command equals only itself |
 //! | both | a unit on one side is ignored; units on both sides count: `30 cm` is `0.3 m` and not `30 m` |
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
-//! | [`Grader::Exact`] | the same words, ignoring case, quotes and punctuation; the same number |
+//! | [`Grader::Exact`] | the same words, ignoring case, quotes, punctuation and `the` before them; the same number |
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
 use crate::io::target::{Target, options};
@@ -93,7 +93,8 @@ fn exact(answer: &str) -> String {
     let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
     let number = digits && words.contains(|c: char| c.is_ascii_digit()) && !answer.trim().contains(char::is_whitespace);
     let verdict = ["yes", "no"].into_iter().find(|verdict| list(verdict).contains(&&*words));
-    if number { number_form(answer) } else { verdict.map_or(words, str::to_owned) }
+    let words = words.strip_prefix("the ").unwrap_or(&words);
+    if number { number_form(answer) } else { verdict.unwrap_or(words).to_owned() }
 }
 
 impl Target {

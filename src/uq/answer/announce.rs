@@ -48,7 +48,8 @@ pub(super) fn announcements(text: &str, with_letters: bool) -> Vec<Found<'_>> {
             let at = named.map_or(&text[words.end()..words.end()], |part| part.as_str());
             let before = &text[boundary(text, words.start().saturating_sub(100))..words.start()];
             let before = before.rsplit('\n').next().unwrap_or_default();
-            if *then == Then::Letter || !grammar("other").is_match(before) {
+            let none = grammar(if *then == Then::Letter { "hearsay" } else { "other" });
+            if !none.is_match(before) {
                 found.push(Found { words: words.as_str(), at, then: *then });
             }
         }

@@ -190,7 +190,6 @@ fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     };
     let boxed = boxed::last_box(text.text);
     let mut found = announce::announcements(text.text, rule == AnswerRule::Choice);
-    found.extend(text.hashes());
     found.retain(|found| place(found.at).start >= boxed.as_ref().map_or(0, |content| content.end));
     found.sort_by_key(|found| place(found.at).start);
     let concluded = || found.iter().rev().find_map(|found| text.concluded(found)).map(|answer| (place(answer), Phrase));
@@ -205,7 +204,7 @@ fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
     }
     // cut off where the answer was to come
     let rest = |found: &Found| text.around(found.at).1.trim_matches(['*', '_', ' ', '\n']);
-    if found.iter().any(|found| found.then != Then::Letter && rest(found).is_empty()) {
+    if found.iter().any(|found| found.then != Then::Letter && found.at.is_empty() && rest(found).is_empty()) {
         return None;
     }
     let other = !text.is_number();

@@ -4,15 +4,16 @@ use super::statement::{Number, Text, around, formulas};
 use super::tables::{expanded, grammar};
 use super::{boundary, value};
 use fancy_regex::Regex;
-use std::sync::LazyLock;
+use std::{collections::HashSet, sync::LazyLock};
 
 /// The pattern of a number, which looks at what is around it.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(&expanded("number")).expect("a constant pattern"));
 
 /// All numbers in a text, in order and disjoint.
 pub(super) fn numbers(text: &str) -> Vec<Number<'_>> {
-    let mut found = Vec::new();
-    let mut at = 0;
+    let list_marks = grammar("list mark").captures_iter(text).filter_map(|mark| Some(mark.get(1)?.range()));
+    let list_marks: HashSet<_> = list_marks.collect();
+    let (mut found, mut at) = (Vec::new(), 0);
     while let Ok(Some(number)) = NUMBER.captures_from_pos(text, at) {
         let (Some(whole), Some(unsigned)) = (number.get(0), number.name("unsigned")) else { break };
         let (mut start, mut end) = (whole.start(), whole.end());
@@ -29,20 +30,10 @@ pub(super) fn numbers(text: &str) -> Vec<Number<'_>> {
             start -= text[..start].chars().next_back().map_or(0, char::len_utf8); // `$5M`
         }
         let weak = ["inside", "ordinal", "version"].iter().any(|group| number.name(group).is_some());
-        let weak = weak || is_list_mark(text, start, end);
-        found.push(Number { text: &text[start..end], weak });
+        found.push(Number { text: &text[start..end], weak: weak || list_marks.contains(&(start..end)) });
         at = end;
     }
     found
-}
-
-/// Whether `start..end` numbers a list item: first on its line, then a period or bracket, a space and the item.
-fn is_list_mark(text: &str, start: usize, end: usize) -> bool {
-    let line_starts = text[..start].trim_end_matches([' ', '\t', '*', '_', '#', '>']);
-    (line_starts.is_empty() || line_starts.ends_with('\n'))
-        && text[start..end].bytes().all(|byte| byte.is_ascii_digit())
-        && end - start <= 3
-        && pattern!(r"^[.)][*_]*[ \t]+\S").is_match(&text[end..])
 }
 
 impl<'t> Text<'t> {

@@ -86,12 +86,9 @@ impl<'t> Text<'t> {
     pub fn last_sentence(&self) -> Option<&'t str> {
         let whole = self.text.trim();
         let paragraph = whole.rsplit("\n\n").next().unwrap_or_default();
-        let few = |inner| self.words(inner).filter(|words| count(words) <= 6);
-        let answer = |statement: &Statement<'t>| match (self.rule, statement.inner) {
-            (AnswerRule::Number, inner) => self.number_like(inner).or_else(|| self.said(inner)),
-            (_, inner) if statement.is_formula => self.formula(inner),
-            (AnswerRule::Words, inner) => few(inner),
-            (_, inner) => self.number_like(inner).or_else(|| few(inner)),
+        let answer = |statement: &Statement<'t>| {
+            let few = |said: &&str| statement.is_formula || count(said) <= 6;
+            self.says(statement).filter(few)
         };
         let bold = pattern!(r"\*\*([^*\n]{1,80})\*\*").captures_iter(paragraph).last().and_then(|bold| bold.get(1));
         if let Some(bold) = bold.filter(|bold| !bold.as_str().trim_end().ends_with(':')) {
@@ -109,7 +106,10 @@ impl<'t> Text<'t> {
             }
             (rest, only) = (next, false);
         }
-        let found = grammar("subject").captures(rest)?;
+        let Some(found) = grammar("subject").captures(rest) else {
+            let named = grammar("predicate").captures(whole).filter(|_| self.rule == AnswerRule::Choice)?;
+            return Some(named.get(1)?.as_str());
+        };
         if !only && found.name("so").is_none() {
             return None;
         }

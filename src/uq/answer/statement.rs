@@ -84,7 +84,7 @@ impl<'t> Text<'t> {
     /// What a statement says: its formula, its number, what it says something is, its words.
     pub fn says(&self, statement: &Statement<'t>) -> Option<&'t str> {
         match (self.rule, statement.inner) {
-            (AnswerRule::Number, inner) => self.number_like(inner),
+            (AnswerRule::Number, inner) => self.number_like(inner).or_else(|| self.said(inner)),
             (_, inner) if statement.is_formula => self.formula(inner),
             (AnswerRule::Words, inner) => self.words(inner),
             (_, inner) => self.number_like(inner).or_else(|| self.predicate(inner)).or_else(|| self.words(inner)),
@@ -101,22 +101,11 @@ impl<'t> Text<'t> {
         self.number_like(said.inner).or_else(|| self.option(said.inner))
     }
 
-    /// The first number spelled out in a statement: `twelve`, `minus three hundred`; none in `one of them`.
+    /// The first number spelled out in a statement: `twelve`, `one third of it`; none in `one of them`.
     pub fn spelled_number(&self, statement: &'t str) -> Option<&'t str> {
-        let found = spoken(statement).next().map(|(range, _)| &statement[range])?;
-        Some(found).filter(|found| !around(statement, found).1.trim_start().starts_with("of "))
-    }
-
-    /// GSM8K's `#### 18`.
-    pub fn hashes(&self) -> impl Iterator<Item = Found<'t>> {
-        let lines = grammar("hashes").captures_iter(self.text).filter_map(|found| Some(found.get(1)?.as_str()));
-        let answers = lines.filter(|line| {
-            // else a level-four heading, whose number is a section's
-            let first = self.numbers_in(line).first().filter(|number| !number.weak);
-            first.is_some_and(|first| grammar("before the number of hashes").is_match(around(line, first.text).0))
-                || self.around(line).1.trim().is_empty()
-        });
-        answers.map(|line| Found { words: line, at: &line[..0], then: Then::Anything })
+        let (found, value) = spoken(statement).next()?;
+        let of = value.whole().is_some() && statement[found.end..].trim_start().starts_with("of ");
+        (!of).then(|| &statement[found])
     }
 
     /// The statement of an announcement; `None` for a question, and for what the answer is not.
@@ -162,7 +151,7 @@ impl<'t> Text<'t> {
 
     /// The statement that starts where a part of the text does.
     fn statement_at(&self, part: &str) -> Statement<'t> {
-        let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | '>' | ':');
+        let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | ':');
         let rest = self.text[self.around(part).0.len()..].trim_start_matches(lead);
         // a formula may contain periods and newlines
         let formula = leading_formula(&rest[..boundary(rest, MAX_FORMULA)]).map_or(0, |(whole, _)| whole.len());
@@ -220,23 +209,20 @@ impl<'t> Text<'t> {
     /// Whether a period between `before` and `after` belongs to the word before it: `Dr. Who`, `No. 5`, `J. K. Rowling`,
     /// `E. coli`, `U.S. Army`. Where options may be meant, one letter is an initial only beside another.
     pub fn is_abbreviation(&self, before: &str, after: &str) -> bool {
-        let is = |name, text| grammar(name).is_match(text);
-        if is("abbreviation", before) || (is("number sign", before) && is("digits after", after)) {
-            return true;
-        }
-        if self.rule == AnswerRule::Choice || !is("initial", before) {
-            return false;
-        }
-        let beside = (is("initial beside", before) || is("initial after", after)) && is("goes on as a name", after);
-        // one or two more words, none of which starts a sentence
-        let one = || is("name after an initial", after) && !is("sentence opener", after);
-        beside || (self.rule == AnswerRule::Words && one())
+        let near = [&before[boundary(before, before.len().saturating_sub(16))..], ".\0", &after[..boundary(after, 60)]]
+            .concat();
+        let is = |name| grammar(name).is_match(&near);
+        let initials = || is("initials") || (self.rule == AnswerRule::Words && is("initial") && !is("sentence opener"));
+        is("abbreviation") || (self.rule != AnswerRule::Choice && initials())
     }
 
     /// The number, if that is what a statement is: the only one, after at most a few qualifying words or the last `=`, and
     /// followed by at most a unit.
     pub fn number_like(&self, statement: &'t str) -> Option<&'t str> {
         let mut tail = self.clause(statement);
+        if self.is_list(tail) {
+            return None;
+        }
         if let Some(aside) = grammar("after the number").captures(tail) {
             tail = &tail[..aside.get(1).or(aside.get(0))?.start()];
         }
