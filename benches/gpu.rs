@@ -20,6 +20,7 @@ mod rates;
 mod report;
 #[path = "gpu/session.rs"]
 mod session;
+mod shapes;
 #[path = "gpu/stages.rs"]
 mod stages;
 #[path = "gpu/timeline.rs"]
@@ -27,10 +28,11 @@ mod timeline;
 
 use clap::{Parser, Subcommand};
 use report::{Problem, Report};
+use shapes::checkpoint;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::DeviceChoice;
-use uqac::internals::{checkpoint, machine, roofline, shapes};
+use uqac::internals::{machine, roofline};
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]

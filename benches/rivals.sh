@@ -8,7 +8,7 @@
 #        benches/rivals.sh --only lookup --data FOLDER [--tasks gsm8k,...] [--limit N] MODEL_FOLDER...
 #        speculative decoding of a task's questions, compared with llama.cpp's own, whose example is compiled from its PyPI source
 #        benches/rivals.sh --only family [--prompts 512] MODEL_FOLDER...
-#        models of any architecture, compared with llama.cpp's own benchmark, such as the folders of `uqac bench --random-weights SHAPE`
+#        models of any architecture, compared with llama.cpp's own benchmark, such as the folders of the example `random_weights`
 #
 # Installs them from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there, which takes some minutes), and converts the
 # models to GGUF there. Supports models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 limits only our side to AVX2, so

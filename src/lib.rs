@@ -111,11 +111,12 @@ pub mod internals {
     pub use crate::backend::cpu::threads::ThreadPool;
     pub use crate::backend::cpu::{InputRounding, trace::Selection};
     pub use crate::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
+    pub use crate::model::{tokenizer::byte_of_char, weights::range};
     pub use crate::uq::{Link, Member, Variant, chain, ensemble, similarity};
     #[cfg(feature = "program")]
     pub use crate::{
         bench::machine::MultiplyAdds,
-        bench::{MedianRange, checkpoint, machine, roofline, shapes},
+        bench::{MedianRange, machine, roofline},
         eval::run::fingerprint::Fingerprint,
         eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq},
         eval::{analysis, assess, calibration, metrics, samples, tasks},

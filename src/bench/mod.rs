@@ -4,14 +4,11 @@
 //! machine  ─ read bandwidth, arithmetic peak, memory in use ─┐
 //! measure  ─ rounds of every stage, interleaved ─────────────┴─ Report: JSON, tables, picture   (uqac bench)
 //! roofline ─ bytes and operations that a stage needs at least
-//! shapes, checkpoint ─ random weights in published shapes
 //! ```
 
-pub mod checkpoint;
 pub mod machine;
 mod measure;
 pub mod roofline;
-pub mod shapes;
 
 pub use measure::run;
 

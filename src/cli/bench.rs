@@ -2,11 +2,11 @@
 
 use super::options::{ModelArgs, load};
 use super::*;
+use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
-use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, checkpoint, run as measure, shapes};
+use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, run as measure};
 use crate::engine::{EngineOptions, Speculate};
 use crate::report::term::{Style, TermStyle, TextTable};
-use crate::{backend::DeviceChoice, bench::shapes::Shape, cache};
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///
@@ -14,12 +14,9 @@ use crate::{backend::DeviceChoice, bench::shapes::Shape, cache};
 /// medians over the rounds with their range. Compare figures within one run only.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k"
+    after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench -m abacus --sweep 128,256,512"
 )]
 pub struct BenchArgs {
-    /// Random weights in a published shape instead of a model; NAME/small is a shrunken form, NAME/N has N layers
-    #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
-    random_weights: Option<(String, Shape)>,
     /// MiB of the buffer for the bandwidth, many times the caches
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: u32,
@@ -35,17 +32,9 @@ pub struct BenchArgs {
     model: ModelArgs,
 }
 
-fn shape(name: &str) -> Result<(String, Shape), String> {
-    let known = shapes::find(name).map(|shape| (name.to_owned(), shape));
-    known.ok_or_else(|| format!("expected one of {}", shapes::names().join(", ")))
-}
-
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let folder = match &args.random_weights {
-        None => args.model.folder()?,
-        Some((name, shape)) => random_weights(name, shape, args.model.engine.threads)?,
-    };
-    let name = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.display().to_string());
+    let folder = args.model.folder()?;
+    let model = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.display().to_string());
     let options = EngineOptions { device: machine::resolve(args.model.engine.device), ..args.model.options() };
     let mut engine = load(&folder, options)?;
     engine.set_speculate(Speculate::Off);
@@ -53,22 +42,11 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     // on a device, two buffers must fit next to the model
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = Machine::open(options.device, options.threads, bytes)?;
-    let model = args.random_weights.as_ref().map_or(name, |(shape, _)| format!("{shape}, random weights"));
     let report = measure(&mut engine, &mut machine, &Settings { model, ..args.settings.clone() }, &mut note)?;
     if let Some(path) = &args.picture {
         write(path, &report.picture().standalone())?;
     }
     Ok(show(args.json, &report, || tables(&report, TermStyle::of_stdout()))?)
-}
-
-/// The folder of a shape's checkpoint, kept for later runs.
-fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, Failure> {
-    // private: in a shared folder, another user could place links under a predictable name
-    let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
-    let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));
-    note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
-    checkpoint::write(&folder, shape, threads).map_err(CliError::at(&folder))?;
-    Ok(folder)
 }
 
 fn tables(report: &Report, style: TermStyle) -> String {

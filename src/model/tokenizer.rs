@@ -11,7 +11,7 @@ use super::boundary::{caught, on_known_stack};
 use crate::files::{self, is_nothing};
 use detokenize::Plan;
 pub use detokenize::TextStream;
-pub(crate) use detokenize::byte_of_char;
+pub use detokenize::byte_of_char;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};

@@ -2,9 +2,14 @@
 //! tested.
 
 use serde_json::Value;
+use shapes::checkpoint;
 use std::path::Path;
 use std::process::{Command, Output};
 use test_support::tiny;
+
+#[allow(dead_code)] // the rest is the GPU benchmark's
+#[path = "../../benches/shapes/mod.rs"]
+mod shapes;
 
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
@@ -73,16 +78,13 @@ fn every_stage_is_measured() {
 fn random_weights_have_the_published_shape() {
     for shape in ["qwen2.5-7b", "qwen3-30b-a3b", "qwen3.5-0.8b", "gemma-4-e2b", "gemma-4-26b-a4b"] {
         let folder = tempfile::tempdir().unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_uqac"))
-            .args(["bench", "--random-weights", &format!("{shape}/small"), "--device", "cpu", "--buffer", "1"])
-            .args(["--rounds", "1", "--prompt-tokens", "8", "--gen-tokens", "6", "--variants", "1", "--samples", "1"])
-            .env("TMPDIR", folder.path())
-            .output()
-            .unwrap();
+        checkpoint::write(folder.path(), &shapes::find(&format!("{shape}/small")).unwrap(), 0).unwrap();
+        let sizes = ["--rounds", "1", "--prompt-tokens", "8", "--gen-tokens", "6", "--variants", "1", "--samples", "1"];
+        let model = ["--model", folder.path().to_str().unwrap(), "--device", "cpu", "--buffer", "1"];
+        let output = bench(&[&model[..], &sizes].concat());
         assert!(output.status.success(), "{shape}: {}", text(&output.stderr));
         let table = text(&output.stdout);
         assert!(STAGES.iter().all(|stage| table.contains(stage)), "{shape}: {table}");
-        assert!(folder.path().join(format!("uqac-random-weights/{shape}-small/config.json")).is_file());
     }
 }
 
@@ -104,5 +106,4 @@ fn what_cannot_be_measured_is_refused() {
     fails(&with(&["--batch", "0"]), "0 is not in 1..=1024");
     fails(&with(&["--sweep", "4q"]), "512 or 4k");
     fails(&with(&["--sweep", "9"]), "at least 16 tokens");
-    fails(&["--random-weights", "gpt-5"], "llama-3.1-8b");
 }

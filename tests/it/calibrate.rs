@@ -5,7 +5,6 @@ use crate::serve::Server;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
-use uqac::ModelSpec;
 use uqac::internals::Fingerprint;
 use uqac::internals::analysis::calibrate::calibrate;
 use uqac::internals::calibration::{Calibration, Drawn, FILE, bounded};
@@ -209,10 +208,8 @@ fn a_calibration_of_samples_applies_to_samples_drawn_the_same_way() {
 /// The built-in model's hashes.
 fn abacus() -> Fingerprint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/abacus");
-    let template = uqac::Tokenizer::from_folder(&folder).unwrap();
-    let template = uqac::ChatTemplate::from_folder(&folder, &template).unwrap();
-    let spec = ModelSpec::from_folder(&folder).unwrap();
-    Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap()
+    let engine = uqac::Engine::load(&folder, uqac::EngineOptions::default()).unwrap();
+    Fingerprint::of(&folder, &engine).unwrap()
 }
 
 /// From a run to the headline of `ask`: the file is found by the model's hashes, in the cache folder.

@@ -299,7 +299,7 @@ fn byte_level(token: String) -> Vec<u8> {
 
 /// The alphabet of byte-level BPE (GPT-2): printable Latin-1 bytes are themselves, the other 68 map, in order, to the
 /// characters from U+0100 on.
-pub(crate) fn byte_of_char(c: char) -> Option<u8> {
+pub fn byte_of_char(c: char) -> Option<u8> {
     match c as u32 {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
         code @ 0x100..=0x120 => Some((code - 0x100) as u8), // 0x00 ..= 0x20

@@ -1,10 +1,13 @@
-//! Published shapes as checkpoints with random weights: needs neither network nor downloaded models.
+//! Published shapes as checkpoints with random weights: needs neither network nor downloaded models. Of the GPU benchmark and of the
+//! example `random_weights`.
 
-use crate::model::{ModelSpec, Weights};
+pub mod checkpoint;
+
 use serde_json::{Value, json};
+use uqac::{ModelSpec, Weights};
 
 macro_rules! with_files {
-    ($($name:literal)+) => { [$(($name, include_str!(concat!("shapes/", $name, ".json"))),)+] };
+    ($($name:literal)+) => { [$(($name, include_str!(concat!($name, ".json"))),)+] };
 }
 
 /// Names used on the command line and in results, with the sizes from each model's published `config.json`. Without an

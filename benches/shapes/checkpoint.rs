@@ -1,12 +1,12 @@
 //! Random-weight checkpoints in Hugging Face layout: sharded bf16 safetensors, written on all cores, and a tokenizer
 //! with text for every id.
 
-use super::shapes::Shape;
-use crate::model::{tokenizer::byte_of_char, weights::range};
+use super::Shape;
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::path::Path;
+use uqac::internals::{byte_of_char, range};
 
 /// Number of values generated and written at a time; they fit in a core's cache.
 const CHUNK: usize = 1 << 17;
