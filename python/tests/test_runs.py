@@ -54,11 +54,11 @@ def test_an_exception_in_a_score_names_it_and_loses_nothing(model, run):
 def test_evaluate_takes_what_the_command_takes(model, tmp_path):
     run = uqac.evaluate(
         model, "abacus", tmp_path / "run", limit=2, methods=["self-consistency"], samples=2, temperature=0.7, profile="paper",
-        rules={"threshold": "at-least"}, parameters={"k": 8}, ensemble=False, trace=["heads"], draws=0, stop_decided=True, progress=False,
+        rules={"threshold": "at-least"}, parameters={"k": 8}, ensemble=False, trace=["heads"], draws=0, shots=0, progress=False,
     )  # fmt: skip
     options = run.manifest["options"]
     assert (options["profile"], options["rules"], options["parameters"]) == ("paper", {"threshold": "at-least"}, {"k": 8})
-    assert (options["samples"], options["temperature"], options["stop_decided"]) == (2, 0.7, True)
+    assert (options["samples"], options["temperature"], options["draws"]) == (2, 0.7, 0)
     scores = run.samples[0]["uq"]["scores"]
     assert "p" not in scores and scores["rauq"] is not None and options["ensemble"] is False
     with pytest.raises(uqac.Error, match="unexpected argument '--sampels'"):

@@ -106,7 +106,7 @@ def evaluate(
 
     `tasks` are names or JSON Lines files. `profile`, `rules`, `parameters` and `ensemble` are as in Method, `trace` has the optional
     parts of the trace, and `samples` and `temperature` are self-consistency's. `options` are the command's others by name:
-    `sweep=["k=8,32"]`, `stop_decided=True`.
+    `sweep=["k=8,32"]`, `prompt_template="..."`.
 
     `scores` are custom scores by name: functions of a response's Trace (with heads and layers), higher for more confident. They are
     computed in every call, also for items of an earlier one, and their values are stored in the folder, so that `uqac report` shows

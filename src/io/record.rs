@@ -127,9 +127,6 @@ pub struct Samples {
     pub majority: Option<String>,
     pub majority_weight: f64,
     pub response_tokens: Vec<usize>,
-    /// Under `--stop-decided`: samples that would have been drawn had the vote not been decided earlier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub samples: Option<usize>,
 }
 
 impl Samples {

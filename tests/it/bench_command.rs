@@ -107,3 +107,18 @@ fn what_cannot_be_measured_is_refused() {
     fails(&with(&["--sweep", "4q"]), "512 or 4k");
     fails(&with(&["--sweep", "9"]), "at least 16 tokens");
 }
+
+#[test]
+fn every_published_config_is_read_and_shrinks() {
+    for name in shapes::names() {
+        let shape = shapes::find(name).unwrap();
+        let small = shapes::find(&format!("{name}/small")).unwrap();
+        assert_eq!(small.spec.head_dim, shape.spec.head_dim);
+        assert!(small.byte_len() < 1 << 25 && shape.byte_len() > 1 << 30, "{name}");
+    }
+    let (e2b, eight) = (shapes::find("gemma-4-e2b/10").unwrap().spec, shapes::find("llama-3.1-8b/8").unwrap().spec);
+    assert_eq!((e2b.layers.len(), e2b.layers[9].kv_layer, eight.layers.len()), (10, 4, 8));
+    for unknown in ["gpt-5", "llama-3.1-8b/0", "llama-3.1-8b/33", "llama-3.1-8b/large"] {
+        assert!(shapes::find(unknown).is_none(), "{unknown}");
+    }
+}

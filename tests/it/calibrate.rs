@@ -164,23 +164,20 @@ fn serve_withholds(cache: &Path) {
 fn a_calibration_of_samples_applies_to_samples_drawn_the_same_way() {
     let (cache, run, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let draws = |folder: &Path, samples: usize, stop_decided: bool| {
+    let draws = |folder: &Path, samples: usize| {
         write_run(folder, 300, &abacus());
         let file = folder.join("manifest.json");
         let mut manifest: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         let options = json!({"methods": ["uqac", "self-consistency"], "samples": samples, "temperature": 0.5});
         manifest["options"].as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
-        manifest["options"]["stop_decided"] = json!(stop_decided);
         std::fs::write(file, manifest.to_string()).unwrap();
     };
     let calibrated = |folders: &[&Path]| {
         let folders: Vec<_> = folders.iter().map(|folder| folder.to_path_buf()).collect();
         calibrate(&folders, Some("g4_agreement"), None, 0).map_err(|error| error.to_string())
     };
-    draws(run.path(), 2, true);
-    assert!(calibrated(&[run.path()]).unwrap_err().contains("no score"), "each item has its own number of samples");
-    draws(run.path(), 2, false);
-    draws(other.path(), 5, false);
+    draws(run.path(), 2);
+    draws(other.path(), 5);
     assert!(calibrated(&[run.path(), other.path()]).unwrap_err().contains("different samples"));
     assert_eq!(calibrated(&[run.path()]).unwrap().samples, Some(Drawn { samples: 2, temperature: 0.5 }));
     let arguments = ["calibrate", run.path().to_str().unwrap(), "--score", "g4_agreement", "--replace"];

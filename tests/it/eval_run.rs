@@ -145,50 +145,6 @@ fn results_depend_neither_on_batches_nor_on_shards_nor_on_interruptions() {
     assert_eq!(samples(&resumed), expected);
 }
 
-/// Runs the built-in model, whose samples agree more often than not.
-fn abacus(output: &Path, more: &[&str]) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
-    command.env_remove("UQAC_MODEL").args(["eval", "-m", "abacus", "-t", "abacus", "-n", "12", "--draws", "0"]);
-    command.args(["--methods", "self-consistency", "--samples", "7", "--temperature", "1.2"]).args(more);
-    let ran = command.arg("-o").arg(output).output().unwrap();
-    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
-}
-
-/// The drawn samples are those of a run that draws all, and their majority is that of all samples.
-#[test]
-fn a_vote_that_is_decided_is_not_drawn_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let [whole, early, alone] = ["whole", "early", "alone"].map(|name| folder.path().join(name));
-    abacus(&whole, &[]);
-    abacus(&early, &["--stop-decided"]);
-    abacus(&alone, &["--stop-decided", "--batch-size", "1"]);
-    let results: Value = serde_json::from_slice(&std::fs::read(early.join("results.json")).unwrap()).unwrap();
-    let (whole, early) = (samples(&whole), samples(&early));
-    assert_eq!(samples(&alone), early, "the same in any batch");
-    let drawn = |sample: &Value| sample["resps"][1].as_array().unwrap().clone();
-    let vote = |sample: &Value, key: &str| sample["uq"]["self_consistency"][key].clone();
-    let mut counts = Vec::new();
-    for (whole, early) in whole.iter().zip(&early) {
-        let (all, some) = (drawn(whole), drawn(early));
-        assert_eq!(some[..], all[..some.len()]);
-        assert_eq!((all.len(), vote(early, "samples"), vote(whole, "samples")), (7, json!(7), Value::Null));
-        assert_eq!(vote(early, "majority"), vote(whole, "majority"));
-        assert_eq!(early["metrics"], whole["metrics"]);
-        assert_eq!(
-            (&early["uq"]["scores"]["p"], &early["resps"][0]),
-            (&whole["uq"]["scores"]["p"], &whole["resps"][0])
-        );
-        counts.push(some.len());
-    }
-    // four of seven is the minimum that can decide
-    let varied = counts.contains(&4) && counts.iter().any(|n| *n > 4);
-    assert!(varied && counts.iter().all(|n| (4..=7).contains(n)), "{counts:?}");
-    let votes = &results["runs"][0]["tasks"][0]["summary"]["votes"];
-    let drawn: usize = counts.iter().sum();
-    assert_eq!((&votes["samples"], &votes["drawn"]), (&json!(7 * 12), &json!(drawn)));
-    assert!(votes["tokens_saved"].as_f64().unwrap() > 0.0);
-}
-
 /// Copies a run's samples, with the given manifest and without timings.
 fn timeless(run: &Path, manifest: &[u8], copy: &Path) {
     std::fs::create_dir(copy).unwrap();

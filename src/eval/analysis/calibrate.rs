@@ -139,10 +139,10 @@ pub fn calibrate(
     })
 }
 
-/// How a run drew its samples; `None` without any, and where the votes decided how many.
+/// How a run drew its samples; `None` without any.
 fn drawn(manifest: &Value) -> Option<Drawn> {
     let options = &manifest["options"];
-    let draws = options["methods"].as_array()?.contains(&"self-consistency".into()) && options["stop_decided"] != true;
+    let draws = options["methods"].as_array()?.contains(&"self-consistency".into());
     if draws { Drawn::deserialize(options).ok() } else { None }
 }
 

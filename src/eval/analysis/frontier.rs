@@ -73,11 +73,9 @@ struct Drawn<'i> {
 }
 
 impl<'i> Drawn<'i> {
-    /// `None` also if the votes decided how many were drawn.
     fn of((index, item): (usize, &'i Item)) -> Option<Drawn<'i>> {
         let (correct, g4) = (item.correct.filter(|_| item.answered())?, item.score("g4")?);
-        let samples = Samples::deserialize(item.uq.details.get("self_consistency")?).ok()?;
-        let mut samples = Some(samples).filter(|found| found.samples.is_none())?;
+        let mut samples = Samples::deserialize(item.uq.details.get("self_consistency")?).ok()?;
         if samples.agrees.is_empty() {
             // of an older version: numbers and formulas, for which one grader does
             let form = |answer: &String| normal_form(answer, Grader::Math);

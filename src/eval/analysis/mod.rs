@@ -239,9 +239,6 @@ pub struct Summary {
     pub disagreements: usize,
     /// Accuracy of the majority answer, over the items with several samples.
     pub majority_accuracy: Option<f64>,
-    /// For runs that drew samples until the vote was decided.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub votes: Option<Votes>,
     /// Over all responses.
     pub response_tokens: usize,
     /// Means over the answered items: response tokens, chain links (answer tokens not counted), links kept, ensemble members.
@@ -253,18 +250,6 @@ pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_similarity: Option<Similarity>,
     pub seconds: f64,
-}
-
-/// Samples drawn until the vote was decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Votes {
-    /// Samples that would have been drawn otherwise.
-    pub samples: usize,
-    pub drawn: usize,
-    /// In the responses drawn.
-    pub tokens: usize,
-    /// Estimate: each undrawn response counts as the mean of its item's drawn ones.
-    pub tokens_saved: f64,
 }
 
 /// A value with its 95 % bootstrap interval.

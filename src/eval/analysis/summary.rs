@@ -1,9 +1,8 @@
 //! Counts a task's items, and the costs of the stages they went through.
 
-use super::{Item, Stage, Summary, Votes};
+use super::{Item, Stage, Summary};
 use crate::io::record::{CutOff, Status};
-use crate::{eval::sample::Similarity, io::record::Samples, order::sort_by};
-use serde::Deserialize;
+use crate::{eval::sample::Similarity, order::sort_by};
 
 use std::collections::BTreeSet;
 
@@ -50,7 +49,6 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         accuracy_reference: share(correct_reference, graded_twice),
         disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),
         majority_accuracy: share(count(&|item| item.majority_correct == Some(true)), several),
-        votes: votes(items),
         response_tokens: items.iter().map(|item| item.response_tokens).sum(),
         mean_response_tokens: mean(&|item| item.response_tokens),
         mean_chain: mean(&|item| item.chain),
@@ -59,23 +57,6 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         mean_similarity: mean_similarity(items),
         seconds: items.iter().flat_map(|item| item.uq.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),
     }
-}
-
-/// `None` if no item's drawing could stop early.
-fn votes(items: &[Item]) -> Option<Votes> {
-    let mut votes: Option<Votes> = None;
-    for details in items.iter().filter_map(|item| item.uq.details.get("self_consistency")) {
-        let Ok(Samples { samples: Some(samples), response_tokens, .. }) = Deserialize::deserialize(details) else {
-            continue;
-        };
-        let (drawn, tokens) = (response_tokens.len(), response_tokens.iter().sum::<usize>());
-        let votes = votes.get_or_insert_default();
-        votes.samples += samples;
-        votes.drawn += drawn;
-        votes.tokens += tokens;
-        votes.tokens_saved += samples.saturating_sub(drawn) as f64 * tokens as f64 / drawn.max(1) as f64;
-    }
-    votes
 }
 
 fn mean_similarity(items: &[Item]) -> Option<Similarity> {

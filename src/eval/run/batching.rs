@@ -103,7 +103,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         let engine = self.batch.engine();
         let (prompt, prompt_tokens) = prompt(engine, question, options)?;
         let subject = Subject { task, item: question, options, prompt, prompt_tokens, reading: None };
-        let draws = |method: &'static Method| Ok((method, (method.samples)(engine, &subject, &[])?));
+        let draws = |method: &'static Method| Ok((method, (method.samples)(engine, &subject)?));
         let draws = own_passes(&options.methods).map(draws).collect::<Result<Vec<_>, MethodError>>()?;
         let own =
             self.batch.start(&subject.prompt_tokens, question.doc_id as u64, &mut |_| ControlFlow::Continue(()))?;
@@ -118,18 +118,14 @@ impl<'t> Run<'t, '_, '_, '_> {
         Ok(())
     }
 
-    /// Whether a matching owner has a response that is unfinished or not yet started.
-    fn has_more(&self, of: impl Fn(&Owner) -> bool) -> bool {
-        self.owners.values().chain(self.waiting.iter().map(|(owner, _)| owner)).any(of)
-    }
-
     /// Records a response's outcome, and finishes its item if this completes it.
     fn settle(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Result<(), RunError> {
         if let (Err(error), Some(item)) = (outcome, self.items.get_mut(&own)) {
             let why = error.of_item()?;
             item.error.get_or_insert(why);
         }
-        if self.has_more(|(of, _)| *of == own) { Ok(()) } else { self.finish(own) }
+        let mut unfinished = self.owners.values().chain(self.waiting.iter().map(|(owner, _)| owner));
+        if unfinished.any(|(of, _)| *of == own) { Ok(()) } else { self.finish(own) }
     }
 
     /// Starts a response for a method. If it cannot be started, the error is the item's.
@@ -153,10 +149,8 @@ impl<'t> Run<'t, '_, '_, '_> {
     fn response_ended(&mut self, ticket: Ticket, outcome: Result<(), EngineError>) -> Result<(), RunError> {
         let Some((own, method)) = self.owners.remove(&ticket) else { return Ok(()) };
         (self.on_event)(Event::Response);
-        let read = outcome.map_err(MethodError::from).and_then(|()| match method {
-            None => self.read(own),
-            Some(method) => self.draw_more(own, method),
-        });
+        let outcome = outcome.map_err(MethodError::from);
+        let read = if method.is_none() { outcome.and_then(|()| self.read(own)) } else { outcome };
         self.settle(own, read)
     }
 
@@ -170,19 +164,6 @@ impl<'t> Run<'t, '_, '_, '_> {
         for (index, (method, _)) in item.methods.iter().enumerate() {
             let draws = (method.turns)(engine, &item.subject, &response.tokens)?;
             self.waiting.extend(draws.into_iter().map(|draw| ((own, Some(index)), draw)));
-        }
-        Ok(())
-    }
-
-    /// After the last of a method's responses, queues those that the method draws next.
-    fn draw_more(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
-        let owner = (own, Some(method));
-        let Some(item) = self.items.get(&own).filter(|item| item.error.is_none()) else { return Ok(()) };
-        if !self.has_more(|other| *other == owner) {
-            let (by, drawn) = &item.methods[method];
-            let drawn: Vec<&Generation> = drawn.iter().filter_map(|ticket| self.batch.generation(*ticket)).collect();
-            let draws = (by.samples)(self.batch.engine(), &item.subject, &drawn)?;
-            self.waiting.extend(draws.into_iter().map(|draw| (owner, draw)));
         }
         Ok(())
     }

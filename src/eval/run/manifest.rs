@@ -110,10 +110,6 @@ pub struct EvalOptions {
     /// Self-consistency: temperature
     #[arg(long, value_name = "T", value_parser = temperature, default_value_t = TEMPERATURE, hide_short_help = true)]
     pub temperature: f32,
-    /// Self-consistency: stop drawing once the majority is decided; weights are over the samples drawn
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    #[arg(long, hide_short_help = true)]
-    pub stop_decided: bool,
     /// Random control chains per response, and per --sweep chain=random..; 0: no controls
     #[serde(default, skip_serializing_if = "is_zero")]
     #[arg(long, value_name = "N", default_value_t = 5, hide_short_help = true)]
@@ -245,7 +241,6 @@ mod tests {
                 repetition_penalty: None,
                 samples: 5,
                 temperature: 0.5,
-                stop_decided: false,
                 draws: 0,
                 chat_template: true,
                 boxed_instruction: BoxedInstruction::Math,

@@ -8,7 +8,7 @@ use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::frontier::{AGREEMENT, Cost};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
-use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
+use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
 use crate::eval::metrics::{MeanSd, Metric};
 use crate::{eval::sample::Similarity, report::term::quoted, uq::scores::samples::G4_AGREEMENT};
 
@@ -335,15 +335,6 @@ fn summary(analysis: &Analysis) -> Table {
     ];
     let mut notes = vec![NOTE.to_owned()];
     for run in &analysis.runs {
-        for task in run.benchmarks() {
-            if let Some(Votes { samples, drawn, tokens, tokens_saved }) = task.summary.votes {
-                notes.push(format!(
-                    "{}, {}: {drawn} of {samples} samples were drawn ({tokens} tokens); the others could not have changed the \
-                     majority. About {tokens_saved:.0} tokens saved, at the mean length of the drawn samples.",
-                    run.name, task.task
-                ));
-            }
-        }
         notes.extend(run.notes.iter().map(|note| format!("{}: {note}", run.name)));
     }
     let sections = analysis.runs.iter().map(|run| {

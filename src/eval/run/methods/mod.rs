@@ -40,9 +40,8 @@ pub struct Method {
     pub scores: &'static [Score],
     /// Whether it adds turns to the conversation.
     pub needs_chat_template: bool,
-    /// Further responses to the item's prompt, generated alongside its own: the first ones and then, once all requested ones
-    /// have ended (passed in request order), more.
-    pub samples: fn(&Engine, &Subject, &[&Generation]) -> Draws,
+    /// Further responses to the item's prompt, generated alongside its own.
+    pub samples: fn(&Engine, &Subject) -> Draws,
     /// Responses to prompts that continue the item's own sequence (prompt and response), which has just ended.
     pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
     /// Its findings once all its responses have ended: samples first, then turns. The trace is that of the item's own response,
@@ -63,7 +62,7 @@ const METHOD: Method = Method {
     about: "",
     scores: &[],
     needs_chat_template: false,
-    samples: |_, _, _| Ok(Vec::new()),
+    samples: |_, _| Ok(Vec::new()),
     turns: |_, _, _| Ok(Vec::new()),
     run: |_, _, _| Ok(None),
 };
