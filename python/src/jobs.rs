@@ -175,14 +175,8 @@ pub fn ask(
     loop {
         let mut on_token = |_, token: Option<Progress>| watcher.token(token);
         while batch.unfinished() < options.batch_size.max(1) && !reporter.is_stopped() {
-            match drawing.start(&mut batch, &mut on_token) {
-                Ok(true) => continue,
-                Ok(false) => (),
-                Err((ticket, why)) => {
-                    batch.take(ticket);
-                    running.remove(&ticket).into_iter().for_each(|Running { index, .. }| failed(index, text(&why)));
-                    continue;
-                }
+            if drawing.start(&mut batch, &mut on_token) {
+                continue;
             }
             let Some((index, question)) = waiting.next() else { break };
             let started = encode_prompt(batch.engine(), &question.into(), options.chat_template)

@@ -26,6 +26,7 @@ def without_speed(record):
         (["--ensemble", "off"], {"ensemble": False}),
         (["--stop-below", "-0.001", "--running", "entropy", "--window", "4"], {"stop_below": -0.001, "running": "entropy", "window": 4}),
         (["--no-chat-template", "--max-tokens", "9"], {"chat_template": False, "max_tokens": 9}),
+        (["--samples", "3", "--seed", "4"], {"samples": 3, "seed": 4}),
     ],
 )
 def test_ask_is_uqac_ask(model, program, flags, options):
@@ -79,6 +80,10 @@ def test_batches_are_as_one_by_one_and_in_order(model, capsys):
         found = model.ask_many(questions, batch_size=batch_size)
         assert [without_speed(result.to_dict()) for result in found] == one_by_one
     assert "5/5" in capsys.readouterr().err
+    alone, together = ([without_speed(result.to_dict()) for result in model.ask_many(questions, samples=2, batch_size=size)] for size in (1, 7))
+    assert alone == together and all(len(found["samples"]["answers"]) == 2 for found in alone)
+    with pytest.raises(ValueError, match="samples: expected at most 128"):
+        model.ask(PENCILS, samples=129)
 
 
 def test_what_is_wrong_with_one_question_is_its_own(model):

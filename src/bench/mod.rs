@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! machine  ─ read bandwidth, arithmetic peak, memory in use ─┐
-//! measure  ─ rounds of every stage, interleaved ─────────────┴─ Report: JSON, tables, picture   (uqac bench)
+//! measure  ─ rounds of every stage, interleaved ─────────────┴─ Report: JSON, tables   (uqac bench)
 //! roofline ─ bytes and operations that a stage needs at least
 //! ```
 
@@ -12,7 +12,6 @@ pub mod roofline;
 
 pub use measure::run;
 
-use crate::report::svg::{Picture, overhead};
 use crate::{engine::EngineError, model::tokenizer::TokenizerError, units::count};
 use serde::Serialize;
 
@@ -172,25 +171,6 @@ impl Report {
     pub fn relative(&self, stages: &[&str]) -> f64 {
         let of = |name: &&str| self.stages.iter().find(|stage| stage.stage == *name);
         stages.iter().map(|name| of(name).map_or(f64::NAN, |stage| stage.relative_to_generation)).sum()
-    }
-
-    /// The paper's figure of run times: each method's time for an answer with a confidence, with plain generation
-    /// as 1.
-    pub fn picture(&self) -> Picture {
-        let bars = [
-            ("plain", &["prefill", "decode"][..]),
-            ("UQAC trace", &["prefill", "decode, traced"]),
-            ("UQAC", &["prefill", "decode, traced", "chain", "similarity", "ensemble"]),
-            ("verbalized", &["prefill", "decode", "verbalized"]),
-            ("self-consist.", &["prefill", "decode", "self-consistency"]),
-        ];
-        let bars = bars.map(|(method, stages)| (method, self.relative(stages)));
-        let Settings { model, prompt_tokens, gen_tokens, variants, samples, .. } = &self.settings;
-        let of = format!(
-            "{model} · {} · prompt {prompt_tokens}, response {gen_tokens} tokens · {variants} variants, {samples} samples",
-            self.device
-        );
-        overhead("run-time", &of, &bars)
     }
 }
 

@@ -107,7 +107,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     };
     let own = batch.start(&prompt, 0, &mut |progress| on_token(progress.ticket, Some(progress)))?;
     drawing.add(&batch, own, args.samples, 0, &options);
-    while drawing.start(&mut batch, &mut on_token).map_err(|(_, error)| error)? {}
+    while drawing.start(&mut batch, &mut on_token) {}
     while let Some((_, ended)) = drawing.next_or_pause(&mut batch, &mut on_token, &mut || false)? {
         ended?;
     }

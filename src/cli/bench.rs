@@ -20,9 +20,6 @@ pub struct BenchArgs {
     /// MiB of the buffer for the bandwidth, many times the caches
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: u32,
-    /// Write an SVG picture of each method's run time
-    #[arg(long, value_name = "FILE")]
-    picture: Option<PathBuf>,
     /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -43,9 +40,6 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = Machine::open(options.device, options.threads, bytes)?;
     let report = measure(&mut engine, &mut machine, &Settings { model, ..args.settings.clone() }, &mut note)?;
-    if let Some(path) = &args.picture {
-        write(path, &report.picture().standalone())?;
-    }
     Ok(show(args.json, &report, || tables(&report, TermStyle::of_stdout()))?)
 }
 

@@ -5,10 +5,7 @@ use super::*;
 use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat, entropy::Gamma};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
-use crate::eval::{
-    calibration::{Calibration, Drawn},
-    samples::TEMPERATURE,
-};
+use crate::eval::calibration::{Calibration, Drawn};
 use crate::model::reply::{self, Thinking};
 use crate::model::{chat::is_reserved, hub::locate_model};
 use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules, values};
@@ -163,14 +160,10 @@ pub fn note_settings(engine: &Engine, repetition_penalty: f32) {
 
 /// Says that a calibration is of other samples than those to be drawn.
 pub fn note_samples(calibration: Option<&Calibration>, samples: usize, option: &str) {
-    let needed = calibration.and_then(|found| Some((found.samples?, &found.score)));
-    if let Some((Drawn { samples: needed, temperature }, score)) = needed
-        && (needed, temperature) != (samples, TEMPERATURE.into())
-    {
-        note(&format!(
-            "note: the model's calibration is of {score} with {needed} samples at temperature {temperature}, and without \
-             these there is no confidence ({option} {needed})"
-        ));
+    let other = calibration.and_then(|found| found.samples).filter(|drawn| drawn.samples != samples);
+    if let Some(Drawn { samples, temperature }) = other {
+        let beside = format!("{samples} samples at temperature {temperature} ({option} {samples})");
+        note(&format!("note: the model's calibration applies beside {beside}: no confidence without"));
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Drawing {
     of: HashMap<Ticket, Ticket>,
     /// Samples that wait for room: response and index.
     waiting: VecDeque<(Ticket, usize)>,
+    /// The response of a sample that could not be started.
+    failed: Option<Whole>,
 }
 
 /// The samples of a response.
@@ -57,14 +59,14 @@ impl Drawing {
         self.waiting.extend((0..samples).map(|sample| (response, sample)));
     }
 
-    /// Starts the next sample; false if none waits.
-    ///
-    /// # Errors
-    /// The sample's, which is its response's.
-    pub fn start(&mut self, batch: &mut Batch, on_token: OnToken) -> Result<bool, (Ticket, EngineError)> {
-        let Some((response, sample)) = self.waiting.pop_front() else { return Ok(false) };
+    /// Starts the next sample; false if none waits. One that cannot be started fails its response.
+    pub fn start(&mut self, batch: &mut Batch, on_token: OnToken) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let Some((response, sample)) = self.waiting.pop_front() else { return false };
         let (Some(beside), Some(own)) = (self.beside.get_mut(&response), batch.generation(response)) else {
-            return Ok(true); // it has failed
+            return true; // it has failed
         };
         let (prompt, stream) = (own.tokens[..own.prompt_len].to_vec(), stream("", beside.item, sample));
         let mut of_sample = |_: Progress| on_token(response, None);
@@ -72,13 +74,13 @@ impl Drawing {
             Ok(ticket) => {
                 beside.drawn.push(ticket);
                 self.of.insert(ticket, response);
-                Ok(true)
             }
             Err(error) => {
                 self.take(batch, response);
-                Err((response, error))
+                self.failed = Some((response, Err(error)));
             }
         }
+        true
     }
 
     /// [`Batch::next_or_pause`], for responses with their samples: all of these have ended, or one has failed.
@@ -92,6 +94,9 @@ impl Drawing {
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Whole>, EngineError> {
         loop {
+            if let Some(failed) = self.failed.take() {
+                return Ok(Some(failed));
+            }
             let mut of_any = |progress: Progress| match self.of.get(&progress.ticket) {
                 Some(response) => on_token(*response, None),
                 None => on_token(progress.ticket, Some(progress)),
@@ -102,10 +107,10 @@ impl Drawing {
             beside.left -= 1;
             if outcome.is_err() {
                 self.take(batch, response);
-                return Ok(Some((response, outcome)));
-            } else if beside.left == 0 {
-                return Ok(Some((response, outcome)));
+            } else if beside.left > 0 {
+                continue;
             }
+            return Ok(Some((response, outcome)));
         }
     }
 

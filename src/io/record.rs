@@ -5,7 +5,7 @@
 
 use super::jsonl::append::{AppendError, Existing, Output};
 pub use crate::uq::pipeline::Answer;
-use crate::uq::{Link, Member, Outcome, Reading, Scores, scores::samples::G4_AGREEMENT};
+use crate::uq::{Link, Member, Outcome, Reading, Scores, scores::samples::AGREEMENT};
 use crate::{backend::WeightFormat, engine::FinishReason, model::reply::Reply};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -142,7 +142,7 @@ impl Samples {
         [
             ("self_consistency", there(0.0 + agreeing.map(|(weight, _)| weight).sum::<f64>())),
             ("self_consistency_majority", self.majority.is_some().then_some(self.majority_weight)),
-            (G4_AGREEMENT, there(self.agreeing() as f64 / self.answers.len().max(1) as f64)),
+            (AGREEMENT, there(self.agreeing() as f64 / self.answers.len().max(1) as f64)),
         ]
     }
 }

@@ -5,8 +5,10 @@ use super::svg::{
     Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, Series, Spot, by_correctness, ece_accuracy,
     ece_auroc, forest, frontier, reliability, risk_coverage,
 };
-use super::tables::{Format::Interval, build::MAIN};
-use crate::eval::analysis::frontier::AGREEMENT;
+use super::tables::{
+    Format::{Decimals, Interval},
+    build::MAIN,
+};
 use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
@@ -78,31 +80,31 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
     (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }
 
-/// The main scores and those that cost more than a pass at their cost; `None` if there are no such.
+/// The main scores, and those of more than a pass, at their cost; `None` if there are none of these.
 fn costs(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str) -> Option<Picture> {
     let mut series: Vec<Series> = Vec::new();
     let is_main = |key: &str| MAIN.contains(&key) || CONTROLS.contains(&key) || key == TASK_IDENTITY;
-    for cost in task.costs.iter().filter(|cost| cost.passes > 1.0 || is_main(&cost.method)) {
-        let Some(auroc) = cost.auroc else { continue };
-        let key = cost.method.as_str();
-        let of = if key == AGREEMENT { "Agreement" } else { analysis.name_of(key) };
-        let control = if CONTROLS.contains(&key) || key == TASK_IDENTITY { " (control)" } else { "" };
-        let samples = cost.samples.map_or(String::new(), |n| format!(", {n} samples"));
-        let by_length = cost.length_controlled_auroc.map_or("—".to_owned(), |auroc| format!("{auroc:.3}"));
-        let note = format!(
-            "AUROC {}, by length {by_length}, at {:.2} passes{samples}, {} items",
-            Interval.show(Some(auroc)),
-            cost.passes,
-            cost.items
-        );
-        let (name, spot) = (format!("{of}{control}"), Spot { passes: cost.passes, auroc, note });
+    let found = analysis.methods.iter().filter_map(|method| Some((method, task.method(&method.key)?)));
+    for (method, found) in found {
+        let (Some(passes), Some(auroc)) = (found.passes, found.answered.get(Metric::Auroc)) else { continue };
+        // that of the majority is a ranking of other answers
+        if method.own_answer || (passes == 1.0 && !is_main(&method.key)) {
+            continue;
+        }
+        let by_length = Decimals.show(found.length_controlled_auroc);
+        let auroc_shown = Interval.show(Some(auroc));
+        let note = format!("{}: AUROC {auroc_shown}, by length {by_length}, at {passes:.2} passes", method.name);
+        let spot = Spot { passes, auroc, note };
+        // those of more and more samples are a series
+        let name = method.name.split(" (").next().unwrap_or_default();
         match series.iter_mut().find(|series| series.name == name) {
             Some(series) => series.spots.push(spot),
-            None => series.push(Series { name, spots: vec![spot] }),
+            None => series.push(Series { name: name.to_owned(), spots: vec![spot] }),
         }
     }
-    let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
-    (!series.is_empty()).then(|| frontier(name, &of, &series))
+    let of = format!("{} · {} · 95 % intervals · side by side: at one cost", run.name, task.task);
+    let more = series.iter().flat_map(|series| &series.spots).any(|spot| spot.passes > 1.0);
+    more.then(|| frontier(name, &of, &series))
 }
 
 /// Calibration error against accuracy and against ranking, if there is more than one point.

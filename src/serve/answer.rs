@@ -5,8 +5,8 @@ use super::{error::ApiError, metrics::lock, request::UqacOptions};
 use crate::engine::{FinishReason, Progress, running::RunningConfidence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
-use crate::uq::{Member, scores::RANKING};
-use crate::{backend::TokenLogprob, io::record::Record, io::record::Samples};
+use crate::uq::{Member, scores::RANKING, scores::samples::SCORES};
+use crate::{backend::TokenLogprob, io::record::Record};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -209,7 +209,7 @@ pub fn uqac(
     object.extend(fields);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
     let calibrated = record.confidence.iter().map(|found| found.score.as_str());
-    let of_samples = record.samples.iter().flat_map(Samples::scores).map(|(key, _)| key);
+    let of_samples = record.samples.iter().flat_map(|_| SCORES).map(|score| score.key);
     let keys = options.scores.clone().unwrap_or_else(|| calibrated.chain([RANKING]).chain(of_samples).collect());
     add("scores", keys.iter().map(|key| (*key, score(key))).collect());
     if let Some(RunningConfidence { measure, window, stop_below }) = options.running {

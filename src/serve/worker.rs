@@ -96,16 +96,10 @@ impl Worker<'_, '_> {
         loop {
             while self.batch.unfinished() < max_batch {
                 let Worker { batch, drawing, active, shared, .. } = self;
-                let mut on_token = |response, token: Option<Progress>| on_token(active, shared, response, token);
-                match drawing.start(batch, &mut on_token) {
-                    Ok(true) => continue,
-                    Ok(false) => (),
-                    Err((response, error)) => {
-                        self.end(response, Err(error))?;
-                        continue;
-                    }
-                }
-                if let Some((job, index)) = self.waiting.pop_front() {
+                let mut on_token = |of, token: Option<Progress>| pass_on(active, of, token, shared);
+                if drawing.start(batch, &mut on_token) {
+                    continue;
+                } else if let Some((job, index)) = self.waiting.pop_front() {
                     self.start(job, index)?;
                 } else if let Some(job) = self.next_job() {
                     self.accept(job)?;
@@ -119,7 +113,7 @@ impl Worker<'_, '_> {
             let running = batch.unfinished();
             shared.metrics.running.store(running, Relaxed);
             let has_room = running < max_batch;
-            let mut on_token = |response, token: Option<Progress>| on_token(active, shared, response, token);
+            let mut on_token = |of, token: Option<Progress>| pass_on(active, of, token, shared);
             let ended = drawing.next_or_pause(batch, &mut on_token, &mut || has_room && !queue.is_empty())?;
             // before the answer is sent, so that its client sees the new count
             shared.metrics.running.store(batch.unfinished(), Relaxed);
@@ -274,12 +268,11 @@ impl Worker<'_, '_> {
         let (held, eos) = (self.common.abstain || !generate.named.is_empty(), engine.spec().eos_token_ids.clone());
         let mut active = Active { job: job.clone(), index, echoed, streamed, held, eos };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
-        let mut on_token = |progress: Progress| active.token(&progress, self.shared);
+        let mut on_token = |progress: Progress| active.token(Some(&progress), self.shared);
         let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
         self.active.insert(ticket, active);
-        if let Some(samples) = generate.uqac.as_ref().map(|options| options.samples).filter(|samples| *samples > 0) {
-            self.drawing.add(batch, ticket, samples, stream, &job.options);
-        }
+        let samples = generate.uqac.as_ref().map_or(0, |options| options.samples);
+        self.drawing.add(batch, ticket, samples, stream, &job.options);
         Ok(())
     }
 
@@ -417,11 +410,12 @@ impl Running {
 }
 
 impl Active {
-    /// Streams a token; breaks if the request is cancelled.
-    fn token(&mut self, progress: &Progress, shared: &Shared) -> ControlFlow<()> {
+    /// Streams a token, unless it is a sample's; breaks if the request is cancelled.
+    fn token(&mut self, progress: Option<&Progress>, shared: &Shared) -> ControlFlow<()> {
         if self.job.is_cancelled() {
             return ControlFlow::Break(());
         }
+        let Some(progress) = progress else { return ControlFlow::Continue(()) };
         if !self.job.begun.replace(true) {
             shared.metrics.first_token(self.job.reply.told.begun.elapsed());
         }
@@ -451,18 +445,9 @@ impl Active {
     }
 }
 
-/// Passes a response's token on, or that its sample has one; breaks if there is no such response, or its request is cancelled.
-fn on_token(
-    active: &mut HashMap<Ticket, Active>,
-    shared: &Shared,
-    response: Ticket,
-    token: Option<Progress>,
-) -> ControlFlow<()> {
-    match (active.get_mut(&response), token) {
-        (Some(active), Some(progress)) => active.token(&progress, shared),
-        (Some(active), None) if !active.job.is_cancelled() => ControlFlow::Continue(()),
-        _ => ControlFlow::Break(()),
-    }
+/// Passes on a response's token, or `None` for its sample's; breaks if it is there no more.
+fn pass_on(active: &mut HashMap<Ticket, Active>, of: Ticket, token: Option<Progress>, to: &Shared) -> ControlFlow<()> {
+    active.get_mut(&of).map_or(ControlFlow::Break(()), |active| active.token(token.as_ref(), to))
 }
 
 fn gone() -> ApiError {

@@ -81,6 +81,36 @@ fn a_method_without_a_single_score_has_a_row_that_says_so() {
 }
 
 #[test]
+fn samples_are_scored_at_their_cost() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(300).write(folder.path());
+    let analysis = analysis(&[folder.path()]);
+    let task = &analysis.runs[0].tasks[0];
+    let of = |key: &str| task.method(key).unwrap_or_else(|| panic!("{key}"));
+    // each sample is as long as the response
+    for n in 1..=5 {
+        for key in ["agreement", "g4_agreement"] {
+            let found = of(&format!("{key}:{n}"));
+            assert_eq!((found.passes, found.answered.items), (Some(1.0 + f64::from(n)), 287));
+        }
+    }
+    assert_eq!((of("p").passes, of("g4_agreement").passes, of("verbalized").passes), (Some(1.0), Some(6.0), None));
+    assert_eq!(of("g4_agreement:5").answered, of("g4_agreement").answered);
+    let auroc = |key: &str| of(key).answered.value(Metric::Auroc).unwrap();
+    assert!(auroc("agreement:5") > auroc("agreement:1") && auroc("g4_agreement:1") > auroc("agreement:1"));
+    let pictures = folder.path().join("pictures");
+    let page = stdout(&[folder.path().to_str().unwrap(), "--format", "html", "--pictures", pictures.to_str().unwrap()]);
+    let picture = std::fs::read_to_string(pictures.join("frontier.svg")).unwrap();
+    for shown in
+        ["<title>Agreement + G4 (1): AUROC 0.", ", by length 0.", ", at 2.00 passes</title>", "<title>Length: AUROC"]
+    {
+        assert!(picture.contains(shown) && page.contains(shown), "{shown}: {picture}");
+    }
+    // the page's items have recorded scores alone
+    assert!(!page.contains("\"g4_agreement:1\""));
+}
+
+#[test]
 fn nothing_is_dropped_in_silence() {
     let folder = tempfile::tempdir().unwrap();
     spec(300).write(folder.path());

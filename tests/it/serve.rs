@@ -207,7 +207,8 @@ fn answers_have_the_bits_of_ask_under_load() {
         let samples = beside.as_object_mut().unwrap().remove("samples").unwrap();
         assert_eq!(samples["answers"].as_array().unwrap().len(), 3, "{samples}");
         let scores = beside["scores"].as_object_mut().unwrap();
-        let share = scores.remove("g4_agreement").unwrap().as_f64().unwrap() - sigmoid(scores["g4"].as_f64().unwrap());
+        let [share, with_g4] = ["agreement", "g4_agreement"].map(|key| scores.remove(key).unwrap().as_f64().unwrap());
+        assert!((with_g4 - share - sigmoid(scores["g4"].as_f64().unwrap())).abs() < 1e-12, "{share} {with_g4}");
         let agreeing = samples["agrees"].as_array().unwrap().iter().filter(|agrees| **agrees == json!(true)).count();
         assert!((3.0 * share - agreeing as f64).abs() < 1e-9, "{share} {samples}");
         let weight = scores.remove("self_consistency").unwrap().as_f64().unwrap();

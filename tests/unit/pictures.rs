@@ -3,8 +3,8 @@
 use roxmltree::{Document, Node};
 use uqac::eval::analysis::Estimate;
 use uqac::report::svg::{
-    Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy, ece_auroc, forest,
-    overhead, reliability, risk_coverage, theme,
+    Bin, Curve, Picture, Point, Quantity, Reliability, Role, Row, Series, Spot, by_correctness, ece_accuracy,
+    ece_auroc, forest, frontier, reliability, risk_coverage, theme,
 };
 
 /// Text that breaks out of markup that fails to escape it.
@@ -59,6 +59,15 @@ fn row(method: &str, role: Role, value: f64, width: f64, probability: bool) -> R
     Row { method: method.to_owned(), role, auroc: Some(estimate(value)), ece }
 }
 
+/// A score of `count` spots, of one pass more each.
+fn series(name: &str, auroc: f64, count: usize) -> Series {
+    let spot = |i: usize| {
+        let interval = auroc.is_finite().then_some([auroc - 0.04, auroc + 0.03]);
+        Spot { passes: 1.0 + i as f64, auroc: Estimate { value: auroc, interval }, note: format!("{name} at {i}") }
+    };
+    Series { name: name.to_owned(), spots: (1..=count).map(spot).collect() }
+}
+
 /// Every kind of picture with ordinary data.
 fn ordinary() -> Vec<Picture> {
     let of = "Qwen2.5-Coder-0.5B-Instruct · gsm8k";
@@ -82,7 +91,6 @@ fn ordinary() -> Vec<Picture> {
             ece: 0.4 - 0.3 * u,
         })
         .collect();
-    let bars = [("P(answer)", 1.0), ("UQAC (P)", 1.31), ("self-consistency", 4.62), ("verbalized", 1.12)];
     let rows = [("Entropy", Role::Other, 0.8), ("P (UQAC)", Role::Main, 0.7), ("Length", Role::Control, 0.6)];
     let rows = rows.map(|(name, role, auroc)| row(name, role, auroc, 0.04, role != Role::Control));
     vec![
@@ -98,7 +106,11 @@ fn ordinary() -> Vec<Picture> {
         by_correctness("lengths", "Lengths by correctness", of, &lengths),
         ece_accuracy("ece-accuracy", "P (UQAC)", &points),
         ece_auroc("ece-auroc", "P (UQAC)", &points),
-        overhead("overhead", of, &bars),
+        frontier(
+            "frontier",
+            of,
+            &[series("G4", 0.8, 1), series("Agreement", 0.78, 5), series("Agreement + G4", 0.87, 5)],
+        ),
     ]
 }
 
@@ -114,8 +126,6 @@ fn extreme() -> Vec<Picture> {
         let (model, task) = (HOSTILE.to_owned(), HOSTILE.to_owned());
         Point { model, task, accuracy, auroc: accuracy, ece }
     };
-    let hostile = HOSTILE.repeat(3);
-    let bar = |relative| (hostile.as_str(), relative);
     let all_nan = quantity(HOSTILE, false, vec![nan, f64::NEG_INFINITY], vec![f64::INFINITY]);
     let no_row = Row { method: HOSTILE.to_owned(), role: Role::Other, auroc: None, ece: None };
     vec![
@@ -141,8 +151,9 @@ fn extreme() -> Vec<Picture> {
         ece_accuracy("n", "", &[]),
         ece_auroc("q", HOSTILE, &[point(nan, 0.1), point(0.5, nan), point(0.5, 0.0)]),
         ece_auroc("r", "", &[]),
-        overhead("o", HOSTILE, &[bar(nan), bar(0.0), bar(1e12), bar(-1.0)]),
-        overhead("p", "", &[]),
+        frontier("s", HOSTILE, &(0..40).map(|i| series(HOSTILE, f64::from(i), 3)).collect::<Vec<_>>()),
+        frontier("t", "", &[series("", f64::NAN, 2), series("none", 0.5, 0)]),
+        frontier("w", "", &[]),
     ]
 }
 

@@ -124,6 +124,13 @@ pub(super) fn methods(data: Data) -> (Vec<MethodAnalysis>, Option<Common>) {
     (analysed.collect(), (present.len() > 1).then_some(common))
 }
 
+/// Over the items that the method scores.
+fn passes(items: &[Item], method: &Method) -> Option<f64> {
+    let scored = || items.iter().filter(|item| item.judged(method).is_some());
+    let drawn = scored().map(|item| method.tokens(item)).sum::<Option<u64>>()?;
+    Some(1.0 + drawn as f64 / scored().map(|item| item.response_tokens).sum::<usize>() as f64)
+}
+
 fn method_analysis(items: &[Item], method: &Method, (answered, all): (Measures, Measures)) -> MethodAnalysis {
     let judged = || items.iter().filter_map(|item| item.judged(method).map(|(found, label)| (item, found, label)));
     let (ranks, labels): (Vec<Confidence>, Vec<bool>) = judged().map(|(_, found, label)| (found, label)).unzip();
@@ -137,5 +144,6 @@ fn method_analysis(items: &[Item], method: &Method, (answered, all): (Measures, 
         all,
         balanced: Balanced::of(&ranks, &labels, method.probability),
         length_controlled_auroc: length_controlled_auroc(&by_length),
+        passes: passes(items, method),
     }
 }

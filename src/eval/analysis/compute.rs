@@ -1,15 +1,20 @@
 //! Computes an [`Analysis`] from runs of items.
 
 use super::load::{Run, load};
-use super::methods::{self, TASK_IDENTITY};
+use super::methods::{self, MOST_SAMPLES, TASK_IDENTITY, of_samples};
 use super::*;
-use crate::{eval::metrics::MeanSd, files, order::sort_by};
+use crate::uq::{
+    answer::Grader,
+    scores::samples::{AGREEMENT, G4_AGREEMENT, sigmoid},
+};
+use crate::{eval::grading::normal_form, eval::metrics::MeanSd, files, order::sort_by};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads and analyses run folders. Shards of one run, in one folder or several, are merged.
 pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
     let mut runs = load(folders)?;
     runs.iter_mut().for_each(score_task_identity);
+    runs.iter_mut().flat_map(|run| run.items.values_mut()).for_each(score_fewer_samples);
     let mut methods = methods_of(&runs);
     // the default may be absent: then the first method is the baseline
     let against = Some(&options.against).filter(|key| **key != AnalysisOptions::default().against);
@@ -38,6 +43,23 @@ fn score_task_identity(run: &mut Run) {
         let among = tasks.keys().filter(|task| benchmark(task) == benchmark(&item.task)).count();
         if let Some((correct, all)) = tasks.get(&item.task).filter(|_| among > 1) {
             item.uq.scores.insert(TASK_IDENTITY.to_owned(), Some(correct / all));
+        }
+    }
+}
+
+/// Adds, to an answered item whose number of samples was not left to the vote, the scores of its first samples alone.
+fn score_fewer_samples(item: &mut Item) {
+    let Some((samples, answer)) = item.samples().zip(item.uq.answer.as_ref()) else { return };
+    // those of older versions: numbers and formulas, for which one grader does
+    let form = |answer: &String| normal_form(answer, Grader::Math);
+    let same = |other: &Option<String>| other.as_ref().is_some_and(|other| form(other) == form(&answer.text));
+    let agrees = |n: usize| samples.agrees.get(n).copied().unwrap_or_else(|| same(&samples.answers[n]));
+    let (g4, mut agreeing) = (item.score("g4").map(sigmoid), 0.0);
+    for n in 1..=samples.answers.len().min(MOST_SAMPLES) {
+        agreeing += f64::from(agrees(n - 1));
+        let share = agreeing / n as f64;
+        for (key, score) in [(AGREEMENT, Some(share)), (G4_AGREEMENT, g4.map(|sigma| share + sigma))] {
+            item.uq.scores.insert(of_samples(key, n), score);
         }
     }
 }
@@ -87,7 +109,6 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
             task,
             level,
             summary: summary::summary(&items),
-            costs: frontier::costs(data, &methods),
             methods,
             common,
             controls: controls::controls(data),

@@ -5,10 +5,13 @@ use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
 use crate::files::{self, entries, name};
 use crate::io::jsonl::{Lines, ReadError};
 use crate::{
-    eval::metrics::Confidence, eval::run::manifest::comparable, eval::run::sweep::SweepRow, io::record::Status,
+    eval::metrics::Confidence,
+    eval::run::manifest::comparable,
+    eval::run::sweep::SweepRow,
+    io::record::{Samples, Status},
     uq::answer::pattern,
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -87,6 +90,12 @@ impl Item {
     /// The method's score; `None` also if it is not finite.
     pub fn score(&self, method: &str) -> Option<f64> {
         finite(&self.uq.scores, method)
+    }
+
+    /// Its samples, unless the votes decided how many were drawn.
+    pub fn samples(&self) -> Option<Samples> {
+        let samples = Samples::deserialize(self.uq.details.get("self_consistency")?).ok();
+        samples.filter(|found| found.samples.is_none())
     }
 
     /// Whether the answer that the method scores is correct; `None`: not graded.

@@ -1,8 +1,12 @@
 //! Properties of each score by key: its name and position in reports, and whether it is a probability.
 
+use super::Item;
 use crate::eval::run::methods::{METHODS, own_passes};
 pub use crate::uq::scores::Group;
-use crate::uq::scores::{Score, as_shown};
+use crate::uq::scores::{
+    Score, as_shown,
+    samples::{AGREEMENT, G4_AGREEMENT},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -23,6 +27,20 @@ pub struct Method {
     /// The score that holds its logarithm, if any item has it; ranking uses it.
     #[serde(skip)]
     pub log: Option<&'static str>,
+}
+
+/// Scores of the first samples alone are reported for up to as many.
+pub const MOST_SAMPLES: usize = 8;
+
+/// The key of a score of the first n samples.
+pub fn of_samples(key: &str, n: usize) -> String {
+    format!("{key}:{n}")
+}
+
+/// The score and n of such a key.
+fn first_samples(key: &str) -> Option<(&str, usize)> {
+    let (key, n) = key.split_once(':').filter(|(key, _)| [AGREEMENT, G4_AGREEMENT].contains(key))?;
+    Some((key, n.parse().ok()?))
 }
 
 /// The baseline that uses only an item's subtask.
@@ -54,12 +72,15 @@ impl Method {
     /// `scores` are in [0, 1].
     pub fn of(key: &str, keys: &BTreeSet<&str>, mut scores: impl Iterator<Item = f64>) -> Method {
         let log = LOGARITHMS.iter().find(|(product, log)| *product == key && keys.contains(log));
-        let known = known().find(|known| known.key == key);
+        let first = first_samples(key);
+        let whole = first.map_or(key, |(key, _)| key);
+        let known = known().find(|known| known.key == whole);
         let other = if key == TASK_IDENTITY { "Task identity" } else { key };
+        let name = known.map_or(other, |known| known.name);
         let in_unit_interval = || key != TASK_IDENTITY && scores.all(|score| (0.0..=1.0).contains(&score));
         Method {
             key: key.to_owned(),
-            name: known.map_or(other, |known| known.name).to_owned(),
+            name: first.map_or(name.to_owned(), |(_, n)| format!("{name} ({n})")),
             group: known.map_or(Group::Other, |known| known.group),
             probability: known.map_or_else(in_unit_interval, |known| known.is_probability),
             own_answer: known.is_some_and(|known| known.of_majority),
@@ -67,9 +88,23 @@ impl Method {
         }
     }
 
+    /// Whether samples hold its scores, instead of the analysis alone.
+    pub fn is_recorded(&self) -> bool {
+        self.key != TASK_IDENTITY && first_samples(&self.key).is_none()
+    }
+
     /// Its position in reports.
-    pub(super) fn rank(&self) -> (usize, &str) {
-        (known().position(|known| known.key == self.key).unwrap_or(usize::MAX), &self.key)
+    pub(super) fn rank(&self) -> (Group, usize, &str) {
+        (self.group, known().position(|known| known.key == self.key).unwrap_or(usize::MAX), &self.key)
+    }
+
+    /// The tokens that an item's method generated beside the response; `None` if it did not record them.
+    pub(super) fn tokens(&self, item: &Item) -> Option<u64> {
+        let (key, n) = first_samples(&self.key).unwrap_or((&self.key, usize::MAX));
+        let of = METHODS.iter().find(|of| of.scores.iter().any(|score| score.key == key));
+        let Some(of) = of else { return Some(0) };
+        let tokens = item.uq.details.get(&of.field())?["response_tokens"].as_array()?;
+        tokens.iter().take(n).map(Value::as_u64).sum()
     }
 }
 

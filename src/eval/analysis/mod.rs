@@ -16,7 +16,6 @@ mod compare;
 mod compute;
 pub mod controls;
 pub mod early;
-pub mod frontier;
 pub mod load;
 pub mod methods;
 mod summary;
@@ -27,7 +26,6 @@ pub use methods::{Group, Method};
 
 use controls::Control;
 use early::EarlyStopping;
-use frontier::Cost;
 
 use super::metrics::{Balanced, Metric};
 use super::sample::Similarity;
@@ -168,9 +166,6 @@ pub struct TaskAnalysis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub sweep: Vec<SweepSetting>,
-    /// For runs that generated more than the responses.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub costs: Vec<Cost>,
     /// For runs with a wide trace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub early: Vec<EarlyStopping>,
@@ -292,6 +287,8 @@ pub struct MethodAnalysis {
     pub balanced: Option<Balanced>,
     /// AUROC within quintiles of response length, over the answered items.
     pub length_controlled_auroc: Option<f64>,
+    /// Tokens generated over those of the responses; `None` if unknown.
+    pub passes: Option<f64>,
 }
 
 /// Methods compared with one of them, each on the items scored by both.

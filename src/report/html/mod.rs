@@ -19,7 +19,7 @@ pub use data::Items;
 pub use page::{Document, Page};
 
 use super::{finding::findings, pictures::galleries, tables::build::tables};
-use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, for_each_line, sample_files};
+use crate::eval::analysis::{Analysis, AnalysisError, Method, RunAnalysis, for_each_line, sample_files};
 use crate::eval::sample::Sample;
 
 /// Maximum size of a page's items in bytes; browsers still open such a page without delay.
@@ -33,26 +33,26 @@ pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
     let limit = ITEMS_LIMIT / benchmarks.max(1);
     let mut runs = Vec::with_capacity(benchmarks);
+    let methods: Vec<Method> = analysis.methods.iter().filter(|method| method.is_recorded()).cloned().collect();
     for run in &analysis.runs {
-        runs.extend(items_of(run, analysis, limit)?);
+        runs.extend(items_of(run, &methods, limit)?);
     }
     let mut models: Vec<&str> = analysis.runs.iter().map(|run| run.name.as_str()).collect();
     models.dedup();
     let title = format!("Evaluation of {}", models.join(", "));
-    let methods = analysis.methods.clone();
     let (findings, tables, galleries) = (findings(analysis), tables(analysis), galleries(analysis));
     Ok(Page { title, findings, runs, tables, galleries, methods }.render())
 }
 
 /// The items of each benchmark in a run.
-fn items_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<Items>, AnalysisError> {
+fn items_of(run: &RunAnalysis, methods: &[Method], limit: usize) -> Result<Vec<Items>, AnalysisError> {
     let mut all: Vec<Items> = run.benchmarks().map(|task| Items::new(&run.name, &task.task, limit)).collect();
     let of_one_benchmark = |a: &str, b: &str| a.split(':').next() == b.split(':').next();
     for folder in &run.folders {
         for file in sample_files(folder)? {
             for_each_line(&file, |sample: Sample| {
                 if let Some(items) = all.iter_mut().find(|items| of_one_benchmark(&items.task, &sample.task)) {
-                    items.add(&sample, &analysis.methods);
+                    items.add(&sample, methods);
                 }
             })?;
         }

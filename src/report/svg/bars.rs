@@ -1,5 +1,5 @@
-//! Area charts: the reliability diagram, distributions over correct and incorrect answers, the cost of the methods, and the
-//! forest plot of their intervals.
+//! Area charts: the reliability diagram, distributions over correct and incorrect answers, and the forest plot of
+//! the methods' intervals.
 
 use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
@@ -155,34 +155,6 @@ fn median(numbers: &[f64]) -> f64 {
     finite.sort_by(f64::total_cmp);
     let half = |i: usize| finite.get(i).map_or(f64::NAN, |x| x / 2.0);
     half(finite.len() / 2) + half(finite.len().saturating_sub(1) / 2)
-}
-
-/// One bar per method (name, time): the time per item, generation included, relative to plain generation, which is the
-/// line at 1.
-pub fn overhead(name: &str, of: &str, bars: &[(&str, f64)]) -> Picture {
-    const ROW: f64 = 20.0;
-    let mut drawing = Drawing::new(name, "Time per item by method", &format!("{of} · plain generation = 1"));
-    let longest = bars.iter().map(|bar| bar.1).filter(|x| x.is_finite()).fold(1.0, f64::max);
-    let names = bars.iter().map(|(method, _)| text::width(method, SMALL)).fold(0.0, f64::max).min(110.0);
-    // Room for the value after the longest bar.
-    let x = Axis::to("time relative to plain generation (×)", longest * 1.2);
-    let rows = bars.len().max(3) as f64;
-    let middle = |i: usize| rows - i as f64 - 0.5;
-    let ticks = bars.iter().enumerate().map(|(i, (method, _))| (middle(i), text::cut(method, SMALL, names)));
-    let y = Axis { label: "method".to_owned(), domain: (0.0, rows), ticks: ticks.collect() };
-    let mut panel = drawing.panel(rows * ROW, x, y);
-    for (i, (_, relative)) in bars.iter().enumerate() {
-        panel.draw(Look::Area("s0"), &[(0.0, middle(i) - 0.35), (*relative, middle(i) + 0.35)]);
-        match relative {
-            x if !x.is_finite() => panel.label((0.0, middle(i)), "dim", "not measured"),
-            x if *x < 1e3 => panel.label((*x, middle(i)), "ink", &format!("{x:.2}×")),
-            x => panel.label((*x, middle(i)), "ink", &format!("{x:.1e}×")),
-        }
-    }
-    panel.draw(Look::Line("s1", 1.5, "4 3"), &[(1.0, 0.0), (1.0, rows)]);
-    panel.note_if(bars.is_empty(), "no timings");
-    let list: Vec<String> = bars.iter().map(|(method, relative)| format!("{method} {}", number(*relative))).collect();
-    drawing.finish(format!("Seconds an item relative to plain generation: {}.", list.join(", ")))
 }
 
 /// A method's place in the comparison.

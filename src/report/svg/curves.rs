@@ -57,49 +57,40 @@ pub struct Spot {
     pub note: String,
 }
 
-/// AUROC against passes: one mark and line per score, with the intervals. Scores of the same cost stand side by side.
+/// AUROC against passes, with the intervals: a mark per score, a line through those of one series. Each series is shifted a little, so
+/// that scores of the same cost stand side by side.
 pub fn frontier(name: &str, of: &str, series: &[Series]) -> Picture {
-    /// Of the axis, between scores of the same cost.
-    const APART: f64 = 0.025;
+    /// Of the axis, between series.
+    const APART: f64 = 0.014;
     let spots = || series.iter().flat_map(|series| &series.spots);
     let ends = |spot: &Spot| spot.auroc.interval.into_iter().flatten().chain([spot.auroc.value]);
     let mut drawing = Drawing::new(name, "What ranking costs", of);
-    let x =
-        Axis::around("passes (tokens generated / the response's)", spots().map(|spot| spot.passes).chain([0.5, 2.0]));
-    let apart = APART * (x.domain.1 - x.domain.0);
+    let passes = spots().map(|spot| spot.passes).chain([0.5, 2.0]);
+    let x = Axis::around("passes (tokens generated / the response's)", passes);
+    let (apart, middle) = (APART * (x.domain.1 - x.domain.0), (series.len() as f64 - 1.0) / 2.0);
     let mut panel = drawing.panel(240.0, x, Axis::around("AUROC", spots().flat_map(ends)));
     let mut legend = Vec::new();
-    let near = |spot: &Spot, other: &Spot| (spot.passes - other.passes).abs() < apart;
-    let mut drawn: Vec<&Spot> = Vec::new();
-    for (i, Series { name, spots: own }) in series.iter().enumerate() {
-        let (mark, (colour, dashes)) = (Look::Mark(i, theme::colour(i)), theme::series(i));
-        let mut line = Vec::new();
-        for spot in own {
-            let all = spots().filter(|other| near(spot, other)).count();
-            let place = drawn.iter().filter(|other| near(spot, other)).count() as f64 - (all.max(1) - 1) as f64 / 2.0;
-            drawn.push(spot);
-            line.push((spot.passes + place * apart, spot));
-        }
-        let points: Vec<(f64, f64)> = line.iter().map(|(x, spot)| (*x, spot.auroc.value)).collect();
-        if points.len() > 1 {
+    for (i, Series { name, spots }) in series.iter().enumerate() {
+        // shapes and colours have the same period, and each pair of them is used once
+        let (colour, dashes) = (theme::colour(i + i / theme::SERIES), theme::series(i).1);
+        let (mark, place) = (Look::Mark(i, colour), |spot: &Spot| spot.passes + (i as f64 - middle) * apart);
+        if spots.len() > 1 {
+            let points: Vec<(f64, f64)> = spots.iter().map(|spot| (place(spot), spot.auroc.value)).collect();
             panel.draw(Look::Line(colour, 1.5, dashes), &points);
         }
-        for ((x, spot), point) in line.iter().zip(&points) {
-            panel.titled(&format!("{name}: {}", spot.note), |panel| {
-                let ends = spot.auroc.interval.map_or(Vec::new(), |ends| ends.map(|end| (*x, end)).to_vec());
+        for spot in spots {
+            panel.titled(&spot.note, |panel| {
+                let ends = spot.auroc.interval.map_or(Vec::new(), |ends| ends.map(|end| (place(spot), end)).to_vec());
                 panel.draw(Look::Line(colour, 1.0, ""), &ends);
-                panel.draw(mark, &[*point]);
+                panel.draw(mark, &[(place(spot), spot.auroc.value)]);
             });
         }
         legend.push((mark, name.clone()));
     }
     panel.note_if(series.is_empty(), "no scores");
     drawing.legend(&legend);
-    let sentence = |series: &Series| {
-        let each: Vec<&str> = series.spots.iter().map(|spot| spot.note.as_str()).collect();
-        format!(" {}: {}.", series.name, each.join("; "))
-    };
-    drawing.finish(format!("AUROC against cost.{}", series.iter().map(sentence).collect::<String>()))
+    let notes: Vec<&str> = spots().map(|spot| spot.note.as_str()).collect();
+    drawing.finish(format!("AUROC against cost. {}.", notes.join(". ")))
 }
 
 /// One model on one task, or under one setting.

@@ -76,12 +76,6 @@ impl Panel<'_> {
         self.drawing.body += "</g>";
     }
 
-    /// Small text to the right of a point.
-    pub fn label(&mut self, point: (f64, f64), role: &str, text: &str) {
-        let (x, y) = self.place(point);
-        self.drawing.write(x + 4.0, y + 4.0, "start", &format!("t-small f-{role}"), text);
-    }
-
     /// A note in the middle of the panel, if it is empty.
     pub fn note_if(&mut self, is_empty: bool, note: &str) {
         if is_empty {

@@ -15,7 +15,7 @@ mod drawing;
 mod text;
 pub mod theme;
 
-pub use bars::{Bin, Quantity, Reliability, Role, Row, by_correctness, forest, overhead, reliability};
+pub use bars::{Bin, Quantity, Reliability, Role, Row, by_correctness, forest, reliability};
 pub use curves::{Curve, Point, Series, Spot, ece_accuracy, ece_auroc, frontier, risk_coverage};
 pub(crate) use text::escape;
 

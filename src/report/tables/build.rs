@@ -6,11 +6,10 @@ use super::columns::{Column, MethodColumn, method_table, table};
 use super::facts::{Facts, Number};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
-use crate::eval::analysis::frontier::{AGREEMENT, Cost};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
 use crate::eval::metrics::{MeanSd, Metric};
-use crate::{eval::sample::Similarity, report::term::quoted, uq::scores::samples::G4_AGREEMENT};
+use crate::{eval::sample::Similarity, report::term::quoted};
 
 /// Every table of a report, in order; tables for one benchmark or across several only if they have rows.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
@@ -23,7 +22,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
         };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
         for scope in &scopes {
-            tables.extend([scope.methods(), scope.compared(), scope.costs(), scope.controls()]);
+            tables.extend([scope.methods(), scope.compared(), scope.controls()]);
         }
         tables.extend([over_tasks(analysis, run), means(analysis, run)]);
         tables.extend(scopes.iter().map(Scope::sweep));
@@ -118,6 +117,7 @@ impl<'a> Scope<'a> {
             self.of("AUROC, balanced", Spread, "balanced", "auroc"),
             self.of("ECE, balanced", Spread, "balanced", self.ece),
             self.of("by length", Decimals, "answered", "length_controlled_auroc"),
+            self.of("Passes", OneDecimal, "answered", "passes"),
             self.of("AUROC, all", Decimals, "all", "auroc"),
         ];
         Some(method_table(
@@ -191,26 +191,6 @@ impl<'a> Scope<'a> {
             (row[3], row[5]) = Default::default();
         }
         Some(table)
-    }
-
-    /// Agreement of samples, alone and with G4, at its cost.
-    fn costs(&self) -> Option<Table> {
-        const NOTE: &str =
-            "Passes: tokens generated, over those of the responses. With the first samples of each item.";
-        let columns = [
-            Column::new("Passes", Decimals, |cost: &&Cost| Some(cost.passes)),
-            Column::new("n", Count, |cost: &&Cost| Some(cost.items as f64)),
-            Column::new("AUROC [95 %]", Interval, |cost: &&Cost| cost.auroc),
-            Column::new("by length", Decimals, |cost: &&Cost| cost.length_controlled_auroc),
-        ];
-        let section = |key: &str, name: &str| {
-            let of = self.task.costs.iter().filter(|cost| cost.method == key);
-            let rows = of.filter_map(|cost| Some((format!("{} samples", cost.samples?), cost))).collect();
-            (Some(name.to_owned()), rows)
-        };
-        let both = section(G4_AGREEMENT, self.analysis.name_of(G4_AGREEMENT));
-        let sections = vec![section(AGREEMENT, "Agreement"), both];
-        Some(table(self.title("what samples buy"), "Score", &columns, sections, vec![NOTE.to_owned()]))
     }
 
     /// The run's chain next to control chains.

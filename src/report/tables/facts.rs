@@ -95,7 +95,8 @@ impl<'a> Facts<'a> {
             if let Some(balanced) = &found.balanced {
                 facts.add(("balanced", "", method), 2 * balanced.per_class, metrics(&balanced.metrics));
             }
-            facts.add(("answered", "", method), items, [("length_controlled_auroc", found.length_controlled_auroc)]);
+            let by_length = ("length_controlled_auroc", found.length_controlled_auroc);
+            facts.add(("answered", "", method), items, [by_length, ("passes", found.passes)]);
         }
         for found in task.common.iter().flat_map(|common| &common.methods) {
             let (method, items) = (found.method.as_str(), found.measures.items);
@@ -120,12 +121,6 @@ impl<'a> Facts<'a> {
                 let mean = ("mean_change", found.mean_change);
                 facts.add(keys, found.items, [mean, ("largest_change", found.largest_change)]);
             }
-        }
-        for cost in &task.costs {
-            let setting = cost.samples.map_or(String::new(), |n| format!("samples={n}"));
-            let by_length = ("length_controlled_auroc", cost.length_controlled_auroc.into());
-            let numbers = [("auroc", Number::from(cost.auroc)), by_length, ("passes", Some(cost.passes).into())];
-            facts.add(("cost", &setting, &cost.method), cost.items, numbers);
         }
         for stage in &task.overhead {
             let relative = ("relative_to_generate", stage.relative_to_generate);

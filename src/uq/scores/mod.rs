@@ -29,7 +29,7 @@ mod uqac;
 use super::predictions::{chosen, response_span};
 use super::{Link, Member, Response, rules::Rules};
 use crate::backend::{Distribution, Step};
-use samples::G4_AGREEMENT;
+use samples::{AGREEMENT, G4_AGREEMENT};
 use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};
 use std::sync::LazyLock;
@@ -218,17 +218,12 @@ impl Scores {
         of(G4_AGREEMENT).or_else(|| of(RANKING)).unwrap_or((RANKING, f64::NAN))
     }
 
-    /// Adds scores of samples, of which [`G4_AGREEMENT`] is as yet the share that agrees.
+    /// Adds scores of samples, and with G4 what combines them.
     pub fn add(&mut self, of_samples: &[(&str, Option<f64>)]) {
-        let sigma = self.get("g4").map(samples::sigmoid);
-        for (score, value) in all().zip(&mut self.0) {
-            match of_samples.iter().find(|(key, _)| *key == score.key) {
-                Some((key, share)) if *key == G4_AGREEMENT => {
-                    *value = share.zip(sigma).map(|(share, sigma)| share + sigma)
-                }
-                Some((_, found)) => *value = *found,
-                None => (),
-            }
+        let find = |key: &str| of_samples.iter().find(|(found, _)| *found == key).and_then(|(_, score)| *score);
+        let with_g4 = find(AGREEMENT).zip(self.get("g4")).map(|(share, g4)| share + samples::sigmoid(g4));
+        for (score, value) in all().zip(&mut self.0).filter(|(score, _)| samples::needs_samples(score.key)) {
+            *value = if score.key == G4_AGREEMENT { with_g4 } else { find(score.key) };
         }
     }
 

@@ -10,7 +10,10 @@ pub fn needs_samples(key: &str) -> bool {
     SCORES.iter().any(|score| score.key == key)
 }
 
-/// The share of samples that agree plus σ(G4), registered as R9 (`benches/EVIDENCE.md`).
+/// The share of samples that agree.
+pub const AGREEMENT: &str = "agreement";
+
+/// That plus σ(G4), registered as R9 (`benches/EVIDENCE.md`).
 pub const G4_AGREEMENT: &str = "g4_agreement";
 
 /// σ(x) = 1/(1 + e⁻ˣ)
@@ -24,6 +27,8 @@ scores! {
         => |_| None;
     "self_consistency_majority", "Majority weight", "the weight of the answer that most samples give",
         is_probability: true, of_majority: true
+        => |_| None;
+    "agreement", "Agreement", "the share of samples that give the same answer", is_probability: true
         => |_| None;
     "g4_agreement", "Agreement + G4", "the share of samples that give the same answer, plus G4 between 0 and 1"
         => |_| None;
