@@ -366,7 +366,7 @@ fn what_a_device_lacks_fails_alone_and_a_lost_device_is_told_to_all() {
     let Some(libraries) = cuda_host::library_folder() else { return };
     // a position takes 147 KB
     let sizes =
-        [("num_hidden_layers", 12), ("num_attention_heads", 16), ("num_key_value_heads", 16), ("head_dim", 128)];
+        [("num_hidden_layers", 12), ("num_attention_heads", 128), ("num_key_value_heads", 128), ("head_dim", 16)];
     let (folder, cache) = (model(&sizes.map(|(name, size)| (name, json!(size)))), tempfile::tempdir().unwrap());
     let (path, cache) = (folder.path().to_str().unwrap(), cache.path().to_str().unwrap());
     let libraries = libraries.to_str().unwrap();
