@@ -89,6 +89,8 @@ def test_batches_are_as_one_by_one_and_in_order(model, capsys):
 def test_what_is_wrong_with_one_question_is_its_own(model):
     found = model.ask_many(["What is 1 + 1?", "word " * 200_000, APPLES], progress=False)
     assert [result.status for result in found] == ["ok", "error", "ok"]
+    alone = [without_speed(model.ask(question).to_dict()) for question in ("What is 1 + 1?", APPLES)]
+    assert [without_speed(result.to_dict()) for result in found[::2]] == alone
     assert "max_position_embeddings" in found[1].error and found[1].error == str(found[1])
 
 

@@ -113,13 +113,15 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let manifest = manifest(&model_name, &model_folder, &engine, options)?;
     let folder = RunFolder::open(&args.output, &manifest)?;
     signals::on_interrupt("interrupted; the same command resumes the run");
-    let run = args.run;
+    signals::finish_on_interrupt("interrupted: finishing the items in flight; Ctrl-C again drops them");
+    let run = RunOptions { stop: Some(signals::stop_requested), ..args.run };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
         run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| progress.event(event))?;
     }
     let errors = progress.finish();
+    signals::end_if_requested();
     if !settings.is_empty() {
         for task in &tasks {
             let mut rows = Sweep::open(&folder, &task.name, args.run.shard, &manifest, &settings)?;

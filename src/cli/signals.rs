@@ -6,6 +6,9 @@ use std::{path::Path, sync::OnceLock};
 /// Message of an interrupted command: how to resume.
 static INTERRUPTED: OnceLock<String> = OnceLock::new();
 
+/// What a first Ctrl-C says where it only requests shutdown.
+static FINISHING: OnceLock<String> = OnceLock::new();
+
 /// Message for a mapped file that was truncated.
 static TRUNCATED: OnceLock<String> = OnceLock::new();
 
@@ -46,6 +49,27 @@ pub fn stop_on_request() {
     CATCH.store(true, Relaxed);
 }
 
+/// Until [`end_if_requested`], a first Ctrl-C only says this and requests shutdown; a second one ends the program.
+pub fn finish_on_interrupt(message: &str) {
+    let _ = FINISHING.set(format!("\n{message}\n"));
+    #[cfg(unix)]
+    handlers::set([(libc::SIGINT, handlers::on_stop)]);
+    #[cfg(windows)]
+    CATCH.store(true, Relaxed);
+}
+
+/// Ctrl-C ends the program again, and does so now if it was requested meanwhile.
+pub fn end_if_requested() {
+    prepare();
+    #[cfg(unix)]
+    if stop_requested() {
+        // SAFETY: the handler ends the process.
+        unsafe { libc::raise(libc::SIGINT) };
+    }
+    #[cfg(windows)]
+    handlers::end_if_requested();
+}
+
 /// Whether Ctrl-C only requests shutdown.
 #[cfg(windows)]
 static CATCH: AtomicBool = AtomicBool::new(false);
@@ -66,7 +90,7 @@ pub fn on_truncation(model: &Path) {
 /// async-signal-safe.
 #[cfg(unix)]
 mod handlers {
-    use super::{INTERRUPTED, STOP, TRUNCATED};
+    use super::{FINISHING, INTERRUPTED, STOP, TRUNCATED};
     use crate::cli::FAILED;
     use libc::{c_int, c_void, siginfo_t};
     use std::sync::OnceLock;
@@ -79,10 +103,11 @@ mod handlers {
         if STOP.swap(true, Relaxed) {
             default(signal);
         }
+        say(&FINISHING);
     }
 
     /// Installs signal handlers, except for ignored signals, such as Ctrl-C in a script's background job.
-    pub fn set(handlers: [(c_int, Handler); 2]) {
+    pub fn set<const N: usize>(handlers: [(c_int, Handler); N]) {
         for (signal, handler) in handlers {
             // SAFETY: a `sigaction` of zeros is valid; both pointers are to local variables.
             unsafe {
@@ -133,7 +158,8 @@ mod handlers {
 /// Ctrl-C, Ctrl-Break and a closing console; Windows calls the handler on a thread of its own.
 #[cfg(windows)]
 mod handlers {
-    use super::{CATCH, INTERRUPTED, STOP};
+    use super::{CATCH, FINISHING, INTERRUPTED, STOP};
+    use crate::cli::FAILED;
     use std::sync::atomic::Ordering::Relaxed;
     use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
     use windows_sys::core::BOOL;
@@ -145,12 +171,19 @@ mod handlers {
 
     /// 1: handled; 0: the next handler, Windows' own, ends the process.
     unsafe extern "system" fn on_event(_: u32) -> BOOL {
-        if CATCH.load(Relaxed) {
-            return BOOL::from(!STOP.swap(true, Relaxed));
-        }
-        if let Some(message) = INTERRUPTED.get() {
+        let first = CATCH.load(Relaxed) && !STOP.swap(true, Relaxed);
+        if let Some(message) = if first { FINISHING.get() } else { INTERRUPTED.get().filter(|_| !CATCH.load(Relaxed)) }
+        {
             eprint!("{message}");
         }
-        0
+        BOOL::from(first)
+    }
+
+    pub fn end_if_requested() {
+        CATCH.store(false, Relaxed);
+        if STOP.load(Relaxed) {
+            INTERRUPTED.get().into_iter().for_each(|message| eprint!("{message}"));
+            std::process::exit(FAILED.into());
+        }
     }
 }

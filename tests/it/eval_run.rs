@@ -211,6 +211,50 @@ fn a_kill_at_any_moment_loses_only_what_was_in_flight() {
     assert_eq!(samples(&killed), samples(&expected));
 }
 
+/// The first Ctrl-C finishes what is in flight, the second does not wait for it.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_loses_nothing_and_two_do_not_wait() {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    let setup = Setup::new(60);
+    let (expected, folder) = (setup.path("expected"), setup.path("run"));
+    setup.ok(&expected, &[]);
+    let file = folder.join("samples_sums.jsonl");
+    let count = || std::fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+    for interrupts in [1, 2] {
+        let mut command = setup.command(&folder, &["--batch-size", "4"]);
+        // tests running in the background of a script ignore Ctrl-C, and so would the child
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            })
+        };
+        let before = count();
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while count() == before {
+            assert!(begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let at_signal = count();
+        for _ in 0..interrupts {
+            assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let output = child.wait_with_output().unwrap();
+        let says = text(&output.stderr);
+        assert_eq!(output.status.signal(), Some(2), "{says}");
+        assert!(says.contains("finishing the items in flight"), "{says}");
+        if interrupts == 1 {
+            assert!(count() > at_signal && says.contains("resumes the run"), "{} {at_signal}: {says}", count());
+        }
+    }
+    setup.ok(&folder, &[]);
+    assert_eq!(samples(&folder), samples(&expected));
+}
+
 #[test]
 fn other_options_or_questions_are_refused_with_the_difference() {
     let setup = Setup::new(3);

@@ -313,17 +313,80 @@ fn streamed_log_probabilities_are_those_of_the_whole_answer() {
     }
 }
 
-/// A kernel that faults takes the device with it: all clients get an error, and it shows in `/health` and by the exit code.
+/// A sequence that fails while others are in flight: these end as they do without it, in a run and in a list of texts.
+#[test]
+fn an_item_that_the_model_fails_on_stays_alone() {
+    let (folder, work) = (model(&[]), tempfile::tempdir().unwrap());
+    let run = |command: &str, name: &str, lines: &[Value], more: &[&str]| -> Vec<Value> {
+        // samples are drawn by the name of the task
+        let (input, output) = (work.path().join(name).join("task.jsonl"), work.path().join(name).join("out"));
+        std::fs::create_dir(work.path().join(name)).unwrap();
+        let text: Vec<String> = lines.iter().map(Value::to_string).collect();
+        std::fs::write(&input, text.join("\n")).unwrap();
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_uqac"));
+        program.args([command, "--threads", "2", "--device", "cpu", "--model"]).arg(folder.path());
+        let ran = program.args(more).arg(&input).arg("--output").arg(&output).output().unwrap();
+        let failed = i32::from(lines.iter().any(|line| line.to_string().contains("\\u0001")));
+        assert_eq!(ran.status.code(), Some(failed), "{}", String::from_utf8_lossy(&ran.stderr));
+        let file = if command == "eval" { output.join("samples_task.jsonl") } else { output };
+        let text = std::fs::read_to_string(file).unwrap();
+        let mut records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        records.sort_by_key(|record| record["doc_id"].as_u64());
+        for record in &mut records {
+            record["uq"]["seconds"] = Value::Null;
+        }
+        records
+    };
+    let bad = format!("x{}y", char::from(BAD_BYTE));
+    let question = |text: &str| json!({"question": text, "answer": 1, "grader": "number"});
+    let scored = |text: &str| json!({"prompt": text, "response": "It is 4"});
+    for (command, line, more) in [
+        (
+            "eval",
+            &question as &dyn Fn(&str) -> Value,
+            &["--max-tokens", "20", "--methods", "self-consistency", "--tasks"][..],
+        ),
+        ("score", &scored, &["--input"]),
+    ] {
+        let good: Vec<Value> = ["Tom has 3 boxes.", "17 + 25 =", "a"].map(line).into();
+        let expected = run(command, &format!("{command}_good"), &good, more);
+        let found = run(command, &format!("{command}_all"), &[&good[..], &[line(&bad)]].concat(), more);
+        assert_eq!(found[..3], expected);
+        let of = if command == "eval" { &found[3]["uq"] } else { &found[3] };
+        assert_eq!(of["status"], "error", "{of}");
+        assert!(of["error"].as_str().unwrap().contains("not finite"), "{of}");
+    }
+}
+
+/// A prompt that the device has no memory for is an error of its own. A kernel that faults takes the device with it: all clients get
+/// an error, and it shows in `/health` and by the exit code.
 #[test]
 #[cfg(unix)]
-fn a_lost_device_is_told_to_all() {
+fn what_a_device_lacks_fails_alone_and_a_lost_device_is_told_to_all() {
     let Some(libraries) = cuda_host::library_folder() else { return };
-    let (folder, cache) = (model(&[("head_dim", json!(16))]), tempfile::tempdir().unwrap());
+    // a position takes 147 KB
+    let sizes =
+        [("num_hidden_layers", 12), ("num_attention_heads", 128), ("num_key_value_heads", 128), ("head_dim", 16)];
+    let (folder, cache) = (model(&sizes.map(|(name, size)| (name, json!(size)))), tempfile::tempdir().unwrap());
     let (path, cache) = (folder.path().to_str().unwrap(), cache.path().to_str().unwrap());
     let libraries = libraries.to_str().unwrap();
     let good = [("LD_LIBRARY_PATH", libraries), ("UQAC_CACHE", cache)];
     // the kernels pass their self-test, whose verdict is kept
     drop(Server::of(path, &["--device", "cuda"], &good));
+    let server = Server::of(path, &["--device", "cuda"], &[good[0], good[1], ("UQAC_HOST_CUDA_MEMORY", "96M")]);
+    let small = json!({"prompt": "Tom has", "max_tokens": 8, "temperature": 0, "logprobs": 1, "uqac": false});
+    let expected = content(&server.post(COMPLETIONS, &small), false);
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            (0..2).map(|_| scope.spawn(|| content(&server.post(COMPLETIONS, &small), false))).collect();
+        let large = server.post(COMPLETIONS, &json!({"prompt": "long ".repeat(180), "max_tokens": 4}));
+        assert!(large.status >= 500, "{}", large.body);
+        assert!(large.error()["message"].as_str().unwrap().contains("memory"), "{}", large.body);
+        others.into_iter().for_each(|other| assert_eq!(other.join().unwrap(), expected));
+    });
+    assert_eq!(content(&server.post(COMPLETIONS, &small), false), expected);
+    assert_eq!(server.get("/health").status, 200);
+    drop(server);
     let faulty = [good[0], good[1], ("UQAC_HOST_CUDA_FAULT", "head_finish")];
     let mut server = Server::of(path, &["--device", "cuda"], &faulty);
     assert_eq!(server.get("/health").status, 200);

@@ -576,7 +576,9 @@ fn limits_keys_and_paths() {
     let key = "Authorization: Bearer secret\r\n";
     let body = question_of(QUESTIONS[0], json!({"max_tokens": 2})).to_string();
     let chat = |headers: &str, body: &[u8]| server.request("POST", "/v1/chat/completions", headers, body);
-    assert_eq!(chat(key, body.as_bytes()).status, 200);
+    for scheme in ["Bearer", "bearer", "BEARER"] {
+        assert_eq!(chat(&format!("Authorization: {scheme} secret\r\n"), body.as_bytes()).status, 200);
+    }
     for headers in
         ["", "Authorization: Bearer secre\r\n", "Authorization: Basic secret\r\n", "Authorization: Bearer \r\n"]
     {
@@ -584,6 +586,14 @@ fn limits_keys_and_paths() {
         assert_eq!((answer.status, answer.error()["code"].as_str()), (401, Some("invalid_api_key")));
         assert_eq!(server.request("GET", "/metrics", headers, b"").status, 401);
     }
+    let prompts = |count: usize| {
+        let body =
+            json!({"prompt": vec!["2 + 2 ="; count], "max_tokens": 1, "temperature": 0, "uqac": false}).to_string();
+        server.request("POST", "/v1/completions", key, body.as_bytes())
+    };
+    assert_eq!(prompts(128).json()["choices"].as_array().unwrap().len(), 128);
+    let many = prompts(129);
+    assert_eq!((many.status, many.error()["param"].as_str()), (400, Some("prompt")), "{}", many.body);
     let large = chat(key, &vec![b' '; (8 << 20) + 1]);
     assert_eq!((large.status, large.error()["code"].as_str()), (413, Some("request_too_large")));
     let answer = chat(&format!("{key}Content-Type: text/plain\r\n"), body.as_bytes());

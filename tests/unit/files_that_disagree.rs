@@ -125,7 +125,7 @@ fn tensors_that_are_not_read() {
     );
 }
 
-/// FP8 with scales per block and per tensor against values computed one by one, rounded to bf16.
+/// FP8 with scales per block, row and tensor against values computed one by one, rounded to bf16.
 #[test]
 fn fp8_is_dequantized() {
     // every code's value, from the format's definition: S.EEEE.MMM, bias 7
@@ -134,10 +134,17 @@ fn fp8_is_dequantized() {
         let value = if e == 0.0 { m / 512.0 } else { (8.0 + m) / 8.0 * 2f64.powf(e - 7.0) };
         (sign * value) as f32
     };
-    for (block, scale_type) in [(Some([32, 16]), Dtype::F32), (None, Dtype::BF16), (Some([40, 40]), Dtype::F32)] {
-        let folder = with(|config| {
-            config["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": block});
-        });
+    let fp8 = |block: Value| json!({"quant_method": "fp8", "weight_block_size": block});
+    let compressed = json!({"quant_method": "compressed-tensors", "format": "float-quantized"});
+    for (quantization, block, scale_type, end) in [
+        (fp8(json!([32, 16])), Some([32, 16]), Dtype::F32, "_scale_inv"),
+        (fp8(json!([32, 16])), Some([32, 16]), Dtype::F8_E8M0, "_scale_inv"),
+        (fp8(json!(null)), None, Dtype::BF16, "_scale_inv"),
+        (fp8(json!([40, 40])), Some([40, 40]), Dtype::F32, "_scale_inv"),
+        (compressed.clone(), Some([1, usize::MAX]), Dtype::BF16, "_scale"),
+        (compressed, None, Dtype::F32, "_scale"),
+    ] {
+        let folder = with(|config| config["quantization_config"] = quantization.clone());
         let (mut quantized, mut plain) = (read(folder.path()), read(folder.path()));
         for (name, (_, shape, bytes)) in read(folder.path()).into_iter().filter(|(name, _)| name.contains("_proj.")) {
             let (rows, columns) = (shape[0], shape[1]);
@@ -145,8 +152,9 @@ fn fp8_is_dequantized() {
                 (0..rows * columns).map(|i| bytes[2 * i] & 0xbf).map(|c| if c & 127 == 127 { 0 } else { c }).collect();
             let [height, width] = block.unwrap_or([rows, columns]);
             let grid = [rows.div_ceil(height), columns.div_ceil(width)];
-            let scales: Vec<f32> =
-                (0..grid[0] * grid[1]).map(|i| bf16::from_f32(0.01 + 0.003 * i as f32).to_f32()).collect();
+            let powers = scale_type == Dtype::F8_E8M0;
+            let scale = |i: usize| if powers { 2f32.powi(i as i32 % 5 - 7) } else { 0.01 + 0.003 * i as f32 };
+            let scales: Vec<f32> = (0..grid[0] * grid[1]).map(|i| bf16::from_f32(scale(i)).to_f32()).collect();
             let value = |i: usize| {
                 let scale = scales[i / columns / height * grid[1] + i % columns / width];
                 bf16::from_f32(number(codes[i]) * scale).to_le_bytes()
@@ -154,10 +162,11 @@ fn fp8_is_dequantized() {
             plain.insert(name.clone(), (Dtype::BF16, shape.clone(), (0..codes.len()).flat_map(value).collect()));
             let scales = scales.iter().flat_map(|scale| match scale_type {
                 Dtype::F32 => scale.to_le_bytes().to_vec(),
+                Dtype::F8_E8M0 => vec![(scale.log2() + 127.0) as u8],
                 _ => bf16::from_f32(*scale).to_le_bytes().to_vec(),
             });
             let grid = if block.is_some() { grid.to_vec() } else { Vec::new() };
-            quantized.insert(format!("{name}_scale_inv"), (scale_type, grid, scales.collect()));
+            quantized.insert(format!("{name}{end}"), (scale_type, grid, scales.collect()));
             quantized.insert(name.replace("weight", "activation_scale"), (Dtype::F32, Vec::new(), vec![0; 4]));
             quantized.insert(name, (Dtype::F8_E4M3, shape, codes));
         }
@@ -165,11 +174,11 @@ fn fp8_is_dequantized() {
         let expected = steps(folder.path());
         write(&folder.path().join(WEIGHTS), &quantized);
         assert_eq!((steps(folder.path()), warnings(folder.path())), (expected, vec![]), "{block:?}");
-        let name = "model.layers.0.mlp.up_proj.weight_scale_inv";
-        quantized.get_mut(name).unwrap().1 = vec![0];
-        quantized.get_mut(name).unwrap().2.clear();
+        let name = format!("model.layers.0.mlp.up_proj.weight{end}");
+        quantized.get_mut(&name).unwrap().1 = vec![0];
+        quantized.get_mut(&name).unwrap().2.clear();
         write(&folder.path().join(WEIGHTS), &quantized);
-        assert!(load(folder.path()).err().unwrap().contains("up_proj.weight_scale_inv: expected shape"));
+        assert!(load(folder.path()).err().unwrap().contains(&format!("{name}: expected shape")));
     }
 }
 

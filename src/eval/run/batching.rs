@@ -1,6 +1,7 @@
 //! Generates the responses for a task's items in one batch that is kept full: the items' own, the methods' extra samples, and
 //! follow-up turns. Items in progress take precedence over new ones.
 
+use super::RunOptions;
 use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
 use super::{Event, OnEvent, RunError, controls::controls, folder::FolderError, manifest::EvalOptions, prompt};
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
@@ -47,11 +48,11 @@ struct Run<'t, 'e, 'o, 'i> {
     seconds: HashMap<Ticket, f64>,
 }
 
-/// Generates the responses to questions, `batch_size` at a time, and writes the samples in completion order.
+/// Generates the responses to questions in batches and writes the samples in completion order.
 pub(super) fn generate<'t>(
     engine: &mut Engine,
     (task, options): (&'t Task, &'t EvalOptions),
-    batch_size: usize,
+    RunOptions { batch_size, stop, .. }: RunOptions,
     questions: VecDeque<&'t Question>,
     lines: Appender,
     on_event: &mut OnEvent,
@@ -70,6 +71,9 @@ pub(super) fn generate<'t>(
     let (items, owners, waiting, seconds) = (HashMap::new(), HashMap::new(), VecDeque::new(), HashMap::new());
     let mut run = Run { task, options, batch, questions, lines, on_event, items, owners, waiting, seconds };
     loop {
+        if stop.is_some_and(|stop| stop()) {
+            run.questions.clear();
+        }
         while run.batch.unfinished() < batch_size.max(1) {
             if let Some((owner, draw)) = run.waiting.pop_front() {
                 run.start_draw(owner, draw)?;

@@ -49,6 +49,9 @@ pub struct RunOptions {
     /// Responses generated at once: faster, more memory, same results
     #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value_t = BATCH_SIZE)]
     pub batch_size: usize,
+    /// Whether to start no more items and to return once those in flight are written.
+    #[arg(skip)]
+    pub stop: Option<fn() -> bool>,
 }
 
 impl RunOptions {
@@ -113,7 +116,7 @@ pub fn run_task(
             None => waiting.push_back(item),
         }
     }
-    batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_event)
+    batching::generate(engine, (task, options), run, waiting, lines, on_event)
 }
 
 /// The limits of a task's responses, in lm-evaluation-harness's terms.

@@ -83,7 +83,9 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
             found.as_ref().map(|found| found.quant_method.as_deref().unwrap_or("an unnamed method")),
         ),
     };
-    if let Some(method) = method.filter(|method| *method != "fp8") {
+    let format = named.quantization_config.as_ref().and_then(|found| found.format.as_deref());
+    let is_fp8 = |method: &str| method == "fp8" || (method, format) == ("compressed-tensors", Some("float-quantized"));
+    if let Some(method) = method.filter(|method| !is_fp8(method)) {
         let instead = "use the original checkpoint, in 8 bits with --weights q8";
         return Err((key, format!("weights quantized by {method} are not supported; {instead}")));
     }
@@ -220,6 +222,7 @@ struct Named {
 #[derive(Deserialize)]
 struct Quantization {
     quant_method: Option<String>,
+    format: Option<String>,
     weight_block_size: Option<[usize; 2]>,
 }
 

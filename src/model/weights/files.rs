@@ -85,8 +85,7 @@ impl<'a> TensorIndex<'a> {
     /// A warning about tensors that were not asked for, except those that no text model reads.
     pub fn unread(&self, spec: &ModelSpec) -> Option<String> {
         /// Parts of their names: multi-token prediction, other modalities, derived values, and scales of FP8.
-        const OTHERS: &str =
-            "mtp. vision visual. audio multi_modal_projector. rotary_emb.inv_freq _scale_inv activation_scale";
+        const OTHERS: &str = "mtp. vision visual. audio multi_modal_projector. rotary_emb.inv_freq _scale_inv activation_scale input_scale";
         let Source::Files(tensors) = &self.source else { return None };
         let read = self.read.borrow();
         let is_shared = |name: &str| {
@@ -147,14 +146,18 @@ impl<'a> TensorIndex<'a> {
         if entry.shape != expected {
             return Err(ModelError::Shape { path, tensor, expected: expected.to_owned(), found: entry.shape.clone() });
         }
+        let scales = ["_scale_inv", "_scale"].map(|end| format!("{name}{end}"));
+        let scales = scales.into_iter().find_map(|name| tensors.get_key_value(&name));
         let dtype = match entry.dtype {
             Dtype::F32 => DType::F32,
             Dtype::BF16 => DType::Bf16,
             Dtype::F16 => DType::F16,
-            Dtype::F8_E4M3 if tensors.contains_key(&format!("{name}_scale_inv")) => {
-                return self.dequantized(name, entry, &tensors[&format!("{name}_scale_inv")]);
+            found => {
+                return match scales.filter(|_| found == Dtype::F8_E4M3) {
+                    Some((of_scales, scales)) => self.dequantized(name, entry, of_scales, scales),
+                    None => Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
+                };
             }
-            found => return Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
         };
         let Entry { file, bytes, .. } = entry;
         let data = &file.map[bytes.clone()];

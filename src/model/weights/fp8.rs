@@ -1,13 +1,14 @@
-//! Weights in FP8 (E4M3) with a scale per block or per tensor, converted to bf16 as transformers' `dequantize` does.
+//! Weights in FP8 (E4M3) with a scale per block, row or tensor, converted to bf16 as transformers' `dequantize` does.
 
 use super::files::{Entry, TensorIndex};
 use super::matrix::{DType, Weight, copy};
 use crate::model::{ModelError, Result};
 use half::bf16;
+use safetensors::Dtype;
 
 impl TensorIndex<'_> {
     /// The tensor in bf16: each value times its block's scale, an f32 product.
-    pub fn dequantized(&self, name: &str, entry: &Entry, scales: &Entry) -> Result<Weight> {
+    pub fn dequantized(&self, name: &str, entry: &Entry, of_scales: &str, scales: &Entry) -> Result<Weight> {
         let ((rows, columns), (scale_rows, scale_columns)) = (last_two(&entry.shape), last_two(&scales.shape));
         let block = self.fp8_block.unwrap_or([rows, columns]);
         let height = block_size(rows, scale_rows, block[0]);
@@ -15,11 +16,17 @@ impl TensorIndex<'_> {
         // of a stack of matrices
         let grids = height.and(width).map(|_| count(&entry.shape) / (rows * columns) * scale_rows * scale_columns);
         let (Some(height), Some(width), true) = (height, width, grids == Some(count(&scales.shape))) else {
-            let (path, tensor, found) = (scales.file.path.clone(), format!("{name}_scale_inv"), scales.shape.clone());
+            let (path, tensor, found) = (scales.file.path.clone(), of_scales.to_owned(), scales.shape.clone());
             let expected = vec![rows.div_ceil(block[0].max(1)), columns.div_ceil(block[1].max(1))];
             return Err(ModelError::Shape { path, tensor, expected, found });
         };
-        let scales = self.tensor(&format!("{name}_scale_inv"), &scales.shape)?.elements().to_vec();
+        let scales: Vec<f32> = match scales.dtype {
+            // powers of two, with a bias of 127
+            Dtype::F8_E8M0 => {
+                scales.file.map[scales.bytes.clone()].iter().map(|code| (f32::from(*code) - 127.0).exp2()).collect()
+            }
+            _ => self.tensor(of_scales, &scales.shape)?.elements().to_vec(),
+        };
         let values: [f32; 256] = std::array::from_fn(|byte| e4m3(byte as u8));
         let codes = &entry.file.map[entry.bytes.clone()];
         let mut bytes = Vec::with_capacity(2 * codes.len());
