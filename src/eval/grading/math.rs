@@ -1,16 +1,15 @@
 //! Answers in competition mathematics: numbers, expressions, equations, sets, intervals, tuples, words.
 
 use super::{reference::hendrycks_form, words};
-use crate::uq::answer::value::{
-    Form, Rational, clean, group, multiplier, nesting, number, parse, split, without_thousands,
-};
-use crate::uq::answer::{grammar, list, pattern};
+use crate::uq::answer::value::{Form, Rational, clean, group, nesting, number, parse, split, without_thousands};
+use crate::uq::answer::{grammar, pattern};
 use std::collections::BTreeSet;
 
 /// The possible readings of an answer.
 #[derive(Default)]
-struct Readings {
-    normal: String,
+pub(super) struct Readings {
+    /// A string that equal answers share.
+    pub normal: String,
     /// Alternative readings: equal to an answer whose normal form is among them.
     others: Vec<String>,
     /// Values of a list or tuple in order, and whether they are named: `x=1, y=2` equals `(1,2)`.
@@ -35,21 +34,12 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
 /// The dataset authors' comparison, for answers that cannot be parsed. It ignores the text after a `\text{ `, which is
 /// incorrect where that is more than a unit.
 fn equal_as_text(answer: &str, target: &str) -> bool {
-    let more = |text: &str| {
-        let word = text.split([' ', '}']).find(|word| !word.is_empty()).unwrap_or_default();
-        list("more than units").contains(&word) || multiplier(word).is_some()
-    };
-    let says_more = [answer, target].iter().any(|text| text.split("\\text{ ").skip(1).any(more));
+    let says_more = [answer, target].iter().any(|text| grammar("more than a unit").is_match(text));
     let (a, b) = (hendrycks_form(answer), hendrycks_form(target));
     !says_more && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
 }
 
-/// A string that equal answers share.
-pub(super) fn normal_form(answer: &str) -> String {
-    readings(answer).normal
-}
-
-fn readings(answer: &str) -> Readings {
+pub(super) fn readings(answer: &str) -> Readings {
     let fallback = || answer.split_whitespace().collect::<String>();
     let Some((text, percent)) = &clean(answer) else { return Readings { normal: fallback(), ..Readings::default() } };
     let joined = without_thousands(text);
@@ -78,13 +68,8 @@ fn readings(answer: &str) -> Readings {
 fn residue(text: &str) -> Option<(i128, i128)> {
     let found = grammar("residue").captures(text)?;
     let modulus = found["modulus"].parse().ok().filter(|modulus: &i128| *modulus > 0)?;
-    let value = found["value"].trim_end_matches([' ', '(']);
-    let sides = split(value, &['≡', '=']);
-    let value = match sides.as_slice() {
-        [value] => value,
-        [name, value] if is_name(name) => value,
-        _ => return None,
-    };
+    let sides = split(found["value"].trim_end_matches([' ', '(']), &['≡', '=']);
+    let (value, _) = sides.split_last().filter(|(_, names)| names.iter().all(|name| is_name(name)))?;
     Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
 }
 
@@ -164,9 +149,6 @@ fn value(text: &str, depth: usize) -> Option<String> {
     let is_number = |text: &str| parse(text).is_some_and(|form| form.as_f64().is_some());
     if is_name(first) || (is_number(first) && is_number(last)) {
         return read(last, depth + 1);
-    }
-    if parts.len() == 2 && is_number(first) && is_name(last) {
-        return read(first, depth + 1);
     }
     equation(text)
 }

@@ -45,7 +45,7 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     let answer = &*comparable(answer);
     let form = match grader {
         Grader::Number => number_form(answer),
-        Grader::Math => math::normal_form(answer),
+        Grader::Math => math::readings(answer).normal,
         Grader::Choice => return words::letters(answer),
         Grader::Exact | Grader::Contains => return exact(answer),
     };
@@ -125,13 +125,13 @@ pub fn normal_form_for(target: &Target, answer: &str) -> String {
 /// `response` is the decoded text without the template's end tokens; `target` the correct answer, or the publisher's worked
 /// solution containing it. `task` selects the comparison; for items from a file it depends on their grader.
 pub fn label_reference(response: &str, target: &str, task: &str, grader: Grader) -> Option<bool> {
-    let label = match (task, grader) {
+    let label = match (task.split(':').next()?, grader) {
         ("gsm8k", _) => reference::gsm8k,
         ("math", _) => reference::math,
-        (bbh, _) if bbh == "bbh" || bbh.starts_with("bbh:") => reference::bbh,
+        ("bbh", _) => reference::bbh,
         (_, Grader::Number) => reference::gsm8k,
         (_, Grader::Math) => reference::math,
-        (_, Grader::Choice | Grader::Exact | Grader::Contains) => reference::bbh,
+        _ => reference::bbh,
     };
     label(response, target)
 }

@@ -15,19 +15,14 @@ pub(super) fn numbers(text: &str) -> Vec<Number<'_>> {
     let list_marks: HashSet<_> = list_marks.collect();
     let (mut found, mut at) = (Vec::new(), 0);
     while let Ok(Some(number)) = NUMBER.captures_from_pos(text, at) {
-        let (Some(whole), Some(unsigned)) = (number.get(0), number.name("unsigned")) else { break };
-        let (mut start, mut end) = (whole.start(), whole.end());
+        let Some(whole) = number.get(0) else { break };
+        let (start, mut end) = (whole.start(), whole.end());
         let mixed = number.name("mixed").filter(|mixed| {
             let values = mixed.as_str().trim_start_matches(" and").trim().split_once('/');
             values.is_none_or(|(above, below)| above.parse::<u32>().ok() >= below.parse().ok())
         });
-        let currency = |text: &str| text.ends_with(['$', '£', '€', '¥', '₹']);
-        let money = currency(text[..unsigned.start()].trim_end_matches([' ', '-', '−', '–']));
-        if let Some(other) = mixed.or(number.name("letter").filter(|_| !money)) {
-            end = other.start(); // `day 3 5/2`, `5M`
-        }
-        if text[..end].ends_with(char::is_alphabetic) && currency(&text[..start]) {
-            start -= text[..start].chars().next_back().map_or(0, char::len_utf8); // `$5M`
+        if let Some(mixed) = mixed {
+            end = mixed.start(); // `day 3 5/2`
         }
         let weak = ["inside", "ordinal", "version"].iter().any(|group| number.name(group).is_some());
         found.push(Number { text: &text[start..end], weak: weak || list_marks.contains(&(start..end)) });

@@ -2,7 +2,7 @@
 
 use super::AnswerRule;
 use super::statement::{MAX_STATEMENT, Number, Statement, Text, bare, count, leading_formula};
-use super::tables::{grammar, list};
+use super::tables::grammar;
 use std::borrow::Cow;
 
 impl<'t> Text<'t> {
@@ -20,12 +20,9 @@ impl<'t> Text<'t> {
 
     /// The word, if the text has only one; or the name, if it is nothing else.
     pub fn single_word(&self) -> Option<&'t str> {
-        if let Some(name) = grammar("full name").captures(self.text).and_then(|name| name.get(1)) {
-            return Some(name.as_str());
-        }
         let word = bare(self.statement(self.text).inner);
-        let is_word = word.contains(char::is_alphabetic) && !word.contains(['\\', '{', '<', '>']);
-        (is_word && count(word) == 1 && word.len() <= MAX_STATEMENT).then_some(word)
+        let is_word = count(word) == 1 && word.contains(char::is_alphabetic) && !word.contains(['\\', '{', '<', '>']);
+        Some(word).filter(|_| (is_word && word.len() <= MAX_STATEMENT) || grammar("full name").is_match(word))
     }
 
     /// The letter of the option a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and not
@@ -74,11 +71,9 @@ impl<'t> Text<'t> {
             return number;
         }
         let name = bare(statement.inner);
-        let opener = name.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default().to_lowercase();
-        let pronoun = pattern!(r"^\s*(?:It|He|She|They|This)\b").is_match(rest);
         let again = grammar("explains").is_match(rest)
             || rest.trim_start().starts_with(name)
-            || (pronoun && !list("reply openers").contains(&&*opener));
+            || (grammar("pronoun first").is_match(rest) && !grammar("reply opener").is_match(name));
         number.or_else(|| self.option(statement.inner)).or_else(|| (short && again && !name.is_empty()).then_some(name))
     }
 
@@ -97,31 +92,23 @@ impl<'t> Text<'t> {
         if self.is_number() {
             return None;
         }
-        let (mut rest, mut only) = (paragraph, paragraph.len() == whole.len());
-        loop {
-            let after = ['.', '!', '?', ';', ')', '"', '*', '_', '。', ' ', '\n', '\r'];
-            let next = rest[self.sentence(rest).len()..].trim_start_matches(after);
-            if next.is_empty() || next.len() == rest.len() {
-                break;
-            }
-            (rest, only) = (next, false);
-        }
+        let after = ['.', '!', '?', ';', ')', '"', '*', '_', '。', ' ', '\n', '\r'];
+        let next = |rest: &&'t str| Some(rest[self.sentence(rest).len()..].trim_start_matches(after));
+        let goes_on = |rest: &&'t str| next(rest).filter(|next| !next.is_empty() && next.len() < rest.len());
+        let rest = std::iter::successors(Some(paragraph), goes_on).last()?;
         let Some(found) = grammar("subject").captures(rest) else {
             let named = grammar("predicate").captures(whole).filter(|_| self.rule == AnswerRule::Choice)?;
             return Some(named.get(1)?.as_str());
         };
-        if !only && found.name("so").is_none() {
+        if rest.len() < whole.len() && found.name("so").is_none() {
             return None;
         }
-        let (subject, mut said) = (&found[0], self.sentence(&rest[found[0].len()..]));
+        let mut said = self.sentence(&rest[found[0].len()..]);
         // `the square root is 8, and the cube root is 4`
         let second = grammar("second subject").captures_iter(said).last();
-        let alike = |word: &str| word.len() > 3 && subject.split_whitespace().any(|other| other == word);
+        let alike = |word: &str| word.len() > 3 && found[0].split_whitespace().any(|other| other == word);
         if let Some(second) = second.filter(|second| second[1].split(' ').any(alike)) {
             said = &said[second.get(0)?.end()..];
-        }
-        if let Some(but) = grammar("but").find(said).filter(|_| said.starts_with("not ")) {
-            said = &said[but.end()..];
         }
         let said = self.statement(said);
         let number = !said.is_formula && self.rule != AnswerRule::Words && !self.numbers_in(said.inner).is_empty();
@@ -155,12 +142,9 @@ impl<'t> Text<'t> {
 /// A text with the code in it as spaces: blocks in a programming language, calls in backticks.
 pub(super) fn without_code(text: &str) -> Cow<'_, str> {
     grammar("code").replace_all(text, |found: &regex::Captures| {
-        let language = found.name("language").map_or(String::new(), |language| language.as_str().to_lowercase());
         let content = found.name("call").or(found.name("code")).map_or("", |content| content.as_str());
-        let is_code = match language.as_str() {
-            "" => grammar("code line").is_match(content),
-            language => !list("text formats").contains(&language),
-        };
+        let is_text = found.name("format").is_some() || !grammar("code line").is_match(content);
+        let is_code = found.name("language").is_some() || !is_text;
         if is_code { " ".repeat(found[0].len()) } else { found[0].to_owned() }
     })
 }

@@ -94,11 +94,7 @@ impl<'t> Text<'t> {
     /// The predicate of a statement such as `the largest n is 34`: a number, a formula, an option's letter.
     fn predicate(&self, statement: &'t str) -> Option<&'t str> {
         let clause = self.clause(statement);
-        let said = self.statement(&clause[grammar("of a predicate").find(clause)?.end()..]);
-        if said.is_formula {
-            return self.formula(said.inner);
-        }
-        self.number_like(said.inner).or_else(|| self.option(said.inner))
+        self.value(&self.statement(&clause[grammar("of a predicate").find(clause)?.end()..]))
     }
 
     /// The first number spelled out in a statement: `twelve`, `one third of it`; none in `one of them`.
@@ -130,12 +126,8 @@ impl<'t> Text<'t> {
     /// The option's letter, if that is what is said.
     fn letter(&self, statement: &Statement<'t>) -> Option<&'t str> {
         let clause = self.clause(statement.inner);
-        if clause.len() == 1 {
-            return Some(clause).filter(|letter| letter.starts_with(char::is_alphabetic));
-        }
         let letter = self.option(clause)?;
-        let more = around(clause, letter).1.trim_start_matches([')', ']', '"', '\'', '*', '_']);
-        (!grammar("goes on").is_match(more)).then_some(letter)
+        (!grammar("goes on").is_match(around(clause, letter).1)).then_some(letter)
     }
 
     /// The number, formula, option's letter or verdict, if nothing else is said.

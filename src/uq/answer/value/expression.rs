@@ -36,7 +36,7 @@ impl<'a> Parser<'a> {
 
     /// The form of all of the text.
     fn all(mut self) -> Option<Form> {
-        let form = self.stacked()?;
+        let form = self.sum()?;
         self.rest.trim().is_empty().then_some(form)
     }
 
@@ -85,18 +85,6 @@ impl<'a> Parser<'a> {
         self.rest.trim_start().strip_prefix("\\text{")?.split_once('}')
     }
 
-    /// A sum, or `n \choose k`, `a \over b`.
-    fn stacked(&mut self) -> Option<Form> {
-        let above = self.sum()?;
-        if self.eat("\\choose ") {
-            above.binomial(&self.sum()?)
-        } else if self.eat("\\over ") {
-            above.divided_by(self.sum()?)
-        } else {
-            Some(above)
-        }
-    }
-
     fn sum(&mut self) -> Option<Form> {
         let mut sum = self.signed(Self::product)?;
         // also `5 feet 6 inches`
@@ -124,16 +112,13 @@ impl<'a> Parser<'a> {
     fn product(&mut self) -> Option<Form> {
         // words before a number, as in `\text{Area } 5`, `\text{USD } 5`
         let mut product = Form::number(Rational::ONE);
-        let start = self.rest;
-        while let Some((words, rest)) =
-            self.words().filter(|(words, rest)| !rest.trim().is_empty() && !qualifies(words))
-        {
+        let named = |(words, rest): &(&str, &str)| !rest.trim().is_empty() && !qualifies(words);
+        while let Some((words, rest)) = self.words().filter(named) {
             product = product.mul(self.factor(words))?;
-            self.rest = rest.trim_start();
+            self.rest = rest;
         }
-        let words = start.len() > self.rest.len();
         let mut after_number = self.peek_number();
-        product = product.mul(if words { self.signed(Self::power)? } else { self.power()? })?;
+        product = product.mul(self.signed(Self::power)?)?;
         let mut after_unit = false;
         loop {
             if self.eat("*") {
@@ -210,7 +195,7 @@ impl<'a> Parser<'a> {
 
     fn starts_factor(&self) -> bool {
         let starts = pattern!(r"^(?:[(\[{|.⌊⌈∞π\p{Alphabetic}\p{N}]|\\[A-Za-z])").is_match(self.rest.trim_start());
-        starts && !matches!(self.command(), Some("end" | "choose" | "over"))
+        starts && !matches!(self.command(), Some("end"))
     }
 
     fn power(&mut self) -> Option<Form> {
@@ -221,13 +206,8 @@ impl<'a> Parser<'a> {
             } else if self.eat("^") {
                 base = base.power(self.argument()?)?;
             } else if self.eat("°") {
-                // the scale of a temperature
-                let scale = self.take(pattern!(r"^\s*(?:[CF]\b|\\text\{[CF]\}\B)")).unwrap_or_default();
                 if self.in_angle {
                     base = base.mul(Form::rounded(std::f64::consts::PI / 180.0)?)?;
-                } else if self.measures {
-                    let scale = scale.trim_matches(|c: char| !matches!(c, 'C' | 'F'));
-                    base = base.mul(Form::symbol(format!("⟨°{scale}⟩")))?;
                 }
             } else {
                 return Some(base);
@@ -263,7 +243,7 @@ impl<'a> Parser<'a> {
         match self.peek()? {
             c if c.is_ascii_digit() || c == '.' => self.mixed_number(),
             '(' | '[' => self.enclosed(&[")", "]"], Self::sum),
-            '{' => self.enclosed(&["}"], Self::stacked),
+            '{' => self.enclosed(&["}"], Self::sum),
             '|' => {
                 let (inside, rest) = self.rest.trim_start()[1..].split_once('|')?;
                 self.rest = rest;
@@ -383,15 +363,10 @@ impl<'a> Parser<'a> {
         while self.eat("'") {
             name.push('\'');
         }
-        if is_applied(&name, self.rest) {
-            self.next();
-            let mut arguments = vec![self.sum()?.key()];
-            while self.eat(",") {
-                arguments.push(self.sum()?.key());
-            }
-            self.eat(")").then_some(())?;
-            name.push_str(&format!("({})", arguments.join(",")));
-        }
+        // its arguments rather than a factor: after f, g and h, or a single number, as in `P(2)`
+        let applied = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
+        let arguments = if applied { pattern!(r"^\([^()]*\)") } else { pattern!(r"^\([-0-9]+\)") };
+        name.push_str(&self.take(arguments).unwrap_or_default().replace(' ', ""));
         Some(Form::symbol(name))
     }
 
@@ -438,11 +413,4 @@ impl<'a> Parser<'a> {
         let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
         Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
     }
-}
-
-/// Whether the parentheses after a symbol hold its arguments rather than a factor: after f, g and h, or around a single
-/// number, as in `P(2)`.
-fn is_applied(name: &str, rest: &str) -> bool {
-    let of_one_letter = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
-    rest.starts_with('(') && (of_one_letter || pattern!(r"^\([-0-9]+\)").is_match(rest))
 }

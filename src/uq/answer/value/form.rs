@@ -201,12 +201,6 @@ impl Form {
         if rational == Rational::ONE || rational == Rational::ZERO {
             return Some(if rational == Rational::ONE { self } else { Self::number(Rational::ONE) });
         }
-        // A negative coefficient can be taken out of integer powers only.
-        let negative = self.terms.values().next().is_some_and(|first| first.value() < 0.0);
-        if rational.whole().is_none() && negative {
-            let factors = Monomial::from([(format!("({})", self.key()), rational)]);
-            return Some(Self::term(factors, Constant::ONE));
-        }
         let (coefficient, factors) = self.factored()?;
         let factors = factors.into_iter().map(|(factor, power)| Some((factor, power.mul(rational)?)));
         Some(Self::term(factors.collect::<Option<_>>()?, coefficient.power(Exact(rational))?))
@@ -257,9 +251,6 @@ impl Form {
             "arcsin" => f64::asin,
             "arccos" => f64::acos,
             "arctan" => f64::atan,
-            "sinh" => f64::sinh,
-            "cosh" => f64::cosh,
-            "tanh" => f64::tanh,
             "ln" => f64::ln,
             "exp" => f64::exp,
             "⌊" => f64::floor,

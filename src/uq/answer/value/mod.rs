@@ -20,4 +20,4 @@ pub(crate) use form::Form;
 pub(crate) use latex::{clean, group, nesting, rewritten, split, without_thousands};
 pub(crate) use number::{number, quantity, spoken};
 pub(crate) use rational::Rational;
-pub(crate) use vocabulary::{half_of_day, multiplier};
+pub(crate) use vocabulary::half_of_day;

@@ -38,11 +38,8 @@ pub(crate) fn number(content: &str) -> Option<(Rational, bool)> {
 pub(crate) fn quantity(content: &str) -> Option<String> {
     let text = with_words(&without_thousands(&clean(content)?.0));
     // `2 hours and 30 minutes`, not `3 cm and 4 cm`
-    let and = pattern!(r"\\text\{([^}]*)\} ?(?:\\text\{and\}|,) ?([0-9.]+ ?\\text\{([^}]*)\})");
-    let joined = |found: &Captures| match found[1] == found[3] {
-        true => found[0].to_owned(),
-        false => format!("\\text{{{}}} {}", &found[1], &found[2]),
-    };
+    let and = pattern!(r"(\\text\{([^}]*)\})( ?(?:\\text\{and\}|,) ?)([0-9.]+ ?\\text\{([^}]*)\})");
+    let joined = |found: &Captures| [&found[1], if found[2] == found[5] { &found[3] } else { " " }, &found[4]].concat();
     let text = and.replace_all(&text, joined);
     measure(split(&text, &['=', '≈']).last()?)
 }

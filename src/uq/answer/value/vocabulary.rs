@@ -16,7 +16,7 @@ static UNITS: LazyLock<Vec<(&str, Rational, Vec<&str>)>> = LazyLock::new(|| {
 });
 
 /// Factor denoted by a word after a number: `million`.
-pub(crate) fn multiplier(word: &str) -> Option<Rational> {
+pub(super) fn multiplier(word: &str) -> Option<Rational> {
     let word = &*word.to_lowercase();
     let factor = list("factors").iter().find_map(|factor| factor.split_once('=').filter(|(name, _)| *name == word));
     Rational::decimal(factor?.1)
