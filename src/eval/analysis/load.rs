@@ -92,10 +92,9 @@ impl Item {
         finite(&self.uq.scores, method)
     }
 
-    /// Its samples, unless the votes decided how many were drawn.
+    /// The responses sampled beside its own.
     pub fn samples(&self) -> Option<Samples> {
-        let samples = Samples::deserialize(self.uq.details.get("self_consistency")?).ok();
-        samples.filter(|found| found.samples.is_none())
+        Samples::deserialize(self.uq.details.get("self_consistency")?).ok()
     }
 
     /// Whether the answer that the method scores is correct; `None`: not graded.
