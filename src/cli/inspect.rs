@@ -3,9 +3,6 @@
 use super::options::{EngineArgs, load, locate};
 use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
-use crate::model::config::{
-    Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, QueryScaling, RopeScaling, RopeSpec,
-};
 use crate::model::{ModelSpec, Weights, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use serde_json::{Map, Value, json};
@@ -58,7 +55,6 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
     let found_in = found_in.chain([("head".to_owned(), json!(weights.head.name))]);
     json!({
         "model": model_facts(engine.spec(), folder),
-        "attention": attention_facts(engine.spec()),
         "weights": {
             "matrices": matrices.len(),
             "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
@@ -75,88 +71,28 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
     })
 }
 
-fn model_facts(s: &ModelSpec, folder: &str) -> Value {
-    json!({
-        "folder": folder, "architecture": s.architecture, "layers": s.layers.len(), "hidden_size": s.hidden_size,
-        "intermediate_size": sizes(s, |layer| layer.intermediate_size),
-        "layer_input_size": s.layer_input.map(|input| input.hidden_size),
-        "experts": s.experts.map(|experts| {
-            let ExpertSpec { num_experts, num_experts_per_tok, moe_intermediate_size, .. } = experts;
-            let shared = experts.shared_expert_intermediate_size.map(|width| format!(", and one of {width} that all share"));
-            let beside = if experts.dense_beside { ", beside a dense network" } else { "" };
-            let shared = shared.unwrap_or_else(|| beside.to_owned());
-            format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide{shared}")
-        }),
-        "delta_nets": s.delta_net.map(|net| {
-            let DeltaNetSpec { num_key_heads, num_value_heads, key_head_dim, value_head_dim, .. } = net;
-            let layers = s.layers.len() - s.attention_layers().count();
-            format!("in {layers} layers, {num_value_heads} heads of {key_head_dim} x {value_head_dim} with {num_key_heads} keys")
-        }),
-        "activation": match s.activation { Activation::Silu => "silu", Activation::GeluTanh => "gelu (tanh)" },
-        "norms": match s.family.norms {
-            Norms::Before => "before each block",
-            Norms::After => "after each block",
-            Norms::BeforeAndAfter => "before and after each block",
-        },
-        "norm_weight_offset": s.family.norm_weight_offset, "rms_norm_eps": s.rms_norm_eps, "embedding_scale": s.embedding_scale,
-        "residual_multiplier": Some(s.residual_multiplier).filter(|factor| *factor != 1.0),
-        "logits_scaling": Some(s.logits_scaling).filter(|divisor| *divisor != 1.0),
-        "final_logit_softcapping": s.final_logit_softcapping,
-        "tied_head": s.tie_word_embeddings,
-        "context": s.max_position_embeddings,
-    })
-}
-
-fn attention_facts(s: &ModelSpec) -> Value {
-    let sliding = s.layers.iter().filter(|layer| layer.window.is_some()).count();
-    let keys_are_values = s.layers.iter().filter(|layer| layer.keys_are_values).count();
-    let rope = |r: &RopeSpec| json!({"theta": r.theta, "scaling": scaling(&r.scaling), "components": r.rotary_dim});
-    let rope: Vec<Value> = s.rope.iter().map(rope).collect();
-    json!({
-        "heads": s.num_attention_heads,
-        "key_value_heads": sizes(s, |layer| layer.num_key_value_heads),
-        "head_dim": sizes(s, |layer| layer.head_dim),
-        "layers_with_own_cache": Some(s.cached_layers().count()).filter(|own| *own < s.layers.len()),
-        "layers_whose_keys_are_values": Some(keys_are_values).filter(|layers| *layers > 0),
-        "scale": s.attention_scale,
-        "query_scaling": s.query_scaling.map(|QueryScaling { beta, period }| format!("{beta} from {period}")),
-        "qkv_bias": s.qkv_bias,
-        "qk_norm": match s.family.qk_norm {
-            QkNorm::None => "none",
-            QkNorm::Head => "each head",
-            QkNorm::Whole => "all heads together",
-        },
-        "output_gate": Some(s.family.output_gate).filter(|gate| *gate),
-        "value_norm": s.family.value_norm.then_some("each head"),
-        "softcapping": s.attn_logit_softcapping,
-        "sliding_layers": sliding,
-        "window": s.layers.iter().find_map(|layer| layer.window),
-        "rope": rope,
-    })
-}
-
-/// A per-layer size: a single value or, if layers differ, each distinct one in order of first appearance.
-fn sizes(s: &ModelSpec, size: impl Fn(&LayerSpec) -> usize) -> Value {
-    let mut found: Vec<usize> = Vec::new();
-    for size in s.layers.iter().map(size) {
-        found.extend((!found.contains(&size)).then_some(size));
-    }
-    if let [one] = found[..] { json!(one) } else { json!(found) }
-}
-
-fn scaling(scaling: &RopeScaling) -> String {
-    let stretched = |kind: &str, factor: &f32, from: &f32| format!("{kind}, {factor} from {from}");
-    match scaling {
-        RopeScaling::None => "none".to_owned(),
-        RopeScaling::Linear { factor } => format!("linear, {factor}"),
-        RopeScaling::Llama3 { factor, original_max_position_embeddings: from, .. } => stretched("llama3", factor, from),
-        RopeScaling::Yarn { factor, original_max_position_embeddings: from, .. } => stretched("yarn", factor, from),
-        RopeScaling::LongRope { original_max_position_embeddings: from, .. } => {
-            format!("longrope, long factors from {from}")
+/// The spec as it is, in the terms of `config.json`; of what differs between layers, the distinct values in order of appearance.
+fn model_facts(spec: &ModelSpec, folder: &str) -> Value {
+    let mut facts = json!({"folder": folder});
+    let counts = [("count", spec.layers.len()), ("with_own_cache", spec.cached_layers().count())];
+    let mut layers: Map<_, _> = counts.map(|(name, count)| (name.to_owned(), json!(count))).into_iter().collect();
+    let spec = json!(spec);
+    for (name, value) in spec["layers"].as_array().into_iter().flatten().filter_map(Value::as_object).flatten() {
+        if name == "kv_layer" {
+            continue; // of every layer another
         }
-        RopeScaling::Proportional { pairs, factor: 1.0 } => format!("proportional, {pairs} pairs"),
-        RopeScaling::Proportional { pairs, factor } => format!("proportional, {pairs} pairs, {factor}"),
+        let found = layers.entry(name.clone()).or_insert(json!([]));
+        if let Some(found) = found.as_array_mut().filter(|found| !found.contains(value)) {
+            found.push(value.clone());
+        }
     }
+    // they are shown with the tokenizer, or as `found_in`
+    let elsewhere = ["sources", "eos_token_ids", "greedy_settings"];
+    for (name, value) in spec.as_object().into_iter().flatten().filter(|(name, _)| !elsewhere.contains(&name.as_str()))
+    {
+        facts[name] = if name == "layers" { json!(layers) } else { value.clone() };
+    }
+    facts
 }
 
 fn tokenizer_facts(engine: &Engine) -> Value {
@@ -224,7 +160,8 @@ fn plain(value: &Value) -> String {
         Value::Number(n) => n.as_u64().map_or_else(|| short_float(n.as_f64().unwrap_or(f64::NAN)), grouped),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(" · "),
         Value::Object(fields) => {
-            let named = fields.iter().map(|(name, value)| format!("{name} {}", plain(value)));
+            let named = fields.iter().map(|(name, value)| (name.replace('_', " "), plain(value)));
+            let named = named.filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));
             named.collect::<Vec<_>>().join(", ")
         }
     }

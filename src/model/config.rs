@@ -5,10 +5,11 @@ mod read;
 mod rope;
 
 pub use rope::{RopeScaling, RopeSpec, Rotation, head_order};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The gate's activation in the feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Activation {
     Silu,
     /// Gelu in its tanh approximation (`gelu_pytorch_tanh`).
@@ -16,7 +17,7 @@ pub enum Activation {
 }
 
 /// Norms of a block (attention, or the feed-forward network).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norms {
     /// Of its input: x + f(norm(x)).
@@ -28,7 +29,7 @@ pub enum Norms {
 }
 
 /// The norm of queries and keys before rope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QkNorm {
     None,
@@ -39,7 +40,7 @@ pub enum QkNorm {
 }
 
 /// Traits shared by all models of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FamilyTraits {
     /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
@@ -59,7 +60,7 @@ pub struct FamilyTraits {
 }
 
 /// A layer's own settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerSpec {
     /// Row T attends to positions T - window + 1 ..= T only (`sliding_window`).
     pub window: Option<usize>,
@@ -81,7 +82,7 @@ pub struct LayerSpec {
 
 /// Gated delta nets (arXiv 2412.06464): layers that remember the previous tokens in a fixed-size state, a matrix per value head
 /// and the last inputs of a convolution. Names are the published config keys without `linear_`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeltaNetSpec {
     pub num_key_heads: usize,
     /// A multiple of `num_key_heads`: value heads share key heads.
@@ -101,7 +102,7 @@ impl DeltaNetSpec {
 }
 
 /// Per-layer embeddings: every layer adds its own input to the residual stream, computed from the token and its embedding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerInputSpec {
     /// `hidden_size_per_layer_input`
     pub hidden_size: usize,
@@ -111,14 +112,14 @@ pub struct LayerInputSpec {
 
 /// Growth of queries with their position p: by 1 + `beta` · ln(1 + ⌊p / `period`⌋), Ministral 3's `llama_4_scaling_beta` and trained
 /// context.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueryScaling {
     pub beta: f32,
     pub period: usize,
 }
 
 /// A mixture of experts: every token goes through those with the highest router probabilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpertSpec {
     pub num_experts: usize,
     pub num_experts_per_tok: usize,
@@ -132,7 +133,7 @@ pub struct ExpertSpec {
 }
 
 /// A decoder-only transformer of the Llama / Qwen / Gemma families. Names are the published config keys.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelSpec {
     /// `architectures[0]`, for display only.
     pub architecture: String,
@@ -256,7 +257,8 @@ impl ModelSpec {
 
     /// Factor on q·k of the query at a position.
     pub fn query_scale(&self, position: usize) -> f32 {
-        let growth = |QueryScaling { beta, period }: QueryScaling| 1.0 + beta * ((1 + position / period) as f32).ln();
+        let growth =
+            |QueryScaling { beta, period }: QueryScaling| 1.0 + beta * libm::logf((1 + position / period) as f32);
         self.attention_scale * self.query_scaling.map_or(1.0, growth)
     }
 

@@ -336,7 +336,9 @@ fn inspect_shows_the_model_as_tables_and_as_json() {
     let output = uqac(folder.path(), &["inspect", "model", "--json", "--context", "100", "--v-cache", "f16"]);
     let facts: Value = serde_json::from_str(text(&output.stdout)).unwrap();
     assert_eq!(facts["model"]["architecture"], "LlamaForCausalLM");
-    assert_eq!(facts["attention"]["key_value_heads"], 2);
+    assert_eq!(facts["model"]["num_key_value_heads"], 2);
+    assert_eq!(facts["model"]["layers"]["count"], 3);
+    assert_eq!(facts["model"]["layers"]["num_key_value_heads"], json!([2]));
     // 3 layers of 2 heads of 8 values, four-byte keys and two-byte values
     assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * 8 * (4 + 2));
     assert_eq!(facts["memory"]["tokens"], 100);

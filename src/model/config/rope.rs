@@ -1,9 +1,11 @@
 //! Rotary positions: the scalings of `rope_parameters` and the resulting frequencies.
 
+use serde::Serialize;
 use std::f64::consts::PI;
 
 /// Scaling of rotary frequencies beyond the trained context: `rope_type`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
     None,
     /// Every frequency divided by the factor.
@@ -18,13 +20,12 @@ pub enum RopeScaling {
         original_max_position_embeddings: f32,
     },
     /// YaRN (arXiv 2309.00071): a ramp over the pairs, from those that rotate `beta_fast` times in the trained context (kept) to
-    /// those that rotate `beta_slow` times (divided by the factor).
+    /// those that rotate `beta_slow` times (divided by the factor); `truncate`: it begins and ends at whole pairs.
     Yarn {
         factor: f32,
         beta_fast: f32,
         beta_slow: f32,
         original_max_position_embeddings: f32,
-        /// Whether the ramp begins and ends at whole pairs.
         truncate: bool,
     },
     /// LongRoPE (arXiv 2402.13753): one divisor per pair, from the second list in texts longer than the trained context.
@@ -41,7 +42,7 @@ pub enum RopeScaling {
 }
 
 /// One rotary table; layers refer to it by index.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RopeSpec {
     /// `rope_theta`
     pub theta: f32,
