@@ -1,34 +1,66 @@
 //! Golden items that reproduce exactly the float64 chain, and the chains' mean Jaccard overlap, by cache type, by the
-//! rounding of products' inputs (f32, or one or two 16-bit terms in wide passes, as on CUDA's tensor cores), and with
-//! 8-bit weights. Also the changes of ln p of the response's tokens and of P relative to the first row.
+//! rounding of products' inputs (f32, or one 16-bit term in wide passes, as on CUDA's tensor cores), by how tensor cores sum
+//! those products (in chains of 32 as the kernels do, and longer), and with 8-bit weights. Also the changes of ln p of the
+//! response's tokens and of P relative to the first row.
 //! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER [ROW ...]`, where GOLDEN_FOLDER contains
 //! `uqac_*.jsonl.gz` and MODELS_FOLDER the model folders that those files name. ROW is a row of the table, from 1; the
 //! first is always shown.
+
+#[path = "precision/tensor_sums.rs"]
+mod tensor_sums;
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use tensor_sums::{Core, Sums};
 use uqac::AnswerRule;
 use uqac::WeightFormat::{self, File, Q8};
-use uqac::internals::InputRounding;
+use uqac::internals::{InputRounding, Job, STAND_IN};
 use uqac::{DType, ValueType};
 use uqac::{Engine, EngineOptions};
 use uqac::{Parameters, Profile};
 
-const CONFIGURATIONS: [(DType, ValueType, InputRounding, WeightFormat); 11] = [
-    (DType::F32, ValueType::F32, InputRounding::F32, File),
-    (DType::F32, ValueType::F16, InputRounding::F32, File),
-    (DType::F32, ValueType::BF16, InputRounding::F32, File),
-    (DType::F16, ValueType::F16, InputRounding::F32, File),
-    (DType::F16, ValueType::F32, InputRounding::F32, File),
-    (DType::Bf16, ValueType::BF16, InputRounding::F32, File),
-    (DType::F32, ValueType::F16, InputRounding::TwoTerms, File),
-    (DType::F16, ValueType::F16, InputRounding::TwoTerms, File),
-    (DType::F32, ValueType::F16, InputRounding::OneTerm, File),
-    (DType::F32, ValueType::F32, InputRounding::F32, Q8),
-    (DType::F32, ValueType::Q8, InputRounding::F32, File),
+type Configuration = (DType, ValueType, InputRounding, WeightFormat, Option<Sums>);
+
+const fn chains(input_rounding: InputRounding, core: Core, chain: usize) -> Configuration {
+    (DType::F32, ValueType::F16, input_rounding, File, Some(Sums { core, chain }))
+}
+
+const CONFIGURATIONS: [Configuration; 19] = [
+    (DType::F32, ValueType::F32, InputRounding::F32, File, None),
+    (DType::F32, ValueType::F16, InputRounding::F32, File, None),
+    (DType::F32, ValueType::BF16, InputRounding::F32, File, None),
+    (DType::F16, ValueType::F16, InputRounding::F32, File, None),
+    (DType::F16, ValueType::F32, InputRounding::F32, File, None),
+    (DType::Bf16, ValueType::BF16, InputRounding::F32, File, None),
+    (DType::F32, ValueType::F16, InputRounding::OneTerm, File, None),
+    (DType::F32, ValueType::F32, InputRounding::F32, Q8, None),
+    (DType::F32, ValueType::Q8, InputRounding::F32, File, None),
+    (DType::F32, ValueType::F16, InputRounding::OneTermAttention, File, None),
+    chains(InputRounding::OneTerm, Core::H100, 32),
+    chains(InputRounding::OneTerm, Core::H100, 64),
+    chains(InputRounding::OneTerm, Core::H100, 128),
+    chains(InputRounding::OneTerm, Core::H100, usize::MAX),
+    chains(InputRounding::OneTerm, Core::A100, 32),
+    chains(InputRounding::OneTerm, Core::A100, 64),
+    chains(InputRounding::OneTerm, Core::A100, 128),
+    chains(InputRounding::OneTermAttention, Core::H100, 64),
+    chains(InputRounding::OneTermAttention, Core::H100, 128),
 ];
+
+/// How the products of wide passes are summed in place of the engine's own.
+static SUMS: Mutex<Option<Sums>> = Mutex::new(None);
+
+/// For [`STAND_IN`]: the products of passes of more than 16 rows.
+fn stand_in(jobs: &mut [Job], x: &[f32], n: usize) -> bool {
+    let sums = *SUMS.lock().expect("no panic");
+    let Some(sums) = sums.filter(|_| n > 16) else { return false };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    tensor_sums::multiply(jobs, x, n, sums, threads);
+    true
+}
 
 fn read_items(path: &Path) -> Vec<Value> {
     let mut text = String::new();
@@ -75,9 +107,20 @@ fn main() {
         return;
     };
     let wanted = |row: usize| rows.is_empty() || row == 1 || rows.iter().any(|r| r.to_str() == Some(&row.to_string()));
+    tensor_sums::check();
+    STAND_IN.set(stand_in).expect("not set before");
     println!(
-        "{:<30} {:>7} {:>7} {:>9} {:>7} {:>10} {:>7} {:>20} {:>17}",
-        "model", "K", "V", "inputs", "weights", "same chain", "Jaccard", "|d ln p| mean, max", "|d P| mean, max"
+        "{:<30} {:>7} {:>7} {:>22} {:>9} {:>7} {:>10} {:>7} {:>20} {:>17}",
+        "model",
+        "K",
+        "V",
+        "inputs",
+        "sums",
+        "weights",
+        "same chain",
+        "Jaccard",
+        "|d ln p| mean, max",
+        "|d P| mean, max"
     );
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(golden).expect("a folder").map(|e| e.expect("a file").path()).collect();
@@ -86,10 +129,12 @@ fn main() {
         let items = read_items(file);
         let name = items[0]["model"].as_str().expect("a model's name").to_owned();
         let mut exact: Vec<Found> = Vec::new();
-        for (row, (k_cache, v_cache, input_rounding, weights)) in (1..).zip(CONFIGURATIONS) {
+        for (row, configuration) in (1..).zip(CONFIGURATIONS) {
             if !wanted(row) {
                 continue;
             }
+            let (k_cache, v_cache, input_rounding, weights, sums) = configuration;
+            *SUMS.lock().expect("no panic") = sums;
             let (k, v) = (Some(k_cache), Some(v_cache));
             let options = EngineOptions { k_cache: k, v_cache: v, input_rounding, weights, ..EngineOptions::default() };
             let mut engine = match Engine::load(&models.join(&name), options) {
@@ -111,7 +156,7 @@ fn main() {
             let tokens = pairs().flat_map(|(a, b)| a.logprobs.iter().copied().zip(b.logprobs.iter().copied()));
             let moved =
                 (!exact.is_empty()).then(|| (differences(tokens), differences(pairs().map(|(a, b)| (a.p, b.p)))));
-            println!("{}", line(&name, (k_cache, v_cache, input_rounding, weights), same, items.len(), jaccard, moved));
+            println!("{}", line(&name, configuration, same, items.len(), jaccard, moved));
             if exact.is_empty() {
                 exact = found;
             }
@@ -124,7 +169,7 @@ type Moved = ((f64, f64), (f64, f64));
 
 fn line(
     name: &str,
-    (k, v, input_rounding, weights): (DType, ValueType, InputRounding, WeightFormat),
+    (k, v, input_rounding, weights, sums): Configuration,
     same: usize,
     items: usize,
     jaccard: f64,
@@ -133,14 +178,19 @@ fn line(
     let (share, mean) = (format!("{same}/{items}"), jaccard / items as f64);
     let input_rounding = match input_rounding {
         InputRounding::F32 => "f32",
-        InputRounding::TwoTerms => "two terms",
         InputRounding::OneTerm => "one term",
+        InputRounding::OneTermAttention => "one, q and weights too",
+    };
+    let sums = match sums {
+        None => "f32".to_owned(),
+        Some(Sums { core, chain: usize::MAX }) => format!("{core:?}, all"),
+        Some(Sums { core, chain }) => format!("{core:?}, {chain}"),
     };
     let moved = moved.map_or(String::new(), |((mean, most), (p_mean, p_most))| {
         format!("{:>20} {:>17}", format!("{mean:.1e}, {most:.1e}"), format!("{p_mean:.1e}, {p_most:.1e}"))
     });
     let (k, v, weights) = (k.name(), v.name(), weights.name());
-    format!("{name:<30} {k:>7} {v:>7} {input_rounding:>9} {weights:>7} {share:>10} {mean:>7.3} {moved}")
+    format!("{name:<30} {k:>7} {v:>7} {input_rounding:>22} {sums:>9} {weights:>7} {share:>10} {mean:>7.3} {moved}")
         .trim_end()
         .to_owned()
 }

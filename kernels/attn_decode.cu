@@ -1,7 +1,7 @@
 // Attention of single tokens over their KV caches, split over the positions (flash decoding), with the softmax and the
 // reweighted-entropy state of every head. The last block of a row's heads to finish merges the splits.
 //
-// attn_decode_k<K>_v<V>_d<D>[_plain]: each block computes one (row, key/value head, split)
+// attn_decode_k<K>_v<V>_d<D>[_plain]: each block computes the splits y, y + grid y, .. of one row and key/value head
 //   K, V: f32 (Halves for keys, float for values), f16, bf16 cache types; D: head_dim. _plain: without the entropy.
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96,
 //   128, 256, 512; _plain for all but (f32, f32) and D >= 64.
@@ -11,22 +11,24 @@
 //   layer, heads, kv_heads
 //   window          positions a row attends to, itself included; 0: all
 //   softcap         s <- softcap tanh(s / softcap); 0: none
+//   splits          in 1..=MAX_SPLITS
 //   partial_out     [rows, heads, splits, D] f32: sum e^{s-m} v
 //   partial_states  [rows, heads, splits]
-//   arrivals        [rows, grid x], zeros before and after: finished splits
+//   arrivals        [rows, grid x], zeros before and after: finished blocks
 //   out             [rows, heads, D] f32
 //   states          [rows, heads]
 //   Entropy states stay empty for rows before their sequence's first_traced_row.
-// PRECOND: grid (kv_heads * ceil(heads / kv_heads / 8), splits, rows), splits in 1..=MAX_SPLITS; block 128; all pointers
-//   aligned to 16 bytes; dynamic shared memory NAME_shared_bytes; capacities up to 2^30.
+// PRECOND: grid (kv_heads * ceil(heads / kv_heads / 8), 1 ..= splits, rows); block 128; all pointers aligned to 16 bytes; dynamic
+//   shared memory NAME_shared_bytes; capacities up to 2^30.
 // PRECOND: since the start of the current graph, or the end of the last copy before this launch, nothing has written `rows`,
 //   `sequences`, or any part of the caches except these rows' positions; a sequence's rows are at neighbouring positions.
 //
 // A split's share depends only on the row's own position and the number of splits: whole chunks of 64 positions,
 // floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). Splits are merged in order, whichever finishes last.
-// With a number of splits that is fixed per model, a row's bits do not depend on the other rows, and the launch does not
-// depend on positions (one CUDA graph). Splits without a share come last in the grid: a short row leaves most blocks without
-// work, and the working ones should not have to wait for them.
+// With a number of splits that is fixed per model, a row's bits depend neither on the other rows nor on the grid, and the launch
+// does not depend on positions (one CUDA graph). Splits without a share come last in the grid: a short row leaves most blocks
+// without work, and the working ones should not have to wait for them. With fewer blocks than splits, the tiles of a block's next split
+// are on their way while it computes the last of the one before.
 //
 // At a few hundred tokens this kernel is a chain of latencies. Data that the preceding kernels do not write is therefore read
 // before they have ended, two tiles are in flight from the start, and the merge issues all its loads together.
@@ -55,6 +57,7 @@ struct Arguments {
   const SequenceView* sequences;
   int layer, heads, kv_heads, window;
   float softcap;
+  int splits;
   float* partial_out;
   HeadState* partial_states;
   unsigned* arrivals;
@@ -101,10 +104,19 @@ struct Sequence {
 
 // ---- the walk -------------------------------------------------------------------------------------------------------
 
-/// PRECOND: earlier grids have not been waited for; afterwards they have.
+/// The splits of a block: `split`, `split` + grid y, .. below `end`, of the row's `active` ones.
+struct Splits {
+  Span span;
+  int split, end, active;
+
+  /// Empty from `end` on.
+  __device__ __forceinline__ Span share(int number) const { return number < end ? share_of(span, number, active) : Span{0, 0}; }
+};
+
+/// Afterwards earlier grids have been waited for.
 template <class T, bool ENTROPY>
 __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, const RowState& row,
-                                     const Sequence& sequence, const Span& share) {
+                                     const Sequence& sequence, const Splits& splits) {
   using K = typename T::K;
   using V = typename T::V;
   constexpr int D = T::D, TILE = T::TILE;
@@ -113,93 +125,109 @@ __device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, con
   const size_t head_cache = ((size_t)a.layer * a.kv_heads + heads.kv_head) * sequence.capacity * D;
   const K* k = static_cast<const K*>(sequence.k) + head_cache;
   const V* v = static_cast<const V*>(sequence.v) + head_cache;
-  const auto fetch_tile = [&](int stage, int start) {
+  const auto fetch_tile = [&](int stage, int start, const Span& share) {
+    if (start >= share.end) return;
     fetch<K, D, TILE, T::K_STRIDE>(shared.keys + stage * TILE * T::K_STRIDE, k, start, share);
     fetch<V, D, TILE, T::V_STRIDE>(shared.values + stage * TILE * T::V_STRIDE, v, start, share);
   };
+  const auto first_tile = [&](const Span& share) { return share.begin / TILE * TILE; };
 
-  int start = share.begin / TILE * TILE;
+  int split = splits.split;
+  Span share = splits.share(split), next_share = splits.share(split + gridDim.y);
+  int start = first_tile(share);
   // The preceding kernel writes at most the last gridDim.z positions (if all rows belong to this sequence).
   const int old_end = row.position + 1 - (int)gridDim.z;
 #pragma unroll 1
   for (int stage = 0; stage < 2; ++stage) {
-    const int at = start + stage * TILE;
-    if (min(at + TILE, share.end) > old_end) wait_for_earlier_grids();
-    if (at < share.end) fetch_tile(stage, at);
+    const bool own = stage == 0 || start + TILE < share.end;
+    const Span of = own ? share : next_share;
+    const int at = own ? start + stage * TILE : first_tile(of);
+    if (min(at + TILE, of.end) > old_end) wait_for_earlier_grids();
+    fetch_tile(stage, at, of);
     cp_commit();
   }
   wait_for_earlier_grids();
   HeadState states[OWN];
-  Output<T> out = {};
-#pragma unroll
-  for (int i = 0; i < OWN; ++i) states[i] = empty_state();
   stage_queries<T>(shared, a.queries + heads.first * D, count);
   if (threadIdx.x < G) shared.factors[threadIdx.x] = 1.f;  // unchanged for heads beyond `count`
-  cp_wait<1>();
-  const int second = start + TILE;
+  const bool traced = ENTROPY && row.position >= sequence.first_traced_row;
+  cp_wait<1>();  // for the first tile, possibly leaving the second in flight
+  bool first = true;
+  int stage = 0;
 #pragma unroll 1
-  for (int stage = 0; start < share.end; start += TILE, stage ^= 1) {
-    const K* keys = shared.keys + stage * TILE * T::K_STRIDE;
-    const V* values = shared.values + stage * TILE * T::V_STRIDE;
-    if (start >= second) cp_wait<0>();  // the first tile has been waited for, possibly leaving the second in flight
-    __syncthreads();  // this tile is there, and no thread still reads the other stage, the scores or the factors
-    if (start >= second && start + TILE < share.end) {
-      fetch_tile(stage ^ 1, start + TILE);
-      cp_commit();
+  for (;;) {
+    Output<T> out = {};
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) states[i] = empty_state();
+#pragma unroll 1
+    for (; start < share.end; start += TILE, stage ^= 1, first = false) {
+      const K* keys = shared.keys + stage * TILE * T::K_STRIDE;
+      const V* values = shared.values + stage * TILE * T::V_STRIDE;
+      if (!first) cp_wait<0>();
+      __syncthreads();  // this tile is there, and no thread still reads the other stage, the scores or the factors
+      if (!first) {
+        const bool own = start + TILE < share.end;
+        const Span of = own ? share : next_share;
+        fetch_tile(stage ^ 1, own ? start + TILE : first_tile(of), of);
+        cp_commit();
+      }
+      if constexpr (T::TENSOR_K)
+        score_tile_tensor<T>(shared, keys, a.softcap);
+      else
+        score_tile_plain<T>(shared, keys, a.softcap);
+      __syncthreads();  // the scores of all positions are there
+      const bool inside = start >= share.begin && start + TILE <= share.end &&
+                          (!ENTROPY || unweighted(row.position, start, start + TILE));
+#pragma unroll
+      for (int i = 0; i < OWN; ++i) {
+        const int g = warp + i * WARPS;
+        if (g >= count) break;
+        float* own = shared.scores + g * T::SCORE_STRIDE;
+        const Weighed weighed = inside
+                                    ? weigh_tile<TILE, ENTROPY, true>(states[i], own, start, share, row.position)
+                                    : weigh_edge<TILE, ENTROPY>(states[i], own, start, share, row.position);
+        states[i] = weighed.state;
+        if (threadIdx.x % 32 == 0) shared.factors[g] = weighed.factor;
+      }
+      __syncthreads();  // the weights and factors of all heads are there
+      if constexpr (T::TENSOR_V)
+        accumulate_tile_tensor<T>(out, shared, values);
+      else
+        accumulate_tile_plain<T>(out, shared, values);
     }
-    if constexpr (T::TENSOR_K)
-      score_tile_tensor<T>(shared, keys, a.softcap);
-    else
-      score_tile_plain<T>(shared, keys, a.softcap);
-    __syncthreads();  // the scores of all positions are there
-    const bool inside = start >= share.begin && start + TILE <= share.end &&
-                        (!ENTROPY || unweighted(row.position, start, start + TILE));
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int g = warp + i * WARPS;
       if (g >= count) break;
-      float* own = shared.scores + g * T::SCORE_STRIDE;
-      const Weighed weighed = inside
-                                  ? weigh_tile<TILE, ENTROPY, true>(states[i], own, start, share, row.position)
-                                  : weigh_edge<TILE, ENTROPY>(states[i], own, start, share, row.position);
-      states[i] = weighed.state;
-      if (threadIdx.x % 32 == 0) shared.factors[g] = weighed.factor;
+      HeadState& state = states[i];
+      state.z = warp_reduce<Sum>(state.z);
+      if (ENTROPY) {
+        state.zw = warp_reduce<Sum>(state.zw);
+        state.sw = warp_reduce<Sum>(state.sw);
+      }
+      if (!traced) clear_entropy(state);
+      if (threadIdx.x % 32 == 0) a.partial_states[(heads.first + g) * a.splits + split] = state;
     }
-    __syncthreads();  // the weights and factors of all heads are there
+    float* to = a.partial_out + (heads.first * a.splits + split) * D;
     if constexpr (T::TENSOR_V)
-      accumulate_tile_tensor<T>(out, shared, values);
+      store_tensor<T>(out, count, to, a.splits);
     else
-      accumulate_tile_plain<T>(out, shared, values);
+      store_plain<T>(out, shared, count, to, a.splits);
+    split += gridDim.y;
+    if (split >= splits.end) break;
+    share = next_share, start = first_tile(share);
+    next_share = splits.share(split + gridDim.y);
   }
-  const bool traced = ENTROPY && row.position >= sequence.first_traced_row;
-#pragma unroll
-  for (int i = 0; i < OWN; ++i) {
-    const int g = warp + i * WARPS;
-    if (g >= count) break;
-    HeadState& state = states[i];
-    state.z = warp_reduce<Sum>(state.z);
-    if (ENTROPY) {
-      state.zw = warp_reduce<Sum>(state.zw);
-      state.sw = warp_reduce<Sum>(state.sw);
-    }
-    if (!traced) clear_entropy(state);
-    if (threadIdx.x % 32 == 0) a.partial_states[(heads.first + g) * gridDim.y + blockIdx.y] = state;
-  }
-  float* to = a.partial_out + (heads.first * gridDim.y + blockIdx.y) * D;
-  if constexpr (T::TENSOR_V)
-    store_tensor<T>(out, count, to);
-  else
-    store_plain<T>(out, shared, count, to);
 }
 
 // ---- the merge of the splits ----------------------------------------------------------------------------------------
 
-/// Whether this block is the last of `active` to arrive; it then sees what the others wrote before arriving. PRECOND: all
+/// Whether this block is the last of `blocks` to arrive; it then sees what the others wrote before arriving. PRECOND: all
 /// threads; `arrivals` is 0 before the first arrival, and again after the last.
-__device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
+__device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int blocks) {
   __syncthreads();  // all threads have written
-  bool last = active == 1;
-  if (threadIdx.x == 0 && !last) last = arrive(arrivals, active - 1) == active - 1u;
+  bool last = blocks == 1;
+  if (threadIdx.x == 0 && !last) last = arrive(arrivals, blocks - 1) == blocks - 1u;
   return __syncthreads_or(last);
 }
 
@@ -238,7 +266,7 @@ __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
   float* factors = reinterpret_cast<float*>(dyn_smem) + warp * MAX_SPLITS;  // a lane's own: splits lane, lane + 32, ...
 #pragma unroll 1
   for (int g = warp; g < heads.count; g += WARPS) {
-    const size_t head = heads.first + g, part = head * gridDim.y;
+    const size_t head = heads.first + g, part = head * a.splits;
     float sum[4], z = 0.f;
 #pragma unroll 1
     for (int first = 0; first < D; first += 128) {
@@ -294,13 +322,19 @@ __device__ __forceinline__ void decode(const Arguments& a) {
   }
   const Sequence sequence(a.sequences[row.slot]);
   const Span span = attended(row.position, a.window);
-  const int active = active_splits(span, gridDim.y);
-  if ((int)blockIdx.y >= active) {
+  const int active = active_splits(span, a.splits), blocks = min(active, (int)gridDim.y);
+  if ((int)blockIdx.y >= blocks) {
     leave_the_wait_to_others();  // split 0 has a share
     return;
   }
-  walk<T, ENTROPY>(a, heads, row, sequence, share_of(span, blockIdx.y, active));
-  if (last_to_arrive(a.arrivals + blockIdx.z * gridDim.x + blockIdx.x, active)) merge<D, ENTROPY>(a, heads, active);
+  // without tensor cores, a split's output is added up where the next one's tiles would arrive
+#pragma unroll 1
+  for (int split = blockIdx.y; split < active; split += gridDim.y) {
+    walk<T, ENTROPY>(a, heads, row, sequence, {span, split, T::TENSOR_V ? active : split + 1, active});
+    if (T::TENSOR_V) break;
+    __syncthreads();  // the outputs have been read
+  }
+  if (last_to_arrive(a.arrivals + blockIdx.z * gridDim.x + blockIdx.x, blocks)) merge<D, ENTROPY>(a, heads, active);
 }
 
 }  // namespace attn_decode
@@ -310,10 +344,10 @@ __device__ __forceinline__ void decode(const Arguments& a) {
   STARTS_EARLY(name)                                                                                             \
   extern "C" __global__ void __launch_bounds__(128, 2)                                                           \
       name(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,      \
-           int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states,               \
+           int kv_heads, int window, float softcap, int splits, float* partial_out, HeadState* partial_states,   \
            unsigned* arrivals, float* out, HeadState* states) {                                                  \
     attn_decode::decode<K, V, D, ENTROPY>({queries, rows, sequences, layer, heads, kv_heads, window, softcap,    \
-                                           partial_out, partial_states, arrivals, out, states});                 \
+                                           splits, partial_out, partial_states, arrivals, out, states});         \
   }
 #define ATTN_DECODE_TYPES(D)                                       \
   ATTN_DECODE(attn_decode_kf32_vf32_d##D, Halves, float, D, true)  \

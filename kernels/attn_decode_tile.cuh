@@ -370,10 +370,10 @@ __device__ __forceinline__ void accumulate_tile_plain(Output<T>& out, const Shar
 
 /// Stores the split's output of `count` heads to `to` [heads, splits, D].
 template <class T>
-__device__ __forceinline__ void store_tensor(const Output<T>& out, int count, float* to) {
+__device__ __forceinline__ void store_tensor(const Output<T>& out, int count, float* to, int splits) {
   const int lane = threadIdx.x % 32, g = lane / 4;
   if (g >= count) return;
-  to += (size_t)g * gridDim.y * T::D + threadIdx.x / 32 * (T::D / WARPS) + lane % 4 * 2;
+  to += (size_t)g * splits * T::D + threadIdx.x / 32 * (T::D / WARPS) + lane % 4 * 2;
 #pragma unroll
   for (int part = 0; part < Output<T>::PARTS; ++part) {
     const float* sums = out.sums[part];
@@ -384,7 +384,7 @@ __device__ __forceinline__ void store_tensor(const Output<T>& out, int count, fl
 
 /// The same without tensor cores: adds up the groups' sums, in order.
 template <class T>
-__device__ __forceinline__ void store_plain(const Output<T>& out, const Shared<T>& shared, int count, float* to) {
+__device__ __forceinline__ void store_plain(const Output<T>& out, const Shared<T>& shared, int count, float* to, int splits) {
   constexpr int N = Output<T>::SIZE, D = T::D;
   const int group = threadIdx.x / T::LANES, dim = threadIdx.x % T::LANES * N;
   __syncthreads();  // the tiles, which `merge` overlays, are no longer read
@@ -397,7 +397,7 @@ __device__ __forceinline__ void store_plain(const Output<T>& out, const Shared<T
     float total = shared.merge[i];
 #pragma unroll
     for (int other = 1; other < T::GROUPS; ++other) total += shared.merge[other * G * D + i];
-    to[(size_t)(i / D) * gridDim.y * D + i % D] = total;
+    to[(size_t)(i / D) * splits * D + i % D] = total;
   }
 }
 

@@ -8,8 +8,8 @@
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_qkv     (x, norm_weight, norm_offset, eps, jobs, k, rows, to, w_type)
 //   plain_gemv_gated   (x, norm_weight, norm_offset, eps, jobs, k, rows, activation, w_type)
-//   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
-//                       arrivals, out, states, k_type, v_type, head_dim)                            attn_decode.cu
+//   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, splits, partial_out,
+//                       partial_states, arrivals, out, states, k_type, v_type, head_dim)                            attn_decode.cu
 //   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, rounded,
 //                       k_type, v_type, head_dim)                                                   attn_prefill.cu
 //
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(256)
 SHARED_BYTES(plain_attn_decode, 0)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_decode(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,
-                      int kv_heads, int window, float softcap, float*, HeadState*, unsigned*, float* to,
+                      int kv_heads, int window, float softcap, int, float*, HeadState*, unsigned*, float* to,
                       HeadState* states, int k_type, int v_type, int head_dim) {
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};

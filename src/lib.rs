@@ -106,7 +106,7 @@ pub mod internals {
         AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, attend,
     };
     pub use crate::backend::cpu::cache::KvCache;
-    pub use crate::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
+    pub use crate::backend::cpu::matmul::{Elements, Job, Matrix, Numbers, STAND_IN, matmul};
     pub use crate::backend::cpu::simd::Isa;
     pub use crate::backend::cpu::threads::ThreadPool;
     pub use crate::backend::cpu::{InputRounding, trace::Selection};

@@ -79,6 +79,7 @@ fn shape() -> AttentionShape {
         window: None,
         softcap: None,
         gamma: Gamma::PUBLISHED,
+        one_term: false,
     }
 }
 

@@ -31,7 +31,7 @@ struct Case {
   std::vector<int> lengths;  // one row each; 0: an unused row
   int window = 0;
   float softcap = 0, sink = 0;
-  int splits = 4;
+  int splits = 4, blocks = 0;  // per row and key/value head; 0: one per split
   bool plain = false;
   float spread = 1, query = 1;  // scales of keys and queries
 };
@@ -40,7 +40,7 @@ static std::string describe(const Case& c) {
   std::string s = std::string("k") + type_name(c.k) + "_v" + type_name(c.v) + " d" + std::to_string(c.head_dim) + " " +
                   std::to_string(c.kv_heads) + "x" + std::to_string(c.group) + " window " + std::to_string(c.window) +
                   " softcap " + std::to_string(c.softcap) + " sink " + std::to_string(c.sink) + " splits " +
-                  std::to_string(c.splits) + (c.plain ? " plain" : "") + " lengths";
+                  std::to_string(c.splits) + " blocks " + std::to_string(c.blocks) + (c.plain ? " plain" : "") + " lengths";
   for (int length : c.lengths) s += " " + std::to_string(length);
   return s;
 }
@@ -96,11 +96,11 @@ struct Run {
     const Device<SequenceView> sequences(views);
     const std::string name = std::string("attn_decode_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + (c.plain ? "_plain" : "");
-    const dim3 grid(c.kv_heads * ((c.group + 7) / 8), c.splits, n);
+    const dim3 grid(c.kv_heads * ((c.group + 7) / 8), c.blocks ? c.blocks : c.splits, n);
     const Device<unsigned> arrivals(std::vector<unsigned>(grid.x * grid.z));
     const auto launch_it = [&](const auto& how) {
       how(name, grid, dim3(128), shared_bytes(name), (const float*)q.get(), (const RowState*)row_states.get(),
-          (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
+          (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap, c.splits,
           partial.get(), parts.get(), arrivals.get(), out.get(), states.get());
     };
     if (early) {
@@ -253,11 +253,27 @@ static void test_batch(Case c) {
   }
 }
 
+/// Bits do not depend on how many blocks walk a row's splits.
+static void test_blocks(Case c, std::initializer_list<int> blocks) {
+  const Run run(c);
+  const Results one_each = run.go();
+  compare(run, one_each);
+  for (int n : blocks) {
+    Run other(c);
+    other.c.blocks = n;
+    for (int seed = 0; seed < 3; ++seed) {
+      ch_configure(1 + seed % 2, seed);
+      check(equal(other.go(), one_each), "schedule " + std::to_string(seed) + ": " + describe(other.c));
+    }
+    ch_configure(1, 0);
+  }
+}
+
 /// A launch that starts before its queries are written, and before the positions that its rows add to one sequence's cache: its last block
 /// has the last of these, in the first or in the second tile of its share.
-static void test_early(Type k, Type v, int head_dim, int length, int splits) {
+static void test_early(Type k, Type v, int head_dim, int length, int splits, int blocks = 0) {
   Run run({k, v, head_dim, 1, 4, {length, length - 1, length - 2}});
-  run.c.splits = splits;
+  run.c.splits = splits, run.c.blocks = blocks;
   for (RowState& row : run.rows) row.slot = run.rows[0].slot;
   std::swap(run.rows[0], run.rows[2]);
   check(equal(run.go(true), run.go()), "early: " + describe(run.c));
@@ -275,19 +291,25 @@ int main(int argc, char** argv) {
         test({k, v, d, 1 + group % 2, group, {33, 1, 127, 2}}, quick);
       }
       test({k, v, d, 1, 2, {130, 11, 257}, 65, 20}, 1);
-      if (k == v && k != F32 && d >= 64) test({k, v, d, 2, 5, {130, 0, 11, 300}, 0, 0, 0, 3, true}, 1);
+      if (k == v && k != F32 && d >= 64) test({k, v, d, 2, 5, {130, 0, 11, 300}, 0, 0, 0, 3, 0, true}, 1);
     }
     test({k, v, 64, 2, 4, lengths}, 2);
     test({k, v, 128, 1, 9, {70, 3}}, 1);  // more than one part per group
     test({k, v, 64, 1, 17, {70, 3}}, 1);
     for (int window : {1, 2, 5, 64, 100, 512}) test({k, v, 64, 1, 4, lengths, window}, 1);
-    for (float cap : {5.f, 50.f}) test({k, v, 64, 1, 4, lengths, 0, cap, 0, 4, false, 8}, 1);
+    for (float cap : {5.f, 50.f}) test({k, v, 64, 1, 4, lengths, 0, cap, 0, 4, 0, false, 8}, 1);
     for (float sink : {30.f, 100.f, -100.f}) test({k, v, 128, 1, 4, lengths, 0, 0, sink}, 1);
-    test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 20}, 1);          // sharp attention
-    test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 300, .003f}, 1);  // large keys, small queries
+    test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, 0, false, 20}, 1);          // sharp attention
+    test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, 0, false, 300, .003f}, 1);  // large keys, small queries
     for (int splits = 1; splits <= 16; ++splits) test({k, v, 32, 1, 3, {1000, 65, 640, 0}, 0, 0, 0, splits}, 1);
     test({k, v, 16, 1, 1, {1000, 64}, 0, 0, 0, 128}, 1);
     for (int length : {4, 20, 62, 66, 130, 200}) test_early(k, v, 128, length, 1 + length / 64);
+    for (int blocks : {1, 2}) test_early(k, v, 128, 66, 2, blocks), test_early(k, v, 128, 258, 5, blocks);
+    // from a tile to several chunks per split; unused rows; windows
+    test_blocks({k, v, 32, 1, 3, {1000, 65, 640, 0, 30}, 0, 0, 0, 16}, {1, 2, 3, 5, 8, 15});
+    test_blocks({k, v, 128, 1, 9, {700, 129, 64}, 0, 0, 0, 7}, {1, 2, 3, 6});
+    test_blocks({k, v, 256, 1, 2, {300, 70}, 130, 20, 0, 4}, {1, 3});
+    if (k == v && k != F32) test_blocks({k, v, 64, 2, 5, {450, 10}, 0, 0, 0, 6, 0, true}, {1, 4});
     test_long(k, v, 16384, 1);
     test_long(k, v, 16384, 64);
     test_batch({k, v, 64, 2, 3, {1, 2, 3, 11, 31, 33, 127, 257, 300, 5, 64, 65, 128, 129, 192, 0}, 0, 0, 0, 5});

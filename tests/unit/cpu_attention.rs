@@ -171,6 +171,7 @@ fn shape(group: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
         window: None,
         softcap: None,
         gamma: Gamma::PUBLISHED,
+        one_term: false,
     }
 }
 

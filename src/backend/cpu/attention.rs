@@ -10,6 +10,7 @@ use super::norm;
 use super::simd::{Isa, Kernel, LANES, Simd};
 use super::threads::{Disjoint, ThreadPool};
 use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
+use half::f16;
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};
 pub use scores::{RowHead, accumulate_row, add_row};
 use std::ops::Range;
@@ -28,6 +29,8 @@ pub struct AttentionShape {
     pub window: Option<usize>,
     pub softcap: Option<f32>,
     pub gamma: Gamma,
+    /// Whether softmax weights are one f16 term.
+    pub one_term: bool,
 }
 
 impl AttentionShape {
@@ -256,6 +259,9 @@ impl Partial {
                     state.places = places(weights, start, &valid, row.position, prompt);
                 }
             }
+        }
+        if shape.one_term {
+            scores.iter_mut().for_each(|e| *e = f16::from_f32(*e * 16384.0).to_f32() / 16384.0); // as `WEIGHT_SCALE`
         }
         if let Some(scales) = chunk.value_scales(task.kv_head) {
             let rows = scores.chunks_exact_mut(CHUNK);

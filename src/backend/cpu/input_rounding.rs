@@ -5,7 +5,7 @@
 //! pass. (So are the inputs of products in passes of up to 16 rows: omitted here.) All products are accumulated in f32.
 
 use super::matmul::Elements;
-use half::{bf16, f16};
+use half::f16;
 
 /// Rounding of the inputs of matrix products of many rows, with 16-bit weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,41 +13,25 @@ pub enum InputRounding {
     /// Not rounded: f32.
     #[default]
     F32,
-    /// In passes of more than 16 rows, rounded to two terms: inputs of products with bf16 weights to 2^-17 of their
-    /// magnitude, with f16 weights to 2^-23. In all passes, the attention's queries and f32 keys are rounded as with f16,
-    /// as on CUDA. (Its softmax weights are rounded to 2^-23 there, the size of an exponential's own error: omitted here.)
-    TwoTerms,
-    /// Like [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a power of two per row, as on
-    /// CUDA. (There, the outputs of gates and attention have a power of two per 32 values, which loses no more. bf16
-    /// weights are f16 values there with a power of two per row: exact over 32 binades, and to 2^-39 of the row's maximum
-    /// below: omitted here.)
+    /// In passes of more than 16 rows, rounded to one f16 term with a power of two per row, as on CUDA. (There, the outputs of
+    /// gates and attention have a power of two per 32 values, which loses no more. bf16 weights are f16 values there with a power
+    /// of two per row: exact over 32 binades, and to 2^-39 of the row's maximum below: omitted here.) In all passes, the
+    /// attention's queries and f32 keys are rounded to two f16 terms, 2^-23 of their magnitude. (Its softmax weights are rounded
+    /// to 2^-23 there, the size of an exponential's own error: omitted here.)
     OneTerm,
+    /// Like [`OneTerm`](Self::OneTerm), with one f16 term also for the queries and softmax weights of these passes.
+    OneTermAttention,
 }
 
-impl InputRounding {
-    /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: not rounded.
-    pub fn terms(self, rows: usize) -> Option<usize> {
-        match self {
-            _ if rows <= 16 => None,
-            InputRounding::F32 => None,
-            InputRounding::OneTerm => Some(1),
-            InputRounding::TwoTerms => Some(2),
-        }
-    }
-}
-
-/// Rounds the inputs [rows, k] of a product with these weights; f32 weights are multiplied in f32 on CUDA, too.
-pub fn round_inputs(x: &mut [f32], k: usize, weights: Elements, terms: Option<usize>) {
-    match (weights, terms) {
-        (Elements::F32(_), _) | (_, None) => {}
-        (_, Some(1)) => x.chunks_exact_mut(k).for_each(round_row),
-        (Elements::Bf16(_), _) => x.iter_mut().for_each(|x| *x = split(*x, |x| bf16::from_f32(x).to_f32())),
-        (Elements::F16(_), _) => round_operands(x),
+/// Rounds the inputs [rows, k] of a product with these weights, if `rounds`; f32 weights are multiplied in f32 on CUDA, too.
+pub fn round_inputs(x: &mut [f32], k: usize, weights: Elements, rounds: bool) {
+    if rounds && !matches!(weights, Elements::F32(_)) {
+        x.chunks_exact_mut(k).for_each(round_row);
     }
 }
 
 /// One f16 term, scaled by a power of two that brings the row's maximum into 2^14 .. 2^15.
-fn round_row(row: &mut [f32]) {
+pub fn round_row(row: &mut [f32]) {
     let max = row.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
     if max == 0.0 || !max.is_finite() {
         return;
@@ -60,12 +44,10 @@ fn round_row(row: &mut [f32]) {
 /// Rounds queries or keys. The kernels scale queries by powers of two first, so that no term is subnormal; here the lower
 /// term may lose a few more bits.
 pub fn round_operands(x: &mut [f32]) {
-    x.iter_mut().for_each(|x| *x = split(*x, |x| f16::from_f32(x).to_f32()));
-}
-
-fn split(x: f32, round: impl Fn(f32) -> f32) -> f32 {
-    let hi = round(x);
-    hi + round(x - hi)
+    x.iter_mut().for_each(|x| {
+        let high = f16::from_f32(*x).to_f32();
+        *x = high + f16::from_f32(*x - high).to_f32();
+    });
 }
 
 #[cfg(test)]
@@ -74,30 +56,26 @@ mod tests {
 
     #[test]
     fn two_terms_hold_what_they_say() {
-        let (mut bf16_error, mut f16_error) = (0.0_f32, 0.0_f32);
+        let mut error = 0.0_f32;
         for i in 0..4096 {
             let x = 1.0 + (i as f32) * 0.7321 / 4096.0 + f32::EPSILON * (i % 7) as f32;
             let mut rounded = [x, -x];
-            round_inputs(&mut rounded, 2, Elements::Bf16(&[]), Some(2));
-            assert_eq!(rounded[0], -rounded[1]);
-            bf16_error = bf16_error.max((rounded[0] - x).abs() / x);
-            let mut rounded = [x];
             round_operands(&mut rounded);
-            f16_error = f16_error.max((rounded[0] - x).abs() / x);
-            let mut same = [x];
-            round_inputs(&mut same, 1, Elements::F32(&[]), Some(2));
-            assert_eq!(same, [x]);
+            assert_eq!(rounded[0], -rounded[1]);
+            error = error.max((rounded[0] - x).abs() / x);
         }
-        // half a unit of the lower term, which is at most half a unit of the upper one: 2^-9 · 2^-8 and 2^-12 · 2^-11
-        assert!(bf16_error > 0.25 / 131072.0 && bf16_error <= 1.0 / 131072.0, "{bf16_error}");
-        assert!(f16_error <= 1.0 / 8388608.0, "{f16_error}");
+        // half a unit of the lower term, which is at most half a unit of the upper one: 2^-12 · 2^-11
+        assert!(error > 0.0 && error <= 1.0 / 8388608.0, "{error}");
+        let mut same = [1.0 + f32::EPSILON];
+        round_inputs(&mut same, 1, Elements::F32(&[]), true);
+        assert_eq!(same, [1.0 + f32::EPSILON]);
     }
     #[test]
     fn one_term_holds_eleven_bits_of_the_rows_maximum_and_of_all_that_is_near_it() {
         let mut row: Vec<f32> = (0..4096).map(|i| (1.0 + (i as f32) * 0.7321) * 2f32.powi(-(i % 60))).collect();
         let (before, max) = (row.clone(), row.iter().fold(0.0, |max: f32, x| max.max(*x)));
         let elements = row.len();
-        round_inputs(&mut row, elements, Elements::Bf16(&[]), Some(1));
+        round_inputs(&mut row, elements, Elements::Bf16(&[]), true);
         let mut largest = 0.0_f32;
         for (x, rounded) in before.iter().zip(&row) {
             // half a unit in the last place of f16: 2^-11 of a normal number, and for subnormals half of 2^-24, 2^-39 of

@@ -124,6 +124,7 @@ impl CpuBackend {
             window,
             softcap: self.spec.attn_logit_softcapping,
             gamma: self.options.gamma,
+            one_term: self.rounds() && self.options.input_rounding == InputRounding::OneTermAttention,
         }
     }
 

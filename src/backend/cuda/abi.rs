@@ -387,7 +387,7 @@ parameters! {
     }
     /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
     AttnDecode(128) {
-        queries: Floats, rows: DevicePtr<RowState>, of: LayerHeads, partial_out: Floats,
+        queries: Floats, rows: DevicePtr<RowState>, of: LayerHeads, splits: Int, partial_out: Floats,
         partial_states: DevicePtr<HeadState>, arrivals: DevicePtr<u32>, out: Floats, states: DevicePtr<HeadState>,
     }
     /// `attn_prefill.cu`: `attn_prefill_k{k}_v{v}_d{head_dim}_t{terms}`

@@ -39,6 +39,13 @@ pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
     (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
 }
 
+/// Blocks of `attn_decode` that share a row's splits: one per split. To measure fewer, `UQAC_DECODE_BLOCKS` names how many of all
+/// rows and groups of heads (`parts`) each multiprocessor gets; bits do not depend on it.
+pub fn decode_blocks(splits: usize, parts: usize, multiprocessors: usize) -> usize {
+    let wanted = std::env::var("UQAC_DECODE_BLOCKS").ok().and_then(|blocks| blocks.parse::<usize>().ok());
+    wanted.map_or(splits, |blocks| (blocks * multiprocessors).div_ceil(parts).clamp(1, splits))
+}
+
 /// Positions per block of `attn_sum`.
 pub const SUMMED: usize = 16;
 

@@ -5,7 +5,7 @@
 use super::abi::*;
 use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, ptr_or_null};
-use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};
+use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS, decode_blocks};
 use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, cache::Sequences, context::Device, launch::Int, layers, weights::Matrix};
 use crate::backend::{BackendError, Operations, Row, TraceParts};
@@ -353,23 +353,22 @@ impl CudaBackend {
     fn attend_decode(&self, layer: usize) -> Result<()> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let kernels = self.attention_kernels(layer)?;
-        let kernel = match (&kernels.decode_plain, self.pass.trace) {
-            (Some(plain), None) => plain,
-            _ => &kernels.decode,
-        };
+        let plain = kernels.decode_plain.as_ref().filter(|_| self.pass.trace.is_none());
         let parameters = AttnDecode {
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
             of: self.layer_heads(layer),
+            splits: self.splits.into(),
             partial_out: scratch.heads.partial_out.ptr(),
             partial_states: scratch.heads.partial_states.ptr(),
             arrivals: scratch.heads.arrivals.ptr(),
             out: scratch.attended(),
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
         };
-        let kv_heads = s.layers[layer].num_key_value_heads;
+        let (kv_heads, rows) = (s.layers[layer].num_key_value_heads, self.pass.rows.len());
         let groups = kv_heads * (s.num_attention_heads / kv_heads).div_ceil(DECODE_GROUP);
-        self.device.launch(kernel, [groups, self.splits, self.pass.rows.len()], &parameters)
+        let blocks = decode_blocks(self.splits, groups * rows, self.device.info.multiprocessors);
+        self.device.launch(plain.unwrap_or(&kernels.decode), [groups, blocks, rows], &parameters)
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.
