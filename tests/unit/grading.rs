@@ -207,6 +207,9 @@ fn an_options_words_stand_for_its_letter() {
         assert_eq!(correct_for(&penguins, answer), expected, "{answer}");
     }
     assert_eq!(normal_form_for(&penguins, "louis."), "A");
+    let said = "Louis is the king of the penguins. Bernard has a beard.";
+    let found = find_answer(said, Choice.rule()).map(|found| &said[found.bytes]);
+    assert_eq!(found, Some("Louis"), "an option that a sentence begins with");
     let twice = item("Options:\n(A) yes\n(B) yes");
     assert!(!correct_for(&twice, "yes"));
     assert!(!correct_for(&item("no options"), "yes"));

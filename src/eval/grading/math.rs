@@ -150,7 +150,8 @@ fn value(text: &str, depth: usize) -> Option<String> {
     if is_name(first) || (is_number(first) && is_number(last)) {
         return read(last, depth + 1);
     }
-    equation(text)
+    let turned = parts.len() == 2 && is_number(first) && is_name(last);
+    if turned { read(first, depth + 1) } else { equation(text) }
 }
 
 /// Items in any order, without duplicates. Names are kept if there is more than one: `x=1,y=2`.

@@ -9,7 +9,7 @@
 //! | 2 | the last of `announcements.txt` (`the answer is X`, `答案：X`, `<answer>X`, `"answer": X`, …) or `#### X` that has one | the number that X says, or a list of numbers; else the last number in X | a formula as it stands; the number X is (not [`AnswerRule::Words`]); else its words; a letter first ([`AnswerRule::Choice`]) |
 //! | 3 | a text that is one formula, or ends with an option's line (`C) Paris`) | — | that formula, the option's letter |
 //! | 4 | what a text starts with: alone on its line, or before a comma, colon, dash or period and the reason | its number | number, formula, letter, verdict, a few words |
-//! | 5 | the last bold part of the last paragraph; what the only or concluding sentence says something is | its number | as above |
+//! | 5 | the last bold part of the last paragraph; what the only or concluding sentence says something is; where options are meant, what the first sentence begins with (`Mars is the …`) | its number | as above; an expression |
 //! | 6 | the numbers of the text, without its check, citations and asides if it has others | the last one that is no part of something else (`2\pi`, `3x`, `\pm 5`) | the last one |
 //! | 7 | a text of a single word | — | that word |
 //!

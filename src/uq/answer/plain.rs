@@ -82,7 +82,7 @@ impl<'t> Text<'t> {
         let whole = self.text.trim();
         let paragraph = whole.rsplit("\n\n").next().unwrap_or_default();
         let answer = |statement: &Statement<'t>| {
-            let few = |said: &&str| statement.is_formula || count(said) <= 6;
+            let few = |said: &&str| statement.is_formula || count(said) <= 6 || self.is_list(said);
             self.says(statement).filter(few)
         };
         let bold = pattern!(r"\*\*([^*\n]{1,80})\*\*").captures_iter(paragraph).last().and_then(|bold| bold.get(1));
@@ -112,7 +112,8 @@ impl<'t> Text<'t> {
         }
         let said = self.statement(said);
         let number = !said.is_formula && self.rule != AnswerRule::Words && !self.numbers_in(said.inner).is_empty();
-        if number { self.number_like(said.inner) } else { answer(&said) }
+        let expression = || Some(self.clause(said.inner)).filter(|clause| grammar("expression").is_match(clause));
+        if number { self.number_like(said.inner).or_else(expression) } else { answer(&said) }
     }
 
     /// The last number of a text: not of its check or sources, of a citation (`[2]`) or of an aside, if there is another.

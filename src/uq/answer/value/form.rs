@@ -201,6 +201,10 @@ impl Form {
         if rational == Rational::ONE || rational == Rational::ZERO {
             return Some(if rational == Rational::ONE { self } else { Self::number(Rational::ONE) });
         }
+        // a negative coefficient can be taken out of integer powers only
+        if rational.whole().is_none() && self.terms.values().next().is_some_and(|first| first.value() < 0.0) {
+            return Some(Self::term(Monomial::from([(format!("({})", self.key()), rational)]), Constant::ONE));
+        }
         let (coefficient, factors) = self.factored()?;
         let factors = factors.into_iter().map(|(factor, power)| Some((factor, power.mul(rational)?)));
         Some(Self::term(factors.collect::<Option<_>>()?, coefficient.power(Exact(rational))?))
