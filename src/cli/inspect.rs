@@ -3,9 +3,7 @@
 use super::options::{EngineArgs, load, locate};
 use super::*;
 use crate::engine::{Engine, SELECTED_HEADS};
-use crate::model::config::{
-    Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, QueryScaling, RopeScaling, RopeSpec,
-};
+use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::model::{ModelSpec, Weights, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
 use serde_json::{Map, Value, json};
@@ -119,7 +117,7 @@ fn attention_facts(s: &ModelSpec) -> Value {
         "layers_with_own_cache": Some(s.cached_layers().count()).filter(|own| *own < s.layers.len()),
         "layers_whose_keys_are_values": Some(keys_are_values).filter(|layers| *layers > 0),
         "scale": s.attention_scale,
-        "query_scaling": s.query_scaling.map(|QueryScaling { beta, period }| format!("{beta} from {period}")),
+        "query_growth": Some(s.query_growth).filter(|growth| *growth > 0.0),
         "qkv_bias": s.qkv_bias,
         "qk_norm": match s.family.qk_norm {
             QkNorm::None => "none",
