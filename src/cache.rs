@@ -7,8 +7,7 @@
 use crate::{files, units};
 use sha2::{Digest, Sha256};
 use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::Path, path::PathBuf, time::Duration};
 use tempfile::{NamedTempFile, TempDir};
 
 /// Name prefix of files and folders not yet complete.

@@ -1,10 +1,8 @@
 //! Untrusted files: opened without blocking, read up to a size limit, compared by identity.
 
 use serde_json::Value;
-use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Take};
-use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::{fs::File, fs::Metadata, fs::OpenOptions, path::Path, path::PathBuf, sync::LazyLock};
 
 use regex::bytes::Regex;
 

@@ -17,15 +17,13 @@ pub mod sampling;
 pub use device::{DeviceChoice, ValueType, WeightFormat};
 
 pub use crate::model::weights::DType;
-use crate::model::{ModelError, ModelSpec, Weights};
-use crate::{model::config::LayerSpec, model::weights::Weight};
+use crate::{model::ModelError, model::ModelSpec, model::Weights, model::config::LayerSpec, model::weights::Weight};
 use bytemuck::{Pod, Zeroable};
 pub use distribution::Distribution;
 use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
-use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::{ops::ControlFlow, ops::Range, sync::Arc};
 
 /// A sequence that a backend holds a KV cache for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -8,12 +8,11 @@
 
 pub(crate) mod delta_net;
 
-use super::entropy::{EntropyRule, Gamma};
 use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Predicted, Prediction,
     Result, Row, SequenceId, ValueType, distribution::Distribution,
 };
-use super::{Step, TokenLogprob, TraceOptions};
+use super::{Step, TokenLogprob, TraceOptions, entropy::EntropyRule, entropy::Gamma};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
 use crate::model::weights::{Expert, LayerInput, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};

@@ -3,8 +3,7 @@
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
 use crate::{backend::DeviceChoice, model::weights::Noise};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
-use std::time::{Duration, Instant};
-use std::{hint::black_box, sync::Arc};
+use std::{hint::black_box, sync::Arc, time::Duration, time::Instant};
 
 /// The device under measurement.
 pub enum Machine {

@@ -2,11 +2,10 @@
 
 use super::options::{ModelArgs, load};
 use super::*;
-use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
 use crate::bench::{MedianRange, Report, Settings, Stage, SweepRow, run as measure};
-use crate::engine::{EngineOptions, Speculate};
 use crate::report::term::{Style, TermStyle, TextTable};
+use crate::{backend::DeviceChoice, engine::EngineOptions, engine::Speculate};
 
 /// Measure the cost of the method: decoding with and without the trace, prefill, scoring, and the work after an answer
 ///

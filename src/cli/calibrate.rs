@@ -1,8 +1,7 @@
 //! `uqac calibrate`: turns graded runs into a confidence that is a probability.
 
-use super::options::{load, locate};
-use super::progress::work;
 use super::*;
+use super::{options::load, options::locate, progress::work};
 use crate::eval::calibration::{Calibration, Certified, Drawn, HeldOut, Uncertified};
 use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
 use crate::{backend::DeviceChoice, engine::EngineOptions, eval::metrics::RiskControl, model::hub::locate_model};

@@ -1,8 +1,7 @@
 //! Reasons why a command failed.
 
 use crate::io::jsonl::append::AppendError;
-use std::path::{Path, PathBuf};
-use std::{error::Error, io};
+use std::{error::Error, io, path::Path, path::PathBuf};
 
 /// Any error that ends a command: one of its own, or one from a lower layer, shown unchanged.
 pub type Failure = Box<dyn Error>;

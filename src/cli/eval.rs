@@ -3,16 +3,13 @@
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named, note_settings};
 use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::*;
-use crate::engine::{Engine, EngineOptions, encode::EncodeError};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
-use crate::eval::run::sweep::{Sweep, settings};
 use crate::eval::run::{RunOptions, controls::draw_number, folder::RunFolder, manifest::EvalOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
-use crate::report::tables::{build::brief, markup::text};
-use crate::report::term::{TermStyle, escaped_json};
-use crate::uq::{ChainRule, Parameters};
-use crate::{names::Named, units::count};
+use crate::{engine::Engine, engine::EngineOptions, engine::encode::EncodeError, uq::ChainRule, uq::Parameters};
+use crate::{eval::run::sweep::Sweep, eval::run::sweep::settings, report::term::TermStyle, report::term::escaped_json};
+use crate::{names::Named, report::tables::build::brief, report::tables::markup::text, units::count};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// Run a model over benchmarks: answers, grades, confidences

@@ -2,9 +2,8 @@
 
 use super::options::{EngineArgs, load, locate};
 use super::*;
-use crate::engine::{Engine, SELECTED_HEADS};
-use crate::model::{ModelSpec, Weights, chat::Message};
 use crate::report::term::{Style, TermStyle, TextTable, quoted, visible};
+use crate::{engine::Engine, engine::SELECTED_HEADS, model::ModelSpec, model::Weights, model::chat::Message};
 use serde_json::{Map, Value, json};
 
 /// Show a model's shape, weights, tokenizer, chat template and memory

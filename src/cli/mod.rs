@@ -24,8 +24,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::{CliError, Failure, is_broken_pipe};
 use say::{Level, counted, detail, note, print, print_json, says, show, write};
-use std::path::{Path, PathBuf};
-use std::{ffi::OsString, process::ExitCode, sync::OnceLock};
+use std::{ffi::OsString, path::Path, path::PathBuf, process::ExitCode, sync::OnceLock};
 
 /// Exit code after a run with failed items.
 const SOME_FAILED: u8 = 1;

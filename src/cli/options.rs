@@ -5,11 +5,10 @@ use super::*;
 use crate::backend::{DType, DeviceChoice, ValueType, WeightFormat, entropy::Gamma};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
-use crate::eval::calibration::{Calibration, Drawn};
 use crate::model::reply::{self, Thinking};
 use crate::model::{chat::is_reserved, hub::locate_model};
 use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules, values};
-use crate::{names::Named, units::count};
+use crate::{eval::calibration::Calibration, eval::calibration::Drawn, names::Named, units::count};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 

@@ -1,13 +1,9 @@
 //! Progress of long runs on standard error: a bar in a terminal, otherwise an occasional line.
 
 use super::say::{Level, counted, note, says};
-use crate::eval::{run::Event, sample::Sample};
-use crate::io::record::{CutOff, Status};
-use crate::report::term::one_line;
+use crate::{eval::run::Event, eval::sample::Sample, io::record::CutOff, io::record::Status, report::term::one_line};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::{io::IsTerminal, sync::mpsc::RecvTimeoutError, sync::mpsc::channel, time::Duration, time::Instant};
 
 /// Time between lines without a bar.
 const INTERVAL: Duration = Duration::from_secs(10);

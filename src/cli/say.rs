@@ -3,8 +3,7 @@
 use super::error::CliError;
 use crate::report::term::visible;
 use serde::Serialize;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::{io::Write, path::Path};
+use std::{io::Write, path::Path, sync::atomic::AtomicU8, sync::atomic::Ordering::Relaxed};
 
 /// Amount of output besides the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,15 +1,13 @@
 //! `uqac score`: confidences of existing responses.
 
-use super::options::{AssessArgs, examples_and_rules};
-use super::progress::{Errors, Progress};
 use super::*;
-use crate::engine::{Engine, EngineError, encode::MAX_BYTES_PER_TOKEN};
+use super::{options::AssessArgs, options::examples_and_rules, progress::Errors, progress::Progress};
 use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
-use crate::eval::run::sidecar;
 use crate::io::item::{BadItem, Item, items};
 use crate::io::jsonl::{LINE_LIMIT, Lines, append::Existing};
 use crate::io::record::{Done, Record, Status};
+use crate::{engine::Engine, engine::EngineError, engine::encode::MAX_BYTES_PER_TOKEN, eval::run::sidecar};
 
 /// Score existing responses
 ///

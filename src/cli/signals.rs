@@ -1,7 +1,6 @@
 //! Messages for signals that end the program, and protection against environment settings that would end it.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::{path::Path, sync::OnceLock};
+use std::{path::Path, sync::OnceLock, sync::atomic::AtomicBool, sync::atomic::Ordering::Relaxed};
 
 /// Message of an interrupted command: how to resume.
 static INTERRUPTED: OnceLock<String> = OnceLock::new();

@@ -2,9 +2,8 @@
 //! Every token is the same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
-use super::pace::{Guess, MAX_SHARED};
-use super::thinking::{StopText, Watch};
 use super::{Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace::shared};
+use super::{pace::Guess, pace::MAX_SHARED, thinking::StopText, thinking::Watch};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::{collections::VecDeque, sync::Arc};

@@ -27,8 +27,6 @@ use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
     ValueType, WeightFormat,
 };
-use crate::model::chat::{Arguments, ChatTemplate};
-use crate::model::{ModelError, ModelSpec, Weights};
 use crate::{
     backend::cpu::simd::Isa,
     backend::entropy::Gamma,
@@ -36,6 +34,7 @@ use crate::{
     backend::reference::ReferenceBackend,
     model::tokenizer::{Tokenizer, TokenizerError},
 };
+use crate::{model::ModelError, model::ModelSpec, model::Weights, model::chat::Arguments, model::chat::ChatTemplate};
 use pace::Pace;
 use std::{path::Path, sync::Arc};
 

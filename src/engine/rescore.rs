@@ -1,8 +1,7 @@
 //! Runs the ensemble's variants through the model: only the rows from a replaced token on, and in the last layer only those that
 //! yield a wanted probability.
 
-use super::Result;
-use super::response::{Response, Variant};
+use super::{Result, response::Response, response::Variant};
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
 use crate::{backend::forward, order::sort_by};
 use std::ops::Range;

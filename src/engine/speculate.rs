@@ -2,10 +2,8 @@
 //! would have chosen are kept. Every row has the same bits in a pass of any width, and a choice depends only on seed,
 //! stream and position: tokens, log-probabilities and trace are those of one token per pass. Only timing differs.
 
-use super::batch::{Batch, Running};
-use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
-use super::{Engine, Result, generate::OnToken};
+use super::{Engine, Result, batch::Batch, batch::Running, generate::OnToken, lookup::KINDS, lookup::Lookup};
 use crate::backend::{BackendError, DecodeRow, Step};
 use std::{ops::ControlFlow, time::Instant};
 

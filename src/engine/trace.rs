@@ -2,8 +2,7 @@
 
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress};
 use super::rescore::{self, Rescored};
-use super::response::{Response, Variant};
-use super::{Engine, EngineError, Result, trace_response};
+use super::{Engine, EngineError, Result, response::Response, response::Variant, trace_response};
 use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
 use crate::{backend::entropy::EntropyRule, backend::forward, backend::reference::dot, model::ModelSpec};
 use std::ops::{ControlFlow, Range};

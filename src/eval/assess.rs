@@ -1,17 +1,15 @@
 //! The record of one traced response: the method, the calibrated confidence if there is a calibration, and a description of
 //! its chain's rows. `ask`, `score` and the Python package build their records here.
 
-use super::calibration::{Calibration, CalibrationError};
-use super::run::fingerprint::Fingerprint;
 use super::samples::{TEMPERATURE, votes};
+use super::{calibration::Calibration, calibration::CalibrationError, run::fingerprint::Fingerprint};
 use crate::engine::encode::{EncodeError, ResponseText, encode, encode_prompt, prompt_end};
 use crate::engine::{Engine, EngineError, FinishReason, Generation, TracedSequence};
-use crate::io::item::{Content, Item};
 use crate::io::record::{CutOff, Record, RowTrace, Samples, top_entries};
 use crate::uq::answer::{AnswerRule, Finder, Grader, lists_options};
-use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
 use crate::{backend::entropy::Gamma, eval::grading::correct_for, io::target::Target};
+use crate::{io::item::Content, io::item::Item, uq::rules::FirstRow, uq::rules::Rules};
 use serde_json::Value;
 use std::{ops::Range, path::Path};
 

@@ -11,8 +11,7 @@ use crate::io::record::{Calibrated, Origin, Samples};
 use crate::{cache, uq::Reading, uq::scores::needs_ensemble};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, path::Path, path::PathBuf};
 
 /// Version of the file's format.
 pub const FORMAT: u32 = 2;

@@ -4,8 +4,7 @@ use super::grading::normal_form_for;
 use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::{Batch, EngineError, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::{io::record::Samples, io::target::Target, uq::pipeline::Answer};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::ControlFlow;
+use std::{collections::BTreeMap, collections::HashMap, collections::VecDeque, ops::ControlFlow};
 
 /// Temperature of samples, unless an evaluation sets another.
 pub const TEMPERATURE: f32 = 0.5;

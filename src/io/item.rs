@@ -8,8 +8,7 @@
 
 mod tools;
 
-use super::jsonl::{Line, Lines, ReadError};
-use super::target::Target;
+use super::{jsonl::Line, jsonl::Lines, jsonl::ReadError, target::Target};
 use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader};
 use regex::bytes::Regex;

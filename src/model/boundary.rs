@@ -1,9 +1,7 @@
 //! Isolation of the libraries that read model files: their panics become errors, and nested data is traversed on a stack
 //! of known size.
 
-use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, PanicHookInfo};
-use std::{any::Any, sync::Once};
+use std::{any::Any, cell::Cell, cell::RefCell, panic::AssertUnwindSafe, panic::PanicHookInfo, sync::Once};
 
 /// Stack of [`on_known_stack`] in bytes: enough to drop a list nested as deeply as a chat template's fuel allows. Only
 /// pages in use take memory.

@@ -3,15 +3,13 @@
 mod jinja;
 mod python;
 
-use std::path::{Path, PathBuf};
-use std::{collections::BTreeMap, fmt::Formatter, io::ErrorKind};
+use std::{collections::BTreeMap, fmt::Formatter, io::ErrorKind, path::Path, path::PathBuf};
 
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
-use super::boundary::on_known_stack;
-use super::tokenizer::{Tokenizer, TokenizerError, shortened};
+use super::{boundary::on_known_stack, tokenizer::Tokenizer, tokenizer::TokenizerError, tokenizer::shortened};
 use crate::files::{self, is_nothing};
 pub use python::is_space;
 

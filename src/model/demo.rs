@@ -3,9 +3,8 @@
 
 use crate::{cache, units};
 use sha2::{Digest, Sha256};
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::{fs::File, path::Path, path::PathBuf};
 
 /// Its name for `--model`.
 pub const NAME: &str = "abacus";

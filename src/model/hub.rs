@@ -6,8 +6,7 @@
 use super::demo::{self, DemoError};
 use crate::{cache, files};
 use regex::{Captures, Regex};
-use std::path::{Path, PathBuf};
-use std::{ffi::OsString, sync::LazyLock};
+use std::{ffi::OsString, path::Path, path::PathBuf, sync::LazyLock};
 
 /// Why there is no model folder for a name.
 #[derive(Debug, thiserror::Error)]

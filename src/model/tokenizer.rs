@@ -14,9 +14,7 @@ pub use detokenize::TextStream;
 pub use detokenize::byte_of_char;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::{io::ErrorKind, ops::Range};
+use std::{collections::BTreeMap, collections::HashSet, io::ErrorKind, ops::Range, path::Path, path::PathBuf};
 use tokenizers::AddedToken;
 
 pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;

@@ -9,10 +9,9 @@ use super::tables::{
     Format::{Decimals, Interval},
     build::MAIN,
 };
-use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::{self, Confidence, Level, MeanSd, Metric, Ranking};
-use crate::order::sort_by;
+use crate::{eval::analysis::methods::TASK_IDENTITY, order::sort_by};
 
 /// A group of related pictures.
 #[derive(Clone, Debug, Default, PartialEq)]

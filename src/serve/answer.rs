@@ -3,13 +3,11 @@
 
 use super::{error::ApiError, metrics::lock, request::UqacOptions};
 use crate::engine::{FinishReason, Progress, running::RunningConfidence};
-use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::uq::{Member, scores::RANKING, scores::samples::SCORES};
-use crate::{backend::TokenLogprob, io::record::Record};
+use crate::{backend::TokenLogprob, eval::sample::EnsembleMember, eval::sample::ResponseTokens, io::record::Record};
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::{sync::Arc, sync::Mutex, time::Instant};
 
 /// A message from the engine thread to a request's client.
 pub enum Event {

@@ -1,8 +1,7 @@
 //! Errors in the format that OpenAI's clients expect.
 
-use crate::backend::{BackendError, cuda::CudaError};
-use crate::engine::{EngineError, encode::EncodeError};
 use crate::model::{chat::ChatError, tokenizer::TokenizerError};
+use crate::{backend::BackendError, backend::cuda::CudaError, engine::EngineError, engine::encode::EncodeError};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};

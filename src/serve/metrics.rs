@@ -1,8 +1,7 @@
 //! Metrics in Prometheus' text format.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{fmt::Write, time::Duration};
+use std::{fmt::Write, sync::Mutex, sync::MutexGuard, sync::PoisonError, time::Duration};
 
 /// Upper bounds of the latency histogram in seconds.
 const BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0];

@@ -2,11 +2,10 @@
 //! errors.
 
 use super::{error::ApiError, fields};
-use crate::backend::{MIN_TOP, sampling::Sampling};
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
 use crate::uq::scores::{self, needs_ensemble};
-use crate::{engine::GenerateOptions, io::item::Item, uq::Parameters};
+use crate::{backend::MIN_TOP, backend::sampling::Sampling, engine::GenerateOptions, io::item::Item, uq::Parameters};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{fmt::Display, ops::RangeInclusive};

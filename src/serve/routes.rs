@@ -1,10 +1,8 @@
 //! Routes, the checks before them, and each request's log line and metrics.
 
-use super::answer::{Event, Reply, Told};
-use super::request::{Task, no_model};
 use super::{Job, Shared, error::ApiError, metrics::lock};
-use crate::report::term::{OUT_OF_RANGE, UNCALIBRATED};
-use crate::{report::html::Document, uq::scores};
+use super::{answer::Event, answer::Reply, answer::Told, request::Task, request::no_model};
+use crate::{report::html::Document, report::term::OUT_OF_RANGE, report::term::UNCALIBRATED, uq::scores};
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request, uri::Authority};
@@ -18,9 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use std::{io::Write, net::IpAddr};
+use std::{io::Write, net::IpAddr, sync::Arc, sync::Mutex, time::Duration, time::Instant};
 use tokio::time::timeout;
 
 /// Maximum size of a request body in bytes.

@@ -3,19 +3,14 @@
 use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, token_info, uqac};
 use super::request::{Generate, Prompt, Task, UqacOptions};
 use super::{Job, Shared, error::ApiError};
-use crate::backend::{Step, TokenLogprob};
-use crate::engine::encode::{ResponseText, encode_prompt_with};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::eval::assess::{self, assess, sequence};
-use crate::eval::samples::Drawing;
 use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerError};
-use crate::{eval::sample::ResponseTokens, io::item::Item};
+use crate::{backend::Step, backend::TokenLogprob, engine::encode::ResponseText, engine::encode::encode_prompt_with};
+use crate::{eval::sample::ResponseTokens, eval::samples::Drawing, io::item::Item};
 use serde_json::json;
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::ops::{ControlFlow, Range};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
+use std::{cell::Cell, cell::RefCell, collections::HashMap, collections::VecDeque, ops::ControlFlow, ops::Range};
+use std::{panic::AssertUnwindSafe, panic::catch_unwind, rc::Rc, sync::atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.

@@ -8,8 +8,7 @@ use super::{
     ChainRule, Link, Parameters, Response, Traced, predictions::counted_span, similarity,
     stopwords::is_stop_word_under, values::Values,
 };
-use crate::backend::sampling::{stream_of, uniform};
-use crate::order::sort_by;
+use crate::{backend::sampling::stream_of, backend::sampling::uniform, order::sort_by};
 use std::ops::Range;
 
 /// Step limit for backtracking; real chains end long before.

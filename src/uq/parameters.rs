@@ -3,9 +3,8 @@
 pub mod values;
 
 use super::rules::{self, RULES, Rules};
-use crate::engine::{ThinkingBudget, TraceParts};
-use crate::names::{Named, named, one_of};
 use crate::{backend::entropy::EntropyRule, model::reply::Thinking};
+use crate::{engine::ThinkingBudget, engine::TraceParts, names::Named, names::named, names::one_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt, str::FromStr};

@@ -3,8 +3,7 @@
 //!
 //! [`Reading::set`]: super::Reading::set
 
-use crate::names::{Named, named};
-use crate::{backend::entropy::EntropyRule, engine::encode::Encoding};
+use crate::{backend::entropy::EntropyRule, engine::encode::Encoding, names::Named, names::named};
 
 named! {
     /// How the answer is found in the text.

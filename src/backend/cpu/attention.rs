@@ -6,9 +6,8 @@
 mod scores;
 
 use super::cache::{CHUNK, KvCache, value_stride, with_block};
-use super::norm;
 use super::simd::{Isa, Kernel, LANES, Simd};
-use super::threads::{Disjoint, ThreadPool};
+use super::{norm, threads::Disjoint, threads::ThreadPool};
 use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
 use half::f16;
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};

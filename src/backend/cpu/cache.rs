@@ -1,8 +1,7 @@
 //! The KV cache of one sequence: chunks of [`CHUNK`] positions, added as the sequence grows. A copy of a prefix shares its chunks;
 //! a write to a shared chunk copies it first.
 
-use crate::backend::{DType, ValueType};
-use crate::{backend::cpu::simd::LANES, backend::device::q8_scale};
+use crate::{backend::DType, backend::ValueType, backend::cpu::simd::LANES, backend::device::q8_scale};
 use half::{bf16, f16};
 use std::sync::Arc;
 

@@ -2,13 +2,11 @@
 //! sequence are processed in order, whatever the width of their pass, and the columns of a state are independent: so heads are
 //! computed in parallel, sixteen columns at a time, which stay in the L1 cache from row to row.
 
-use super::matmul::{Job, matmul_many};
-use super::simd::{Kernel, LANES, Simd};
 use super::{CpuBackend, cache::value_stride, input_rounding::round_inputs, layer::each_row, norm, threads::Disjoint};
+use super::{matmul::Job, matmul::matmul_many, simd::Kernel, simd::LANES, simd::Simd};
 use crate::backend::{BackendError, Result, Row, STATE_INTERVAL, reference};
 use crate::{model::config::DeltaNetSpec, model::weights::DeltaNetWeights};
-use std::collections::{BTreeMap, HashSet};
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeMap, collections::HashSet, ops::Range, sync::Arc};
 
 /// Consecutive rows of one sequence, at most up to one after which the states are kept.
 struct Segment {

@@ -1,9 +1,7 @@
 //! The interface between host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
 //! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
-use super::launch::TensorMap;
-use super::launch::{Argument, Int, Parameters};
-use super::memory::{DevicePtr, Floats};
+use super::{launch::Argument, launch::Int, launch::Parameters, launch::TensorMap, memory::DevicePtr, memory::Floats};
 use crate::{backend::DType, backend::entropy::Gamma, backend::q8, model::weights::Weight};
 use bytemuck::{Pod, Zeroable};
 use half::bf16;

@@ -4,9 +4,8 @@
 
 use super::abi::{LayerShape, SequenceView, TRACE_ARRAYS, TraceView};
 use super::delta_net::{self, States};
-use super::error::{CudaError, Result};
-use super::memory::{Buffer, DevicePtr, Floats};
 use super::{context::Device, kernel_set::OVERRUN, layers::LayerSums};
+use super::{error::CudaError, error::Result, memory::Buffer, memory::DevicePtr, memory::Floats};
 use crate::backend::{BackendError, DType, ExpectedMemory, HeadAttention, Row, SequenceId, TraceOptions};
 use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::LayerSpec};
 use std::collections::HashSet;

@@ -6,8 +6,7 @@ use crate::{backend::BackendError, units};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
-use std::ffi::{CStr, c_char};
-use std::{cell::Cell, rc::Rc, sync::Arc};
+use std::{cell::Cell, ffi::CStr, ffi::c_char, rc::Rc, sync::Arc};
 
 /// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";

@@ -2,11 +2,10 @@
 //! token and sampler live on the device. Results arrive a few steps late: while the device runs [`DECODE_STEPS`] steps, the host
 //! reads the previous ones. Steps after a stop token are dropped; their rows in cache and trace lie beyond the sequence's end.
 
-use super::abi::{HeadFinish, RowState, Sampler};
-use super::error::{Context, CudaError, Result};
 use super::lm_head::{LmHead, Log, needs_mass, row_state, sampler};
 use super::pass::{PassState, shared_trace};
 use super::{CudaBackend, context::Device, kernel_set::DECODE_STEPS, memory::Pinned, scratch::HeadScratch};
+use super::{abi::HeadFinish, abi::RowState, abi::Sampler, error::Context, error::CudaError, error::Result};
 use crate::backend::{Backend, BackendError, DecodeRow, OnStep, Row, Step, TraceParts, forward};
 use cudarc::driver::{CudaEvent, CudaGraph};
 use std::collections::HashMap;

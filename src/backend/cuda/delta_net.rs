@@ -1,10 +1,9 @@
 //! Gated delta nets: `delta_net.cu`.
 
 use super::abi::{DeltaMix, DeltaNet, DeltaRule, Norm, RopeTarget};
-use super::gemm::{Job, Product};
-use super::kernel_set::{DELTA_COLUMNS, DELTA_HEADS, DeltaKernels};
 use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, context::Device, error::Result, weights::Matrix};
+use super::{gemm::Job, gemm::Product, kernel_set::DELTA_COLUMNS, kernel_set::DELTA_HEADS, kernel_set::DeltaKernels};
 use crate::{backend::STATE_INTERVAL, model::ModelSpec, model::config::DeltaNetSpec, model::weights::DeltaNetWeights};
 use std::{collections::BTreeMap, rc::Rc};
 

@@ -2,11 +2,9 @@
 //! in large decode steps; in wide passes `gemm_hopper.cu` on compute capability 9.0 and `gemm.cu` on others, with inputs rounded to
 //! f16 ([`RoundedRows`]).
 
-use super::abi::*;
-use super::error::{CudaError, Result};
 use super::kernel_set::{GEMM_ROWS, HOPPER_OUTS, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
-use super::memory::{Buffer, DevicePtr, Floats};
-use super::{CudaBackend, launch::Int, launch::TensorMap, weights::Matrix};
+use super::{CudaBackend, abi::*, launch::Int, launch::TensorMap, weights::Matrix};
+use super::{error::CudaError, error::Result, memory::Buffer, memory::DevicePtr, memory::Floats};
 
 /// One matrix of a product: `y = w x (+ bias)`.
 #[derive(Clone, Copy)]

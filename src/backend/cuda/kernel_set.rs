@@ -1,8 +1,7 @@
 //! The kernels of a model, and their limits.
 
-use super::abi::*;
 use super::launch::{Int, Kernel, Parameters};
-use super::{context::DeviceInfo, error::Result, launch::TensorMap, loader::KernelFiles};
+use super::{abi::*, context::DeviceInfo, error::Result, launch::TensorMap, loader::KernelFiles};
 use crate::{model::ModelSpec, model::config::LayerSpec, model::weights::DType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};

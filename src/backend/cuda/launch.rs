@@ -1,14 +1,12 @@
 //! Kernels and their launches. [`Parameters`] are declared in `abi.rs`; the size of shared memory is
 //! exported by the kernel's source (`SHARED_BYTES` in `kernels/common.cuh`).
 
-use super::context::{Device, driver_has};
 use super::error::{Context, CudaError, Result, describe};
-use super::memory::DevicePtr;
+use super::{context::Device, context::driver_has, memory::DevicePtr};
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUtensorMap};
 use cudarc::driver::{DriverError, result};
-use std::ffi::{CString, c_int, c_void};
-use std::{marker::PhantomData, rc::Rc};
+use std::{ffi::CString, ffi::c_int, ffi::c_void, marker::PhantomData, rc::Rc};
 
 /// Shared memory per block without opt-in, in bytes.
 const WITHOUT_OPT_IN: usize = 48 << 10;

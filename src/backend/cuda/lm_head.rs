@@ -1,14 +1,10 @@
 //! From hidden states to predictions: the logits stay on the device; the token, its
 //! log-probability, the entropy and the top alternatives are copied back.
 
-use super::abi::*;
-use super::error::{CudaError, Result};
-use super::gemm::{Job, Product};
 use super::memory::{Buffer, DevicePtr, Floats};
-use super::{CudaBackend, context::Device};
-use crate::backend::sampling::{Choice, Sampling};
+use super::{CudaBackend, abi::*, context::Device, error::CudaError, error::Result, gemm::Job, gemm::Product};
 use crate::backend::{BackendError, Distribution, Next, Predicted, Prediction, Row, Step, TokenLogprob};
-use crate::model::ModelSpec;
+use crate::{backend::sampling::Choice, backend::sampling::Sampling, model::ModelSpec};
 
 /// Logits per block.
 pub const CHUNK: usize = 4096;

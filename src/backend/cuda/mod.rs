@@ -27,8 +27,7 @@ use super::{
     Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Next, OnStep, Pass, Predicted,
     Prediction, Result, Row, SequenceId, Step, TraceOptions, ValueType, WeightFormat, entropy::Gamma,
 };
-use crate::model::{ModelSpec, Weights};
-use crate::{model::config::Rotation, model::weights::Weight};
+use crate::{model::ModelSpec, model::Weights, model::config::Rotation, model::weights::Weight};
 use abi::{AttnRows, AttnSum, LayerShape, Reweighting};
 use cache::{Sequences, TraceArray};
 use context::Device;
@@ -43,8 +42,7 @@ use memory::Buffer;
 use pass::{PassState, prefill_parts, shared_trace};
 use scratch::{QUERY_ROWS, Queries, Scratch};
 pub use selftest::{Check, check_all, run_if_child};
-use std::collections::{BTreeSet, VecDeque};
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, collections::VecDeque, ops::Range, sync::Arc};
 use weights::{DeviceWeights, MatrixTypes};
 
 /// Growth step of rotary tables, in positions.

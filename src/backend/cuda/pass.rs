@@ -2,12 +2,10 @@
 //! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may belong to several
 //! sequences. A captured decode step consists of the same operations, recorded by their stream.
 
-use super::abi::*;
-use super::error::{CudaError, Result};
-use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS, decode_blocks};
 use super::memory::{Buffer, DevicePtr, Floats};
-use super::{CudaBackend, cache::Sequences, context::Device, launch::Int, layers, weights::Matrix};
+use super::{CudaBackend, abi::*, cache::Sequences, context::Device, launch::Int, layers, weights::Matrix};
+use super::{error::CudaError, error::Result, gemm::Input, gemm::Job, gemm::ptr_or_null};
 use crate::backend::{BackendError, Operations, Row, TraceParts};
 use crate::model::config::{Activation, QkNorm};
 use crate::{backend::entropy::EntropyRule, model::ModelSpec, model::weights::Expert};

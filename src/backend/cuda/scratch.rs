@@ -2,11 +2,9 @@
 //! a traced response.
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
-use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
-use super::memory::{Buffer, Floats};
 use super::{context::Device, delta_net::key_stride, error::Result};
-use crate::model::ModelSpec;
-use crate::model::config::{DeltaNetSpec, ExpertSpec};
+use super::{kernel_set::Lines, kernel_set::MAX_ROWS, kernel_set::NARROW_ROWS, memory::Buffer, memory::Floats};
+use crate::{model::ModelSpec, model::config::DeltaNetSpec, model::config::ExpertSpec};
 
 /// Buffers of a pass; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
 pub struct Scratch {

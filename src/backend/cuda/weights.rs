@@ -4,19 +4,16 @@
 //! ([`pack_q8`](super::abi::PackQ8)); norm weights and biases in f32.
 
 use super::abi::{ExpertView, MatrixType, NarrowWeights, PackQ8, Q8Line, Stored, type_number};
-use super::context::Device;
-use super::error::{Context, CudaError, Result};
 use super::kernel_set::{KernelSet, MAX_CHOSEN, MAX_KEY_DIM};
 use super::memory::{Buffer, DevicePtr, Floats, Pinned};
-use crate::backend::{WeightFormat, q8};
+use super::{context::Device, error::Context, error::CudaError, error::Result};
 use crate::model::weights::{
     DType, DeltaNetWeights, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight,
 };
-use crate::model::{ModelSpec, Weights, config::LayerSpec};
+use crate::{backend::WeightFormat, backend::q8, model::ModelSpec, model::Weights, model::config::LayerSpec};
 use cudarc::driver::CudaEvent;
 use half::f16;
-use std::collections::{BTreeSet, HashSet};
-use std::{f32::consts::FRAC_1_SQRT_2, rc::Rc};
+use std::{collections::BTreeSet, collections::HashSet, f32::consts::FRAC_1_SQRT_2, rc::Rc};
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;

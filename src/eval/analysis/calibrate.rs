@@ -23,8 +23,7 @@ use crate::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::{collections::BTreeMap, collections::BTreeSet, path::PathBuf};
 
 /// Folds of a cross-validation.
 pub const FOLDS: usize = 5;

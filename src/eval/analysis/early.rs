@@ -3,9 +3,8 @@
 
 use super::*;
 use super::{compare::estimates, summary::wilson};
-use crate::engine::running::{Measure, WINDOW};
-use crate::eval::metrics::{Ranking, auroc};
 use crate::names::Named;
+use crate::{engine::running::Measure, engine::running::WINDOW, eval::metrics::Ranking, eval::metrics::auroc};
 
 /// Shares of the responses stopped early by a curve's thresholds.
 const SHARES: [f64; 7] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];

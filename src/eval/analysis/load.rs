@@ -13,9 +13,7 @@ use crate::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, collections::BTreeSet, collections::HashMap, io, path::Path, path::PathBuf};
 use thiserror::Error;
 
 /// Run folders cannot be read.

@@ -27,8 +27,7 @@ pub use methods::{Group, Method};
 use controls::Control;
 use early::EarlyStopping;
 
-use super::metrics::{Balanced, Metric};
-use super::sample::Similarity;
+use super::{metrics::Balanced, metrics::Metric, sample::Similarity};
 use crate::units::count;
 use clap::Parser;
 use serde::Serialize;

@@ -1,8 +1,7 @@
 //! Counts a task's items, and the costs of the stages they went through.
 
 use super::{Item, Stage, Summary};
-use crate::io::record::{CutOff, Status};
-use crate::{eval::sample::Similarity, order::sort_by};
+use crate::{eval::sample::Similarity, io::record::CutOff, io::record::Status, order::sort_by};
 
 use std::collections::BTreeSet;
 

@@ -7,15 +7,13 @@ use super::{Event, OnEvent, RunError, controls::controls, folder::FolderError, m
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Ticket, TracedSequence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, Uq, score_map};
-use crate::eval::tasks::{Grader, Question, Task};
-use crate::io::record::{CutOff, Status};
 use crate::uq::{Outcome, pipeline};
 use crate::{
     backend::sampling::Sampling, engine::encode::ResponseText, eval::grading, io::jsonl::append::Appender, names::Named,
 };
+use crate::{eval::tasks::Grader, eval::tasks::Question, eval::tasks::Task, io::record::CutOff, io::record::Status};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::{ops::ControlFlow, time::Instant};
+use std::{collections::BTreeMap, collections::HashMap, collections::VecDeque, ops::ControlFlow, time::Instant};
 
 /// An item whose responses are being generated.
 struct Item<'t> {

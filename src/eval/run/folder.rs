@@ -5,8 +5,7 @@ use super::manifest::Manifest;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
 use crate::{cache, files};
 use serde::{Serialize, de::DeserializeOwned};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{io, path::Path, path::PathBuf};
 
 /// Errors of a run folder.
 #[derive(Debug, thiserror::Error)]

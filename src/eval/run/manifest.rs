@@ -6,8 +6,7 @@ use crate::eval::{
     samples::TEMPERATURE,
     tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER},
 };
-use crate::uq::{Parameters, Profile};
-use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count};
+use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count, uq::Parameters, uq::Profile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

@@ -12,16 +12,15 @@ pub mod methods;
 pub mod sidecar;
 pub mod sweep;
 
-use crate::engine::encode::{EncodeError, encode_prompt};
-use crate::engine::{BATCH_SIZE, Engine, EngineError};
-use crate::eval::sample::{Sample, SequenceError};
-use crate::eval::tasks::{Question, Task};
+use crate::{
+    engine::BATCH_SIZE, engine::Engine, engine::EngineError, eval::sample::Sample, eval::sample::SequenceError,
+};
+use crate::{engine::encode::EncodeError, engine::encode::encode_prompt, eval::tasks::Question, eval::tasks::Task};
 use crate::{model::chat::Conversation, units::count};
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
+use std::{collections::BTreeMap, collections::VecDeque, path::Path};
 use sweep::SweepError;
 
 /// Errors that stop a run, unlike an item's own error.

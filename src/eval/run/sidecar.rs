@@ -1,8 +1,7 @@
 //! The manifest next to `score`'s output: prevents adding records of another model, other options or another input.
 
-use super::fingerprint::{add, digits};
 use super::folder::{self, FolderError, read_manifest};
-use super::manifest::{Input, Manifest, ScoreOptions};
+use super::{fingerprint::add, fingerprint::digits, manifest::Input, manifest::Manifest, manifest::ScoreOptions};
 use crate::{cache, files};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};

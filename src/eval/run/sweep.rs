@@ -1,17 +1,14 @@
 //! A run's responses under other parameters: each is generated once and assessed many times. Rows go to `sweep_<task>.jsonl`,
 //! so a sweep can be added to a finished run, and resumes where it stopped.
 
-use super::controls::{draw_number, setting};
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
-use super::{RunError, manifest::Manifest};
-use crate::backend::{DType, ValueType};
-use crate::eval::sample::{Sample, SweepPoint};
+use super::{RunError, controls::draw_number, controls::setting, manifest::Manifest};
 use crate::uq::{Parameters, Profile, RuleError, pipeline};
+use crate::{backend::DType, backend::ValueType, eval::sample::Sample, eval::sample::SweepPoint};
 use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, uq::values::names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashSet};
-use std::str::FromStr;
+use std::{collections::BTreeMap, collections::HashSet, str::FromStr};
 
 /// A line of `sweep_<task>.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

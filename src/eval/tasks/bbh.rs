@@ -1,9 +1,7 @@
 //! BIG-Bench Hard: 27 kinds of puzzles, each with three worked examples.
 
-use super::read::{Record, examples, text};
-use super::{Benchmark, Grader, Question, TaskError, items, source::matches};
-use crate::uq::answer::{AnswerRule, pattern};
-use crate::{files, io::target::Target};
+use super::{Benchmark, Grader, Question, TaskError, items, read::Record, read::examples, read::text, source::matches};
+use crate::{files, io::target::Target, uq::answer::AnswerRule, uq::answer::pattern};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,7 @@
 //! User-supplied questions: a JSONL file with a grader for each.
 
-use super::read::{Record, records};
-use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
-use crate::io::target::{Choices, Target};
-use crate::{files, uq::answer::AnswerPattern};
+use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items, read::Record, read::records};
+use crate::{files, io::target::Choices, io::target::Target, uq::answer::AnswerPattern};
 use serde::Deserialize;
 use std::path::Path;
 

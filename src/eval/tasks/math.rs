@@ -2,8 +2,7 @@
 
 use super::read::{Record, first_record, record, records};
 use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items, source::matches};
-use crate::uq::answer::{AnswerRule, last_box};
-use crate::{files, io::target::Target};
+use crate::{files, io::target::Target, uq::answer::AnswerRule, uq::answer::last_box};
 use std::path::{Path, PathBuf};
 
 pub(super) const MATH: Benchmark = Benchmark {

@@ -4,8 +4,7 @@ use super::TaskError;
 use crate::files::{self, Capped, MAX_SETTINGS};
 use crate::io::jsonl::{Line, Lines, unpacked};
 use serde_json::Value;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::{io::Read, path::Path, path::PathBuf};
 
 /// A JSON object from a file, with its location.
 pub(super) struct Record {

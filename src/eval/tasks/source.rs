@@ -1,8 +1,7 @@
 //! Search for a benchmark's files on this machine.
 
 use super::{Benchmark, TaskError, TaskOptions};
-use crate::files::{entries, name};
-use crate::model::hub::dataset_snapshots;
+use crate::{files::entries, files::name, model::hub::dataset_snapshots};
 use std::path::{Path, PathBuf};
 
 impl Benchmark {

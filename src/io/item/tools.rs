@@ -1,8 +1,7 @@
 //! Responses as other tools write them: vLLM, and lm-evaluation-harness.
 
 use super::{Content, Fields, list, missing, not_json, typed, wrong};
-use crate::model::chat::{Conversation, Message};
-use crate::uq::answer::pattern;
+use crate::{model::chat::Conversation, model::chat::Message, uq::answer::pattern};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 

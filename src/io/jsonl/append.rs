@@ -6,9 +6,8 @@
 use super::LINE_LIMIT;
 use flate2::{Compression, write::GzEncoder};
 use serde::{Serialize, de::DeserializeOwned};
-use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::{fs::File, fs::OpenOptions, fs::TryLockError, path::Path, path::PathBuf};
 use thiserror::Error;
 
 /// Treatment of an output file that is not empty.

@@ -4,9 +4,8 @@ pub mod append;
 
 use crate::files::{self, Capped};
 use serde::de::DeserializeOwned;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, Take};
-use std::path::{Path, PathBuf};
+use std::{fs::File, path::Path, path::PathBuf};
 use thiserror::Error;
 
 /// Max bytes of a line: a file that is not JSONL must not exhaust memory.

@@ -10,8 +10,7 @@ use std::ops::{Deref, Range};
 use tokenizers::Decoder;
 use tokenizers::decoders::DecoderWrapper;
 
-use super::super::boundary::caught;
-use super::{Result, Tokenizer, TokenizerError};
+use super::{super::boundary::caught, Result, Tokenizer, TokenizerError};
 
 /// How tokens are joined into a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,8 @@ use crate::files;
 use crate::model::{ModelError, ModelSpec, Result, read_json};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors, tensor::TensorInfo};
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
 use std::{cell::RefCell, ops::Range, sync::Arc};
+use std::{collections::BTreeSet, collections::HashMap, collections::HashSet, path::Path, path::PathBuf};
 
 /// Layouts of the text model's tensors: alone, the two of multimodal checkpoints, and that of a model saved without its head.
 pub const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];

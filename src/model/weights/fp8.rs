@@ -1,7 +1,6 @@
 //! Weights in FP8 (E4M3) with a scale per block, row or tensor, converted to bf16 as transformers' `dequantize` does.
 
-use super::files::{Entry, TensorIndex};
-use super::matrix::{DType, Weight, copy};
+use super::{files::Entry, files::TensorIndex, matrix::DType, matrix::Weight, matrix::copy};
 use crate::model::{ModelError, Result};
 use half::bf16;
 use safetensors::Dtype;

@@ -1,8 +1,7 @@
 //! The weights that only some families have: of gated delta nets, of a dense network next to experts, of per-layer embeddings.
 
 use super::{Expert, LayerWeights, TensorIndex, Weight};
-use crate::model::config::{DeltaNetSpec, LayerInputSpec};
-use crate::model::{ModelSpec, Result};
+use crate::{model::ModelSpec, model::Result, model::config::DeltaNetSpec, model::config::LayerInputSpec};
 
 /// Weights of a gated delta net besides queries, keys, values, gate and output.
 #[derive(Clone, Debug)]

@@ -1,8 +1,7 @@
 //! Each item's data for the page's script, as compact JSON.
 
-use crate::eval::sample::{EnsembleMember, Sample};
-use crate::report::term::{pieces, visible};
 use crate::{eval::analysis::Method, io::record::Status, uq::Link};
+use crate::{eval::sample::EnsembleMember, eval::sample::Sample, report::term::pieces, report::term::visible};
 use serde_json::{Value, json};
 
 /// One model's items on one task, serialized one by one so that only the page's text of each is kept in memory.

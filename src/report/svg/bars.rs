@@ -1,9 +1,8 @@
 //! Area charts: the reliability diagram, distributions over correct and incorrect answers, and the forest plot of
 //! the methods' intervals.
 
-use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
-use super::{Picture, axis::Axis};
+use super::{Picture, axis::Axis, drawing::Drawing, drawing::Look};
 use crate::{eval::analysis::Estimate, report::term::number};
 
 /// The items whose score falls into one interval.

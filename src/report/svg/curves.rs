@@ -1,7 +1,6 @@
 //! Pictures of lines and points: risk against coverage, calibration error against accuracy or ranking.
 
-use super::drawing::{Drawing, Look};
-use super::{Picture, axis::Axis, theme};
+use super::{Picture, axis::Axis, drawing::Drawing, drawing::Look, theme};
 use crate::{eval::analysis::Estimate, report::term::number};
 
 /// The curve of one method.

@@ -1,15 +1,13 @@
 //! The tables of a report: columns over facts.
 
-use super::Table;
 use super::columns::Format::{self, *};
 use super::columns::{Column, MethodColumn, method_table, table};
-use super::facts::{Facts, Number};
+use super::{Table, facts::Facts, facts::Number};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
-use crate::eval::metrics::{MeanSd, Metric};
-use crate::{eval::sample::Similarity, report::term::quoted};
+use crate::{eval::metrics::MeanSd, eval::metrics::Metric, eval::sample::Similarity, report::term::quoted};
 
 /// Every table of a report, in order; tables for one benchmark or across several only if they have rows.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {

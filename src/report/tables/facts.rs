@@ -1,8 +1,7 @@
 //! Every number of an analysis with its keys: the rows of the CSV (RFC 4180), and the source of most table cells.
 
 use crate::eval::analysis::{Analysis, Estimate, Summary, TaskAnalysis};
-use crate::eval::metrics::{MeanSd, Metric};
-use crate::report::term::one_line;
+use crate::{eval::metrics::MeanSd, eval::metrics::Metric, report::term::one_line};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
 //! Colours and output width. Styles are hand-written: a [`Style`] is copied into every character's cell and written as
 //! one escape sequence; console's supports neither.
 
-use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::{io::IsTerminal, sync::atomic::AtomicU8, sync::atomic::Ordering::Relaxed};
 
 /// Text style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! A response's text split at its tokens, some of them marked: with colours, or with brackets where there are none.
 
-use super::colour::{Style, TermStyle, ramp};
-use super::layout::{Cell, cells};
-use super::sanitize::visible;
+use super::{colour::Style, colour::TermStyle, colour::ramp, layout::Cell, layout::cells, sanitize::visible};
 
 /// A piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]

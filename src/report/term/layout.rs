@@ -1,7 +1,6 @@
 //! Wrapping of styled text, and tables.
 
-use super::colour::{Style, TermStyle};
-use super::sanitize::{one_line, text_width, width};
+use super::{colour::Style, colour::TermStyle, sanitize::one_line, sanitize::text_width, sanitize::width};
 
 /// A character and its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,11 +10,9 @@ pub(super) use draw::{Mark, Piece, pieces};
 pub use layout::{TextTable, cells, wrap};
 pub use sanitize::{escaped_json, one_line, quoted, visible};
 
-use crate::engine::{TracedSequence, encode::ResponseText};
 use crate::io::record::{Calibrated, Origin, Record, Samples, Withheld};
-use crate::model::tokenizer::TokenizerError;
-use crate::uq::scores::{RANKING, as_shown, samples::G4_AGREEMENT};
-use crate::uq::{Link, Scores};
+use crate::{engine::TracedSequence, engine::encode::ResponseText, model::tokenizer::TokenizerError};
+use crate::{uq::Link, uq::Scores, uq::scores::RANKING, uq::scores::as_shown, uq::scores::samples::G4_AGREEMENT};
 use colour::ramp;
 use draw::marked_cells;
 use sanitize::cut;

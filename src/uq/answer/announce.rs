@@ -1,7 +1,6 @@
 //! The words that announce an answer, as a table: `announcements.txt`.
 
-use super::boundary;
-use super::tables::{expanded, grammar};
+use super::{boundary, tables::expanded, tables::grammar};
 use crate::model::reply::rows;
 use regex::Regex;
 use std::sync::LazyLock;

@@ -1,8 +1,7 @@
 //! Numbers as written by people and models.
 
 use super::statement::{Number, Text, around, formulas};
-use super::tables::{expanded, grammar};
-use super::{boundary, value};
+use super::{boundary, tables::expanded, tables::grammar, value};
 use fancy_regex::Regex;
 use std::{collections::HashSet, sync::LazyLock};
 

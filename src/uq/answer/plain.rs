@@ -1,8 +1,7 @@
 //! Answers that nothing announces: a reply that is its answer, starts with it, or ends with it.
 
-use super::AnswerRule;
 use super::statement::{MAX_STATEMENT, Number, Statement, Text, bare, count, leading_formula};
-use super::tables::grammar;
+use super::{AnswerRule, tables::grammar};
 use std::borrow::Cow;
 
 impl<'t> Text<'t> {

@@ -2,9 +2,8 @@
 //!
 //! Parts of a reply are slices of its text.
 
-use super::announce::{Found, Then};
-use super::boxed::{is_blank, is_bracket};
 use super::{AnswerRule, boundary, digit, tables::grammar, value::spoken};
+use super::{announce::Found, announce::Then, boxed::is_blank, boxed::is_bracket};
 
 /// Max bytes searched for an announced answer.
 pub(super) const MAX_STATEMENT: usize = 400;

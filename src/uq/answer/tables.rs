@@ -2,8 +2,7 @@
 
 use crate::model::reply::rows;
 use regex::Regex;
-use std::collections::HashMap;
-use std::sync::{LazyLock, OnceLock};
+use std::{collections::HashMap, sync::LazyLock, sync::OnceLock};
 
 /// The words of a list.
 pub(crate) fn list(name: &str) -> &'static [&'static str] {

@@ -26,13 +26,11 @@ mod rivals;
 pub mod samples;
 mod uqac;
 
-use super::predictions::{chosen, response_span};
-use super::{Link, Member, Response, rules::Rules};
+use super::{Link, Member, Response, predictions::chosen, predictions::response_span, rules::Rules};
 use crate::backend::{Distribution, Step};
 use samples::{AGREEMENT, G4_AGREEMENT};
 use serde::{Serialize, Serializer};
-use std::ops::{Index, Range};
-use std::sync::LazyLock;
+use std::{ops::Index, ops::Range, sync::LazyLock};
 
 /// Cost of a score beyond the response itself, and its group in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

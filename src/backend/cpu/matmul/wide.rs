@@ -8,8 +8,7 @@
 //! Both operands are laid out lane by lane: the inputs once per product, the weights once per strip and block of rows.
 
 use super::super::simd::{Isa, Kernel, LANES, Simd};
-use super::super::threads::Disjoint;
-use super::{Line, Product, Weight, with_weights};
+use super::{super::threads::Disjoint, Line, Product, Weight, with_weights};
 use std::ops::Range;
 
 /// Outputs of one task, a multiple of every strip.

@@ -4,8 +4,7 @@
 
 use super::{LANES, Simd};
 use half::{bf16, f16};
-use std::arch::aarch64::*;
-use std::arch::asm;
+use std::{arch::aarch64::*, arch::asm};
 
 #[derive(Clone, Copy)]
 pub struct Neon;

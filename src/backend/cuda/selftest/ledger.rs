@@ -1,10 +1,8 @@
 //! A self-test in progress: the kernels launched so far, and those whose results were right.
 
-use super::super::error::{CudaError, Result};
-use super::record::Record;
+use super::{super::error::CudaError, super::error::Result, record::Record};
 use crate::model::weights::DType;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::{cell::Cell, cell::RefCell, collections::BTreeSet};
 
 /// Kernels whose results are read separately: a step's output says nothing about them.
 const APART: [&str; 4] = ["attn_select", "attn_places", "attn_sum", "layer_sums"];

@@ -1,11 +1,9 @@
 //! The small random models of the self-test, and the table of its cases.
 
-use super::super::abi::MatrixType;
-use super::super::error::{CudaError, Result};
 use super::super::kernel_set::{Set, Variants};
+use super::{super::abi::MatrixType, super::error::CudaError, super::error::Result};
 use crate::model::config::{LayerSpec, QkNorm, RopeSpec};
-use crate::model::{ModelError, ModelSpec, Weights};
-use crate::{backend::q8, model::weights::DType};
+use crate::{backend::q8, model::ModelError, model::ModelSpec, model::Weights, model::weights::DType};
 use serde_json::json;
 use std::{fmt, sync::Arc};
 

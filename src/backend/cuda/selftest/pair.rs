@@ -1,20 +1,18 @@
 //! A small model on the device and in the reference, in lockstep: every operation starts from the reference's values on both
 //! sides, and its results are compared.
 
-use super::super::abi::{HeadState, LogitPart, MatrixType};
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
 use super::super::{CudaBackend, context::Device, error::Result, gemm::Input, lm_head::CHUNK, memory::Buffer};
-use super::SelfTest;
 use super::ledger::{Bound, Ledger, Rows, lists, rows};
-use super::model::{Case, Family};
-use crate::backend::entropy::{EntropyRule, Gamma};
+use super::{
+    super::abi::HeadState, super::abi::LogitPart, super::abi::MatrixType, SelfTest, model::Case, model::Family,
+};
 use crate::backend::reference::{PassRow, ReferenceBackend};
-use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{
     Backend, BackendError, DecodeRow, Next, Pass, Prediction, Row, SequenceId, TraceOptions, TraceParts,
 };
-use crate::model::config::LayerSpec;
-use crate::model::weights::{DType, Noise};
+use crate::{backend::entropy::EntropyRule, backend::entropy::Gamma, model::config::LayerSpec};
+use crate::{backend::sampling::Choice, backend::sampling::Sampling, model::weights::DType, model::weights::Noise};
 use std::ops::ControlFlow;
 
 /// K: less than the number of heads of any model here.

@@ -1,14 +1,12 @@
 //! On-disk results: one file per device, driver and set of kernels, and next to it, during a test, one that names the running
 //! kernel. Child processes report through these files, which also show the kernel in which a process died.
 
-use super::super::{context::Device, kernel_set::Variants, loader::KernelFiles};
-use super::SelfTest;
+use super::{super::context::Device, super::kernel_set::Variants, super::loader::KernelFiles, SelfTest};
 use crate::cache;
 use serde::{Deserialize, Serialize};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 use std::{collections::BTreeMap, fs::File, path::PathBuf};
+use std::{hash::DefaultHasher, hash::Hash, hash::Hasher, time::Duration, time::Instant};
 
 /// Prefix of the second file's content.
 const RUNNING: &str = "running ";

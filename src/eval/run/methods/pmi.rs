@@ -3,8 +3,7 @@
 //! token, about which nothing is known without x.
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
-use crate::engine::{Generation, TracedSequence};
-use crate::uq::predictions::chosen;
+use crate::{engine::Generation, engine::TracedSequence, uq::predictions::chosen};
 
 /// Runs the response once more, without its prompt.
 pub(super) const PMI: Method = Method {

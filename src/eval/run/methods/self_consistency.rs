@@ -1,10 +1,9 @@
 //! Self-consistency: majority vote over answers sampled from the same prompt.
 
 use super::{Draw, Draws, Findings, Found, METHOD, Method, Reading, Subject};
-use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
 use crate::eval::samples::{self, stream, votes};
-use crate::{eval::grading, model::tokenizer::TokenizerError, uq::scores};
+use crate::{backend::sampling::Sampling, eval::grading, model::tokenizer::TokenizerError, uq::scores};
 use serde_json::json;
 
 /// Responses resampled from the same prompt, whose keys and values come from the response's own cache. Each sample's answer

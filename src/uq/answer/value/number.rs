@@ -1,8 +1,7 @@
 //! Contents that are a number, and nothing more; numbers in words.
 
-use super::super::tables::{grammar, list};
-use super::expression::{measure, parse};
 use super::latex::{clean, rewritten, split, without_thousands};
+use super::{super::tables::grammar, super::tables::list, expression::measure, expression::parse};
 use super::{rational::Rational, vocabulary::multiplier};
 use regex::Captures;
 use std::ops::Range;

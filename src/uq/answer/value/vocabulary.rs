@@ -1,7 +1,6 @@
 //! Known words, and units of measure as a table: `units.txt`.
 
-use super::super::tables::list;
-use super::{form::Form, latex::rewritten, rational::Rational};
+use super::{super::tables::list, form::Form, latex::rewritten, rational::Rational};
 use crate::model::reply::rows;
 use std::sync::LazyLock;
 
