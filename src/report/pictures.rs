@@ -82,12 +82,13 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
 /// The main scores, and those of more than a pass, at their cost; `None` if there are none of these.
 fn costs(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str) -> Option<Picture> {
     let mut series: Vec<Series> = Vec::new();
-    let is_main = |key: &str| MAIN.contains(&key) || CONTROLS.contains(&key) || key == TASK_IDENTITY;
+    let is_control = |key: &str| CONTROLS.contains(&key) || key == TASK_IDENTITY;
     let found = analysis.methods.iter().filter_map(|method| Some((method, task.method(&method.key)?)));
     for (method, found) in found {
         let (Some(passes), Some(auroc)) = (found.passes, found.answered.get(Metric::Auroc)) else { continue };
         // that of the majority is a ranking of other answers
-        if method.own_answer || (passes == 1.0 && !is_main(&method.key)) {
+        let (key, control) = (method.key.as_str(), is_control(&method.key));
+        if method.own_answer || (passes == 1.0 && !control && !MAIN.contains(&key)) {
             continue;
         }
         let by_length = Decimals.show(found.length_controlled_auroc);
@@ -95,10 +96,11 @@ fn costs(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str
         let note = format!("{}: AUROC {auroc_shown}, by length {by_length}, at {passes:.2} passes", method.name);
         let spot = Spot { passes, auroc, note };
         // those of more and more samples are a series
-        let name = method.name.split(" (").next().unwrap_or_default();
+        let role = if control { ", a control" } else { "" };
+        let name = format!("{}{role}", method.name.split(" (").next().unwrap_or_default());
         match series.iter_mut().find(|series| series.name == name) {
             Some(series) => series.spots.push(spot),
-            None => series.push(Series { name: name.to_owned(), spots: vec![spot] }),
+            None => series.push(Series { name, spots: vec![spot] }),
         }
     }
     let of = format!("{} · {} · 95 % intervals · side by side: at one cost", run.name, task.task);

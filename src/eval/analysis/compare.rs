@@ -1,7 +1,9 @@
 //! Methods on a task's items: each on the items it scores, and against one of them on the items both score.
 
+use super::methods::first_samples;
 use super::*;
 use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controlled_auroc, resampled};
+use crate::eval::run::methods::METHODS;
 
 /// The value of each of [`Metric::ALL`].
 pub(super) type Row = [Option<f64>; Metric::ALL.len()];
@@ -124,10 +126,19 @@ pub(super) fn methods(data: Data) -> (Vec<MethodAnalysis>, Option<Common>) {
     (analysed.collect(), (present.len() > 1).then_some(common))
 }
 
+/// The tokens that a method generated beside an item's response; `None` if it did not record them.
+fn tokens(method: &Method, item: &Item) -> Option<u64> {
+    let (key, n) = first_samples(&method.key).unwrap_or((&method.key, usize::MAX));
+    let of = METHODS.iter().find(|of| of.scores.iter().any(|score| score.key == key));
+    let Some(of) = of else { return Some(0) };
+    let tokens = item.uq.details.get(&of.field())?["response_tokens"].as_array()?;
+    tokens.iter().take(n).map(Value::as_u64).sum()
+}
+
 /// Over the items that the method scores.
 fn passes(items: &[Item], method: &Method) -> Option<f64> {
     let scored = || items.iter().filter(|item| item.judged(method).is_some());
-    let drawn = scored().map(|item| method.tokens(item)).sum::<Option<u64>>()?;
+    let drawn = scored().map(|item| tokens(method, item)).sum::<Option<u64>>()?;
     Some(1.0 + drawn as f64 / scored().map(|item| item.response_tokens).sum::<usize>() as f64)
 }
 

@@ -1,6 +1,5 @@
 //! Properties of each score by key: its name and position in reports, and whether it is a probability.
 
-use super::Item;
 use crate::eval::run::methods::{METHODS, own_passes};
 pub use crate::uq::scores::Group;
 use crate::uq::scores::{
@@ -38,7 +37,7 @@ pub fn of_samples(key: &str, n: usize) -> String {
 }
 
 /// The score and n of such a key.
-fn first_samples(key: &str) -> Option<(&str, usize)> {
+pub(super) fn first_samples(key: &str) -> Option<(&str, usize)> {
     let (key, n) = key.split_once(':').filter(|(key, _)| [AGREEMENT, G4_AGREEMENT].contains(key))?;
     Some((key, n.parse().ok()?))
 }
@@ -96,15 +95,6 @@ impl Method {
     /// Its position in reports.
     pub(super) fn rank(&self) -> (Group, usize, &str) {
         (self.group, known().position(|known| known.key == self.key).unwrap_or(usize::MAX), &self.key)
-    }
-
-    /// The tokens that an item's method generated beside the response; `None` if it did not record them.
-    pub(super) fn tokens(&self, item: &Item) -> Option<u64> {
-        let (key, n) = first_samples(&self.key).unwrap_or((&self.key, usize::MAX));
-        let of = METHODS.iter().find(|of| of.scores.iter().any(|score| score.key == key));
-        let Some(of) = of else { return Some(0) };
-        let tokens = item.uq.details.get(&of.field())?["response_tokens"].as_array()?;
-        tokens.iter().take(n).map(Value::as_u64).sum()
     }
 }
 

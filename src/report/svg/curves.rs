@@ -56,23 +56,29 @@ pub struct Spot {
     pub note: String,
 }
 
-/// AUROC against passes, with the intervals: a mark per score, a line through those of one series. Each series is shifted a little, so
-/// that scores of the same cost stand side by side.
+/// AUROC against passes, with the intervals: a mark per score, a line through those of a series. Other scores of the same cost stand
+/// side by side.
 pub fn frontier(name: &str, of: &str, series: &[Series]) -> Picture {
-    /// Of the axis, between series.
-    const APART: f64 = 0.014;
+    /// Of the axis, between scores of the same cost.
+    const APART: f64 = 0.022;
     let spots = || series.iter().flat_map(|series| &series.spots);
     let ends = |spot: &Spot| spot.auroc.interval.into_iter().flatten().chain([spot.auroc.value]);
     let mut drawing = Drawing::new(name, "What ranking costs", of);
     let passes = spots().map(|spot| spot.passes).chain([0.5, 2.0]);
     let x = Axis::around("passes (tokens generated / the response's)", passes);
-    let (apart, middle) = (APART * (x.domain.1 - x.domain.0), (series.len() as f64 - 1.0) / 2.0);
+    let apart = APART * (x.domain.1 - x.domain.0);
+    let alike = |among: &[Series], passes: f64| {
+        let near = |other: &&Series| other.spots.len() == 1 && (other.spots[0].passes - passes).abs() < apart;
+        among.iter().filter(near).count() as f64
+    };
     let mut panel = drawing.panel(240.0, x, Axis::around("AUROC", spots().flat_map(ends)));
     let mut legend = Vec::new();
     for (i, Series { name, spots }) in series.iter().enumerate() {
         // shapes and colours have the same period, and each pair of them is used once
         let (colour, dashes) = (theme::colour(i + i / theme::SERIES), theme::series(i).1);
-        let (mark, place) = (Look::Mark(i, colour), |spot: &Spot| spot.passes + (i as f64 - middle) * apart);
+        let mark = Look::Mark(i, colour);
+        let side = |passes| alike(&series[..i], passes) - (alike(series, passes) - 1.0) / 2.0;
+        let place = |spot: &Spot| spot.passes + if spots.len() == 1 { apart * side(spot.passes) } else { 0.0 };
         if spots.len() > 1 {
             let points: Vec<(f64, f64)> = spots.iter().map(|spot| (place(spot), spot.auroc.value)).collect();
             panel.draw(Look::Line(colour, 1.5, dashes), &points);
