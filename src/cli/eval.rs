@@ -113,7 +113,8 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let manifest = manifest(&model_name, &model_folder, &engine, options)?;
     let folder = RunFolder::open(&args.output, &manifest)?;
     signals::on_interrupt("interrupted; the same command resumes the run");
-    signals::finish_on_interrupt("interrupted: finishing the items in flight; Ctrl-C again drops them");
+    signals::on_stop("interrupted: finishing the items in flight; Ctrl-C again drops them");
+    signals::stop_on_request();
     let run = RunOptions { stop: Some(signals::stop_requested), ..args.run };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
@@ -166,7 +167,10 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), Failure>
 fn sweep(sweep: &mut Sweep, engine: &mut Engine, args: &EvalArgs, model_folder: &Path) -> Result<(), Failure> {
     let mut progress = Progress::new(None, 1);
     for (k, v) in sweep.caches() {
-        let mut advance = || progress.advance(false);
+        let mut advance = || {
+            signals::end_if_requested(); // after a whole line
+            progress.advance(false)
+        };
         if (k, v) == engine.cache_types() {
             sweep.run(engine, &mut advance)?;
         } else {

@@ -49,25 +49,16 @@ pub fn stop_on_request() {
     CATCH.store(true, Relaxed);
 }
 
-/// Until [`end_if_requested`], a first Ctrl-C only says this and requests shutdown; a second one ends the program.
-pub fn finish_on_interrupt(message: &str) {
+/// Sets what the first request for shutdown says.
+pub fn on_stop(message: &str) {
     let _ = FINISHING.set(format!("\n{message}\n"));
-    #[cfg(unix)]
-    handlers::set([(libc::SIGINT, handlers::on_stop)]);
-    #[cfg(windows)]
-    CATCH.store(true, Relaxed);
 }
 
-/// Ctrl-C ends the program again, and does so now if it was requested meanwhile.
+/// Ends the program as Ctrl-C does elsewhere, if shutdown was requested.
 pub fn end_if_requested() {
-    prepare();
-    #[cfg(unix)]
     if stop_requested() {
-        // SAFETY: the handler ends the process.
-        unsafe { libc::raise(libc::SIGINT) };
+        handlers::end();
     }
-    #[cfg(windows)]
-    handlers::end_if_requested();
 }
 
 /// Whether Ctrl-C only requests shutdown.
@@ -107,7 +98,7 @@ mod handlers {
     }
 
     /// Installs signal handlers, except for ignored signals, such as Ctrl-C in a script's background job.
-    pub fn set<const N: usize>(handlers: [(c_int, Handler); N]) {
+    pub fn set(handlers: [(c_int, Handler); 2]) {
         for (signal, handler) in handlers {
             // SAFETY: a `sigaction` of zeros is valid; both pointers are to local variables.
             unsafe {
@@ -139,6 +130,11 @@ mod handlers {
         default(signal);
     }
 
+    pub fn end() {
+        say(&INTERRUPTED);
+        default(libc::SIGINT);
+    }
+
     /// Ends the process with the signal, so that a shell sees the cause.
     fn default(signal: c_int) {
         // SAFETY: both are async-signal-safe.
@@ -160,7 +156,7 @@ mod handlers {
 mod handlers {
     use super::{CATCH, FINISHING, INTERRUPTED, STOP};
     use crate::cli::FAILED;
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::{OnceLock, atomic::Ordering::Relaxed};
     use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
     use windows_sys::core::BOOL;
 
@@ -171,19 +167,20 @@ mod handlers {
 
     /// 1: handled; 0: the next handler, Windows' own, ends the process.
     unsafe extern "system" fn on_event(_: u32) -> BOOL {
-        let first = CATCH.load(Relaxed) && !STOP.swap(true, Relaxed);
-        if let Some(message) = if first { FINISHING.get() } else { INTERRUPTED.get().filter(|_| !CATCH.load(Relaxed)) }
-        {
-            eprint!("{message}");
+        if CATCH.load(Relaxed) && !STOP.swap(true, Relaxed) {
+            say(&FINISHING);
+            return 1;
         }
-        BOOL::from(first)
+        say(&INTERRUPTED);
+        0
     }
 
-    pub fn end_if_requested() {
-        CATCH.store(false, Relaxed);
-        if STOP.load(Relaxed) {
-            INTERRUPTED.get().into_iter().for_each(|message| eprint!("{message}"));
-            std::process::exit(FAILED.into());
-        }
+    pub fn end() {
+        say(&INTERRUPTED);
+        std::process::exit(FAILED.into());
+    }
+
+    fn say(message: &OnceLock<String>) {
+        message.get().into_iter().for_each(|message| eprint!("{message}"));
     }
 }

@@ -4,10 +4,7 @@
 use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progress, Ticket};
 use super::pace::{Guess, MAX_SHARED};
 use super::thinking::{StopText, Watch};
-use super::trace::{branch, shared};
-use super::{
-    Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace_response,
-};
+use super::{Engine, EngineError, Result, TraceParts, TracedSequence, lookup::Lookup, running::Measure, trace::shared};
 use crate::backend::forward;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob, TraceOptions};
 use std::{collections::VecDeque, sync::Arc};
@@ -161,7 +158,11 @@ impl Batch<'_> {
         self.engine.check(prompt, 1)?;
         let trace = request.0.trace.map(|parts| TraceOptions { first_row: prompt.len() - 1, parts });
         let backend = &mut self.engine.backend;
-        let (id, start) = branch(&mut **backend, base, prompt.len(), trace)?;
+        let start = base.map_or(0, |(from, shared)| backend.resumes_at(from, shared));
+        let id = match base.filter(|_| start > 0) {
+            Some((from, _)) => backend.fork(from, start, trace)?,
+            None => backend.open_for(prompt.len(), trace)?,
+        };
         backend.expect_fork(id, prompt.len() - 1);
         let (tokens, prompt_len, steps) = (prompt.to_vec(), prompt.len(), Vec::new());
         let generation = Generation { tokens, prompt_len, finish: FinishReason::Length, steps };
@@ -302,11 +303,8 @@ impl Batch<'_> {
         let Batch { engine, running, .. } = self;
         let mut ended = None;
         for running in running.iter_mut().filter(|r| !r.finished && !r.is_common()) {
-            match running.run_from(running.generation.tokens.len() - 1, engine, on_token) {
-                Err(error) if error.is_lost() => return Err(error),
-                Err(error) => running.fail(error),
-                Ok(()) => (),
-            }
+            let ran = running.run_from(running.generation.tokens.len() - 1, engine, on_token);
+            running.settle(ran)?;
             ended = Some(ended == Some(true) || running.finished);
         }
         Ok(ended)
@@ -316,11 +314,8 @@ impl Batch<'_> {
     pub(super) fn last_rows(&mut self) -> Result<()> {
         let Batch { engine, running, .. } = self;
         for running in running.iter_mut().filter(|r| r.needs_last_row()) {
-            match running.run_last_row(engine) {
-                Ok(step) => running.push((step, None)),
-                Err(error) if error.is_lost() => return Err(error),
-                Err(error) => running.fail(error),
-            }
+            let ran = running.run_last_row(engine);
+            running.settle(ran)?;
         }
         Ok(())
     }
@@ -382,7 +377,7 @@ impl Running {
         if last < *prompt_len {
             return Ok(0);
         }
-        for (step, long) in steps.iter_mut().zip(trace_response(backend, id, tokens, last, *prompt_len)?) {
+        for (step, long) in steps.iter_mut().zip(super::trace_response(backend, id, tokens, last, *prompt_len)?) {
             *step = Step { forced: step.forced, ..long };
         }
         backend.reserve(id, *prompt_len + self.limit)?;
@@ -390,13 +385,14 @@ impl Running {
     }
 
     /// Runs the row of its last token, which predicts nothing.
-    fn run_last_row(&mut self, engine: &mut Engine) -> Result<Step> {
+    fn run_last_row(&mut self, engine: &mut Engine) -> Result<()> {
         if self.outgrows(0) {
             self.lengthen(engine)?;
         }
         let prediction = Prediction { row: 0, next: Next::Given(None), detail: true };
         forward::forward(&mut *engine.backend, &Pass::all(&[self.last_row()], true))?;
-        Ok(engine.backend.predict(&[prediction])?.remove(0).0)
+        self.push(engine.backend.predict(&[prediction])?.remove(0));
+        Ok(())
     }
 
     /// Runs its tokens from `start` on and those that close its thought, and chooses the token after them.
@@ -467,6 +463,15 @@ impl Running {
         let (g, generate) = (&self.generation, &self.request.0);
         let traced = generate.trace.is_some() && generate.max_tokens > 0 && self.error.is_none();
         self.finished && traced && g.steps.len() == g.tokens.len() - g.prompt_len
+    }
+
+    /// Ends the response if it failed, unless the engine is lost.
+    fn settle(&mut self, ran: Result<()>) -> Result<()> {
+        match ran {
+            Err(error) if !error.is_lost() => self.fail(error),
+            ran => return ran,
+        }
+        Ok(())
     }
 
     /// Ends the response with an error.

@@ -4,7 +4,7 @@ use super::generate::{FinishReason, GenerateOptions, Generation, OnToken, Progre
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
 use super::{Engine, EngineError, Result, trace_response};
-use crate::backend::{Backend, BackendError, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
+use crate::backend::{Backend, HeadRecord, Row, SequenceId, TraceOptions, TraceParts};
 use crate::{backend::entropy::EntropyRule, backend::forward, backend::reference::dot, model::ModelSpec};
 use std::ops::{ControlFlow, Range};
 
@@ -132,7 +132,11 @@ impl<'e> TracedSequence<'e> {
         let cached = &self.generation.tokens;
         let backend = &mut *self.engine.backend;
         let shared = shared(backend.spec(), tokens, &cached[..cached.len() - 1]);
-        let (sequence, start) = branch(backend, Some((self.sequence, shared)), tokens.len(), None)?;
+        let start = backend.resumes_at(self.sequence, shared);
+        let sequence = match start {
+            0 => backend.open_for(tokens.len(), None)?,
+            _ => backend.fork(self.sequence, start, None)?,
+        };
         let entered = forward::enter(backend, sequence, start, &before[start..]);
         let row = Row { sequence, position: before.len(), token: *last };
         let attention = entered.and_then(|()| forward::mean_attention(backend, row));
@@ -204,21 +208,6 @@ pub(super) fn shared(spec: &ModelSpec, prompt: &[u32], cached: &[u32]) -> usize 
     let [one, other] = [prompt, cached].map(|tokens| spec.is_long(tokens.len()));
     let before = &prompt[..prompt.len().saturating_sub(1)];
     if one == other { before.iter().zip(cached).take_while(|(a, b)| a == b).count() } else { 0 }
-}
-
-/// A new sequence for `tokens` tokens, and how many of them it holds: those that it shares with another one, as far as that can be
-/// continued there.
-pub(super) fn branch(
-    backend: &mut dyn Backend,
-    base: Option<(SequenceId, usize)>,
-    tokens: usize,
-    trace: Option<TraceOptions>,
-) -> Result<(SequenceId, usize), BackendError> {
-    let base = base.map(|(from, shared)| (from, backend.resumes_at(from, shared)));
-    Ok(match base.filter(|(_, start)| *start > 0) {
-        Some((from, start)) => (backend.fork(from, start, trace)?, start),
-        None => (backend.open_for(tokens, trace)?, 0),
-    })
 }
 
 impl Drop for TracedSequence<'_> {

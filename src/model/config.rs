@@ -110,14 +110,6 @@ pub struct LayerInputSpec {
     pub vocab_size: usize,
 }
 
-/// Growth of queries with their position p: by 1 + `beta` · ln(1 + ⌊p / `period`⌋), Ministral 3's `llama_4_scaling_beta` and trained
-/// context.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct QueryScaling {
-    pub beta: f32,
-    pub period: usize,
-}
-
 /// A mixture of experts: every token goes through those with the highest router probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpertSpec {
@@ -163,7 +155,10 @@ pub struct ModelSpec {
     pub logits_scaling: f32,
     /// Factor on q·k: 1/√head_dim, 1/√query_pre_attn_scalar, or `attention_multiplier`.
     pub attention_scale: f32,
-    pub query_scaling: Option<QueryScaling>,
+    /// Queries at position p grow by 1 + `query_growth` · ln(1 + ⌊p / `query_period`⌋): Ministral 3's `llama_4_scaling_beta` (else 0)
+    /// and trained context.
+    pub query_growth: f32,
+    pub query_period: usize,
     /// s ← cap · tanh(s / cap) on attention scores.
     pub attn_logit_softcapping: Option<f32>,
     /// The same on the logits.
@@ -257,9 +252,7 @@ impl ModelSpec {
 
     /// Factor on q·k of the query at a position.
     pub fn query_scale(&self, position: usize) -> f32 {
-        let growth =
-            |QueryScaling { beta, period }: QueryScaling| 1.0 + beta * libm::logf((1 + position / period) as f32);
-        self.attention_scale * self.query_scaling.map_or(1.0, growth)
+        self.attention_scale * (1.0 + self.query_growth * libm::logf((1 + position / self.query_period) as f32))
     }
 
     /// Number of tokens that can be read: those with an embedding and, if layers have inputs, with one of these too.

@@ -30,8 +30,6 @@ fn some_model() -> Fingerprint {
         tokenizer_config: None,
         weights: "b".into(),
         tokenizer: "c".into(),
-        special_tokens_map: None,
-        added_tokens: None,
         chat_template: None,
     }
 }

@@ -104,7 +104,7 @@ impl Operations for CudaBackend {
         let (x, norm, to) = (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.rope_target(layer));
         let s = &self.spec;
         let normed = s.family.qk_norm != QkNorm::None || s.family.value_norm;
-        let by_length = s.query_scaling.is_some() || s.short_context().is_some();
+        let by_length = s.query_growth > 0.0 || s.short_context().is_some();
         if !normed && !by_length && self.rotates(&jobs)? {
             return Ok(self.qkv(x, norm, &jobs, to)?);
         }
@@ -283,8 +283,8 @@ impl CudaBackend {
             to,
             heads: s.num_attention_heads.into(),
             first_angles: self.sequences.first_angles.ptr(),
-            query_growth: s.query_scaling.map_or(0.0, |scaling| scaling.beta),
-            query_period: Int(s.query_scaling.map_or(1, |scaling| scaling.period as i32)),
+            query_growth: s.query_growth,
+            query_period: s.query_period.into(),
         };
         let heads = s.num_attention_heads + 2 * to.kv_heads as usize;
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)

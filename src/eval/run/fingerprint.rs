@@ -30,13 +30,9 @@ pub struct Fingerprint {
     pub weights_index: Option<String>,
     /// Of `tokenizer.json`.
     pub tokenizer: String,
-    /// Of `tokenizer_config.json`: special tokens, and whether one is prepended to a text.
+    /// Of `tokenizer_config.json`: special tokens, and whether one is prepended to a text; and of the older files of special and
+    /// added tokens, where the tokenizer reads them.
     pub tokenizer_config: Option<String>,
-    /// Of the older `special_tokens_map.json` and `added_tokens.json`; `None` if there is none, or the tokenizer does not read it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub special_tokens_map: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub added_tokens: Option<String>,
     /// Of the chat template's text, from whichever file; `None` for a model without one.
     pub chat_template: Option<String>,
 }
@@ -53,10 +49,11 @@ impl Fingerprint {
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
             other => other.map(Some),
         };
-        let is_older = engine.tokenizer().config.added_tokens_decoder.is_none();
-        let older = |name: &str| {
-            if is_older { optional(name).map(|hash| hash.filter(|hash| hash != ABSENT)) } else { Ok(None) }
-        };
+        let mut tokens = optional("tokenizer_config.json")?;
+        for name in ["special_tokens_map.json", "added_tokens.json"] {
+            let is_read = engine.tokenizer().config.added_tokens_decoder.is_none() && folder.join(name).exists();
+            tokens = if is_read { tokens.zip(optional(name)?).map(|(one, two)| one + " " + &two) } else { tokens };
+        }
         Ok(Fingerprint {
             architecture: engine.spec().architecture.clone(),
             config: whole("config.json")?,
@@ -64,9 +61,7 @@ impl Fingerprint {
             weights: weights(folder)?,
             weights_index: optional("model.safetensors.index.json")?,
             tokenizer: whole("tokenizer.json")?,
-            tokenizer_config: optional("tokenizer_config.json")?,
-            special_tokens_map: older("special_tokens_map.json")?,
-            added_tokens: older("added_tokens.json")?,
+            tokenizer_config: tokens,
             chat_template: engine.chat_template().map(|template| digits(Sha256::digest(template.source()))),
         })
     }

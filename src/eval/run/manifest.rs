@@ -214,8 +214,6 @@ mod tests {
             weights_index: Some("absent".into()),
             tokenizer: "c".into(),
             tokenizer_config: Some("f".into()),
-            special_tokens_map: None,
-            added_tokens: None,
             chat_template: None,
         };
         Manifest {

@@ -340,6 +340,7 @@ impl Config {
         let rope = self.rope(family, |table| {
             layers.iter().find(|layer| layer.rope == table).map_or(head_dim, |layer| layer.head_dim)
         })?;
+        let (query_growth, query_period) = self.query_scaling();
         let rope_source = match (&self.rope_scaling, &self.rope_parameters) {
             (Some(_), _) => "rope_scaling",
             (None, Some(_)) => "rope_parameters",
@@ -366,7 +367,8 @@ impl Config {
             residual_multiplier: self.residual_multiplier.map_or(1.0, Positive::f32),
             logits_scaling: self.logits_scaling.map_or(1.0, Positive::f32),
             attention_scale: self.attention_multiplier.map_or(by_width, Positive::f32),
-            query_scaling: self.query_scaling(),
+            query_growth,
+            query_period,
             attn_logit_softcapping: self.attn_logit_softcapping.map(Positive::f32),
             final_logit_softcapping: self.final_logit_softcapping.map(Positive::f32),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(false),

@@ -1,7 +1,7 @@
 //! The rotary tables of `rope_parameters` and `rope_scaling`.
 
 use super::{Config, Family, Positive, Rope, Wrong};
-use crate::model::config::{QueryScaling, RopeScaling, RopeSpec};
+use crate::model::config::{RopeScaling, RopeSpec};
 
 impl Config {
     /// `max_position_embeddings`, or longer if YaRN stretches the trained context beyond it: model cards add only `rope_scaling`.
@@ -48,11 +48,11 @@ impl Config {
         trained.map_or(self.max_position_embeddings.0 as f32, Positive::f32)
     }
 
-    /// `llama_4_scaling_beta`
-    pub(super) fn query_scaling(&self) -> Option<QueryScaling> {
-        let table = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref())?;
-        let period = (self.trained(table) as usize).clamp(1, i32::MAX as usize);
-        Some(QueryScaling { beta: table.llama_4_scaling_beta?.f32(), period })
+    /// [`ModelSpec`](crate::model::ModelSpec)'s `query_growth` and `query_period`.
+    pub(super) fn query_scaling(&self) -> (f32, usize) {
+        let table = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref());
+        let scaled = table.and_then(|table| Some((table.llama_4_scaling_beta?.f32(), self.trained(table))));
+        scaled.map_or((0.0, 1), |(growth, period)| (growth, (period as usize).clamp(1, i32::MAX as usize)))
     }
 
     /// One rotary table; `theta` is used if it has none of its own.
