@@ -156,9 +156,7 @@ fn chains(
                 &exponents[block],
             );
         }
-        for lane in 0..LANES {
-            sum[lane] += c[lane];
-        }
+        sum.iter_mut().zip(c).for_each(|(sum, c)| *sum += c);
     }
     for lane in 0..LANES {
         sum[lane] *= power * panel.powers[lane];

@@ -61,7 +61,7 @@ enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
     Serve(serve::ServeArgs),
-    Eval(eval::EvalArgs),
+    Eval(Box<eval::EvalArgs>),
     Calibrate(calibrate::CalibrateArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),

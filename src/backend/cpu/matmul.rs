@@ -74,7 +74,9 @@ pub struct Job<'a> {
 }
 
 /// Computes products instead of [`matmul_many`] where it returns true: to measure other devices' sums (`benches/precision.rs`).
-pub static STAND_IN: OnceLock<fn(&mut [Job], &[f32], usize) -> bool> = OnceLock::new();
+pub static STAND_IN: OnceLock<StandIn> = OnceLock::new();
+
+type StandIn = fn(&mut [Job], &[f32], usize) -> bool;
 
 /// `y[r, o] = Σ_i x[r, i]·w[o, i]` (+ `bias[o]`) for x [n, w.k] and y [n, w.rows].
 pub fn matmul(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, y: &mut Vec<f32>, bias: Option<&[f32]>) {
