@@ -158,9 +158,7 @@ fn chains(
         }
         sum.iter_mut().zip(c).for_each(|(sum, c)| *sum += c);
     }
-    for lane in 0..LANES {
-        sum[lane] *= power * panel.powers[lane];
-    }
+    sum.iter_mut().zip(&panel.powers).for_each(|(sum, of_row)| *sum *= power * of_row);
     sum
 }
 
