@@ -195,6 +195,7 @@ pub fn ask(
         }
         let ended = match drawing.next_or_pause(&mut batch, &mut on_token, &mut || false) {
             Ok(Some(ended)) if !reporter.is_stopped() => ended,
+            Ok(None) if drawing.waits() && !reporter.is_stopped() => continue,
             Ok(_) => return,
             Err(error) => return reporter.send(Event::Failed(text(error))),
         };

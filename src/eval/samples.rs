@@ -82,7 +82,13 @@ impl Drawing {
         true
     }
 
-    /// [`Batch::next_or_pause`], for responses with their samples: all of these have ended, or one has failed.
+    /// Whether samples wait for [`start`](Self::start).
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// [`Batch::next_or_pause`], for responses with their samples: all of these have ended, or one has failed. `None` also when
+    /// one of them leaves room for a sample that [`waits`](Self::waits).
     ///
     /// # Errors
     /// The engine is lost.
@@ -107,6 +113,9 @@ impl Drawing {
             if outcome.is_err() {
                 self.take(batch, response);
             } else if beside.left > 0 {
+                if self.waits() {
+                    return Ok(None); // there is room for it
+                }
                 continue;
             }
             return Ok(Some((response, outcome)));
