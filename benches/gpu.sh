@@ -16,6 +16,8 @@
 #                       tests     the CUDA tests on the installed driver
 #                       sanitize  memcheck, racecheck and synccheck of every kernel test
 #                       long      a response of 32k tokens, if time is left
+#                       decide    only if named: what to build next, each decision with its threshold and figure: labs, walks of
+#                                 attention, timelines, figures of batches, racecheck of the lab's kernels
 #   --measure M,..    measurements of the first shape (default decode,answered,prefill,batch,deep,lengths; `gpu run --help`)
 #   --shapes S,..     the first is measured in full, the others decode only (default: all that benches/gpu.rs has)
 #   --rounds N        rounds of each comparison
@@ -37,8 +39,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 fail() { echo "error: $*" >&2; exit 2; }
 command_line="benches/gpu.sh $*"
-all_stages="contact figures rivals profile tests sanitize long"
-device=auto stages=${all_stages// /,} shapes=llama-3.1-8b,llama-3.2-1b,qwen2.5-7b,gemma-2-9b quick="" budget=600
+default_stages="contact figures rivals profile tests sanitize long"
+all_stages="decide $default_stages"
+device=auto stages=${default_stages// /,} shapes=llama-3.1-8b,llama-3.2-1b,qwen2.5-7b,gemma-2-9b quick="" budget=600
 measure=decode,answered,prefill,batch,deep,lengths rounds="" out=benches/results folder="" binaries="" pack="" arch=""
 k_cache="" v_cache=""
 while (($#)); do
@@ -107,7 +110,11 @@ step() {
 }
 
 mkdir -p "$out" || exit 2
-if [[ -z $binaries ]]; then
+# the labs alone, in the host run, need no other program
+labs_alone=$([[ $stages == decide && $device == cpu ]] && echo yes)
+if [[ -n $labs_alone ]]; then
+  binaries=$work/bin
+elif [[ -z $binaries ]]; then
   binaries=$work/bin
   mkdir -p "$binaries"
   # a step is a separate program
@@ -118,7 +125,7 @@ elif [[ -f $binaries ]]; then
   binaries=$work/bin
 fi
 gpu=$binaries/gpu
-[[ -x $gpu ]] || fail "there is no program $gpu"
+[[ -x $gpu || -n $labs_alone ]] || fail "there is no program $gpu"
 
 # ---- the machine ----
 
@@ -127,7 +134,8 @@ card=$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clo
 torch_device=$device
 [[ $device != cuda ]] || torch_device=cuda:0
 on_gpu() { [[ $device != cpu ]]; }
-named=$("$gpu" device --device "$device") || fail "no measurements without the device"
+named="the host run, which measures nothing"
+[[ -n $labs_alone ]] || named=$("$gpu" device --device "$device") || fail "no measurements without the device"
 if on_gpu; then
   # a libcuda that runs kernels on the CPU, for tests, is not a device to measure
   if [[ -z $card ]]; then
@@ -142,7 +150,7 @@ echo "$named"
 note date "$(date -u +%FT%TZ)"
 note command "$command_line"
 note host "$(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo), $(uname -sr)"
-note commit "$(cat "$binaries/commit")"
+note commit "$(cat "$binaries/commit" 2> /dev/null || git rev-parse --short HEAD)"
 if [[ -z $folder ]]; then
   free=$(df --output=avail -k /dev/shm 2> /dev/null | tail -n 1)
   if [[ -z $quick ]] && ((${free:-0} > 40 << 20)); then folder=$(mktemp -d /dev/shm/uqac.XXXXXX); else folder=$work/models; fi
@@ -167,6 +175,42 @@ measure() {
 }
 
 # ---- stages ----
+
+decide() {
+  local name blocks found programs=$binaries/labs inputs=()
+  : > "$work/figures"
+  if ! on_gpu; then
+    programs=$work/labs
+    step lab-programs 240 bash -c "source benches/gpu/pack.sh && lab_programs '$work' host" || return
+  fi
+  for name in rows_lab wait_lab gemm_lab; do
+    if [[ -x $programs/$name ]]; then
+      step "$name" "${quick:+2}90" "$programs/$name" "$binaries/lab_fatbins" ${quick:+--quick 1}
+      grep '^figure ' "$work/last.log" >> "$work/figures"
+    else
+      skip "$name" "it is built by nvcc, and needs a device"
+    fi
+  done
+  if on_gpu; then
+    step self-test 60 "$binaries/uqac" devices --check
+    found=$(cupti)
+    for blocks in "" 3 2; do
+      UQAC_DECODE_BLOCKS=$blocks measure "walk${blocks:-0}" 60 --shapes "$first_shape" --stages batch --suffix "${blocks:+, $blocks blocks}" --keep
+      inputs+=("walk${blocks:-0}=$work/walk${blocks:-0}.json")
+    done
+    [[ -z $found ]] || measure timeline 60 --shapes "$first_shape" --stages timeline,prefill-timeline --cupti "$found" --keep
+    measure figures 120 --shapes "$first_shape" --stages decode,prefill,answered --keep
+    measure q8 60 --shapes "$first_shape" --stages decode --weights q8 --suffix ", 8-bit weights" --keep
+    measure small 60 --shapes llama-3.2-1b --stages decode
+    if have compute-sanitizer; then
+      for name in memcheck racecheck; do
+        step "$name-gemv_rows" 90 compute-sanitizer --tool "$name" --report-api-errors no --print-limit 20 --error-exitcode 9 \
+          "$binaries/kernel_tests/gemv_rows" "$binaries/fatbins"
+      done
+    fi
+  fi
+  step decisions 20 python3 benches/gpu/decide.py ${quick:+--quick} "$work/figures" "$out/${stamp}_decisions.md" "${inputs[@]}"
+}
 
 contact() {
   local code=0 kernels=("$binaries"/kernel_tests/*)
@@ -297,7 +341,7 @@ for name in $all_stages; do
 done
 record || failures=$((failures + 1))
 printf '\n'
-cat "$out/$stamp.md"
+[[ ! -f $out/$stamp.md ]] || cat "$out/$stamp.md"
 printf '\n%d s of %d s; results in %s.json, .md and .log\n' "$((SECONDS - started))" "$budget" "$out/$stamp"
 if ((failures > 0)); then
   printf '%d steps failed or had no time\n' "$failures"

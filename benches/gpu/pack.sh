@@ -16,7 +16,7 @@ build() {
   cargo test --release --locked --offline --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$messages" ||
     return 1
   mkdir -p "$into"
-  rm -rf "$into"/{unit,it,kernel_tests,fatbins,golden} # of an earlier build
+  rm -rf "$into"/{unit,it,kernel_tests,fatbins,golden,labs,lab_fatbins} # of an earlier build
   for path in $(values executable "$messages"); do
     name=$(basename "$path")
     case $name in uqac-*) name=unit ;; *) name=${name%-*} ;; esac # the library's own tests, next to the program uqac
@@ -42,6 +42,7 @@ test_data() {
       xargs -P "$(nproc)" -I {} bash -c 'source benches/gpu/pack.sh; kernel_test "$@"' _ {} "$into" || return 1
     "${NVCC:-nvcc}" -fatbin -gencode "arch=compute_90,code=[sm_90,compute_90]" -o "$into/read_rate.fatbin" benches/gpu/read_rate.cu ||
       return 1
+    lab_programs "$into" on-device || return 1
   else
     echo "no nvcc: NVRTC compiles the kernels there, and their tests and the read rate are left out"
   fi
@@ -58,6 +59,28 @@ kernel_test() {
   local flags=(-std=c++17 -O1 -mf16c -mfma -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi)
   "${CXX:-g++}" "${flags[@]}" -include benches/gpu/on_device.h -I tests/cuda_host -I kernels -I tests/cuda_kernels \
     "$1" -o "$2/kernel_tests/$(basename "$1" .cpp)" -ldl
+}
+
+# lab_programs FOLDER host|on-device: the labs of the stage decide, for the host run or with their kernels for a device.
+lab_programs() {
+  local into=$1 where=$2 nvcc=${NVCC:-nvcc} name flags
+  mkdir -p "$into/labs"
+  flags=(-std=c++17 -O1 -mf16c -mfma -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi -I tests/cuda_host -I kernels)
+  if [[ $where == on-device ]]; then
+    mkdir -p "$into/lab_fatbins"
+    cp "$into/fatbins/gemv.fatbin" "$into/lab_fatbins"
+    for name in copies gemm_ablation; do
+      "$nvcc" -fatbin -gencode arch=compute_90a,code=sm_90a -std=c++17 -O3 -o "$into/lab_fatbins/$name.fatbin" "kernels/lab/$name.cu" || return 1
+    done
+    "$nvcc" -arch=sm_90a -std=c++17 -O2 -o "$into/labs/wait_lab" benches/gpu/wait_lab.cu -L"$(dirname "$(command -v "$nvcc")")/../lib" \
+      -lcudart_static -ldl -lrt -lpthread || return 1
+    flags+=(-include benches/gpu/on_device.h)
+    kernel_test kernels/lab/gemv_rows.cpp "$into" || return 1
+    cp "$into/lab_fatbins/copies.fatbin" "$into/fatbins"
+  else
+    flags+=(-include tests/cuda_host/shim/main.cpp)
+  fi
+  printf '%s\n' rows_lab gemm_lab | xargs -P 2 -I {} "${CXX:-g++}" "${flags[@]}" benches/gpu/{}.cpp -o "$into/labs/{}" -ldl
 }
 
 # run_kernel_tests FOLDER LOGS: each in a process with its own time limit, four at a time; the names of failed ones come

@@ -9,7 +9,7 @@
   CUDA_HOST_EXPORT(lab_split_rows_##r)                                                                                      \
   CUDA_HOST_EXPORT(lab_gemv_rows_##r##_t2) CUDA_HOST_EXPORT(lab_gemv_rows_##r##_t3) CUDA_HOST_EXPORT(lab_gemv_rows_##r##_t7) \
   CUDA_HOST_EXPORT(lab_gemv_qkv_rows_##r##_t2) CUDA_HOST_EXPORT(lab_gemv_qkv_rows_##r##_t3)                                 \
-  CUDA_HOST_EXPORT(lab_gemv_qkv_rows_##r##_t7) CUDA_HOST_EXPORT(lab_gemv_gated_rows_##r##_t2)                               \
+  CUDA_HOST_EXPORT(lab_gemv_gated_rows_##r##_t2)                                                                            \
   CUDA_HOST_EXPORT(lab_gemv_gated_rows_##r##_t3) CUDA_HOST_EXPORT(lab_gemv_gated_rows_##r##_t7)
 EXPORT_ROWS(r1)
 EXPORT_ROWS(r8)
@@ -124,7 +124,7 @@ static bool differs[std::size(VERSIONS)];
 static void compare(Case c, Kind kind, int mode, std::initializer_list<int> blocks, int adversaries) {
   const Written want = run(c, kind, mode, nullptr, 0);
   for (size_t i = 0; i < std::size(VERSIONS); ++i) {
-    if (c.rows > VERSIONS[i].rows) continue;
+    if (c.rows > VERSIONS[i].rows || (kind == QKV && VERSIONS[i].tiles == 7)) continue;
     for (int n : blocks)
       schedules(adversaries, [&](int seed) {
         const Written got = run(c, kind, mode, &VERSIONS[i], n);

@@ -14,7 +14,7 @@
 //   lab_gemv_qkv_rows_{r}_t{T}     (fragments, factors, maps, jobs, k, rows, to)
 //   lab_gemv_gated_rows_{r}_t{T}   (fragments, factors, maps, jobs, k, rows, activation)
 //
-//   r, T         r1, r8, r16: rows at most; tiles whose sums a warp holds: 2, 3 or 7
+//   r, T         r1, r8, r16: rows at most; tiles whose sums a warp holds: 2, 3 or, except for qkv, 7
 //   x .. eps     as for split_rows (gemv_wide.cu); norm_weight null: no norm
 //   fragments    [lines: ceil(k / 512) times 8][2 steps][batches of 8 rows][2 terms][32 lanes, r1: 4] uint4: lane 4g + t's terms of row g
 //   factors      [rows] f32, of the norm
@@ -340,19 +340,23 @@ __device__ __forceinline__ void split_row(const float* x, const float* norm_weig
            const __grid_constant__ MatrixJobs jobs, int k, int rows, LAST last) {                                                     \
     gemv::rows::product<ROWS, TILES>(gemv::rows::KIND{maps, jobs, rows, last}, fragments, factors, k, rows);                          \
   }
-#define LAB_GEMV_ROWS(ROWS, TILES)                                                            \
-  LAB_KERNEL(lab_gemv_rows_r##ROWS##_t##TILES, ROWS, TILES, bool, Plain)                      \
-  LAB_KERNEL(lab_gemv_qkv_rows_r##ROWS##_t##TILES, ROWS, TILES, const __grid_constant__ RopeTarget, Qkv) \
+#define LAB_GEMV_ROWS(ROWS, TILES)                                       \
+  LAB_KERNEL(lab_gemv_rows_r##ROWS##_t##TILES, ROWS, TILES, bool, Plain) \
   LAB_KERNEL(lab_gemv_gated_rows_r##ROWS##_t##TILES, ROWS, TILES, int, Gated)
+#define LAB_QKV_ROWS(ROWS, TILES) \
+  LAB_KERNEL(lab_gemv_qkv_rows_r##ROWS##_t##TILES, ROWS, TILES, const __grid_constant__ RopeTarget, Qkv)
 #define LAB_ROWS(ROWS)   \
   LAB_SPLIT_ROWS(ROWS)   \
   LAB_GEMV_ROWS(ROWS, 2) \
   LAB_GEMV_ROWS(ROWS, 3) \
-  LAB_GEMV_ROWS(ROWS, 7)
+  LAB_GEMV_ROWS(ROWS, 7) \
+  LAB_QKV_ROWS(ROWS, 2)  \
+  LAB_QKV_ROWS(ROWS, 3)
 LAB_ROWS(1)
 LAB_ROWS(8)
 LAB_ROWS(16)
 #undef LAB_ROWS
+#undef LAB_QKV_ROWS
 #undef LAB_GEMV_ROWS
 #undef LAB_KERNEL
 #undef LAB_SPLIT_ROWS
