@@ -100,7 +100,7 @@ fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     }
     for (path, found) in Calibration::files(&folder, &known)? {
         let used = Calibration::find(&folder, &known, &found.reading)?.as_ref() == Some(&found);
-        note(&format!("{}{}", path.display(), if used { "" } else { " (not used: another one has more answers)" }));
+        note(&format!("{}{}", path.display(), if used { "" } else { " (not used: another one is)" }));
         if args.show.is_some() {
             show(args.json, &found, || text(&found))?;
         }

@@ -157,7 +157,14 @@ fn plain(value: &Value) -> String {
         Value::Bool(false) => "no".to_owned(),
         Value::String(text) => text.clone(),
         Value::Number(n) => n.as_u64().map_or_else(|| short_float(n.as_f64().unwrap_or(f64::NAN)), grouped),
-        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(" · "),
+        Value::Array(values) => {
+            let shown = |value: &Value| if value.is_null() { "none".to_owned() } else { plain(value) };
+            if let [Value::Null] = values[..] {
+                String::new()
+            } else {
+                values.iter().map(shown).collect::<Vec<_>>().join(" · ")
+            }
+        }
         Value::Object(fields) => {
             let named = fields.iter().map(|(name, value)| (name.replace('_', " "), plain(value)));
             let named = named.filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));

@@ -1,7 +1,8 @@
 //! `uqac score`: confidences of existing responses.
 
+use super::options::{AssessArgs, examples_and_rules, note_samples};
 use super::*;
-use super::{options::AssessArgs, options::examples_and_rules, progress::Errors, progress::Progress};
+use super::{progress::Errors, progress::Progress};
 use crate::eval::assess::{Request, assess, calibration, sequence};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::io::item::{BadItem, Item, items};
@@ -75,6 +76,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     };
     let manifest = manifest(&model.named().unwrap_or_default(), &folder, &engine, options)?;
     let found = calibration(&folder, &engine, Some(&manifest.model.fingerprint), &parameters.reading, abstain)?;
+    note_samples(found.as_ref(), 0, "of ask and serve, --samples");
     let request = Request { calibration: found.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
         Some(earlier) if done.records > 0 => sidecar::check(&args.output, &earlier, &manifest, start)?,

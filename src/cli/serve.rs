@@ -43,7 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut engine = model.load(&folder)?;
     note_settings(&engine, 1.0);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
-    note_samples(calibration.as_ref(), 0, "\"samples\" in a request's \"uqac\"");
+    note_samples(calibration.as_ref(), 0, "in requests, uqac.samples:");
     parameters.ensemble = method.ensemble.unwrap_or(calibration.as_ref().is_some_and(Calibration::needs_ensemble));
     let settings = args.settings.clone();
     let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());

@@ -84,16 +84,17 @@ mod handlers {
     use crate::cli::FAILED;
     use libc::{c_int, c_void, siginfo_t};
     use std::sync::OnceLock;
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
     /// The handler signature for SA_SIGINFO.
     type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
     pub extern "C" fn on_stop(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
-        if STOP.swap(true, Relaxed) {
-            default(signal);
+        SIGNAL.store(signal, Relaxed);
+        match STOP.swap(true, Relaxed) {
+            true => default(signal),
+            false => say(&FINISHING),
         }
-        say(&FINISHING);
     }
 
     /// Installs signal handlers, except for ignored signals, such as Ctrl-C in a script's background job.
@@ -129,9 +130,12 @@ mod handlers {
         default(signal);
     }
 
+    /// The signal that requested shutdown.
+    static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGINT);
+
     pub fn end() {
         say(&INTERRUPTED);
-        default(libc::SIGINT);
+        default(SIGNAL.load(Relaxed));
     }
 
     /// Ends the process with the signal, so that a shell sees the cause.

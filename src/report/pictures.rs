@@ -75,7 +75,10 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &s
     let mut rows: Vec<Row> = analysis.rows_of(task).into_iter().filter_map(|(method, _)| row(method)).collect();
     let auroc = |row: &Row| row.auroc.map(|auroc| auroc.value);
     sort_by(&mut rows, |a, b| auroc(b).partial_cmp(&auroc(a)).unwrap_or(std::cmp::Ordering::Equal));
-    let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
+    let of = format!(
+        "{} · {} · {} items · 95 % intervals, unless too few are right or wrong",
+        run.name, task.task, task.summary.answered
+    );
     (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }
 
@@ -103,7 +106,10 @@ fn costs(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str
             None => series.push(Series { name, spots: vec![spot] }),
         }
     }
-    let of = format!("{} · {} · 95 % intervals · side by side: at one cost", run.name, task.task);
+    let of = format!(
+        "{} · {} · 95 % intervals, unless too few are right or wrong · side by side: at one cost",
+        run.name, task.task
+    );
     let more = series.iter().flat_map(|series| &series.spots).any(|spot| spot.passes > 1.0);
     more.then(|| frontier(name, &of, &series))
 }

@@ -293,8 +293,11 @@ fn uqac(value: &Value) -> Result<Option<UqacOptions>, ApiError> {
 impl Generate {
     /// Samples are responses like choices, and count with them.
     fn check_samples(&self) -> Result<(), ApiError> {
-        let samples = self.uqac.as_ref().map(|options| options.samples);
-        within("uqac.samples", samples, 0..=MAX_CHOICES / (self.n * self.prompts.len()) - 1).map(drop)
+        let samples = self.uqac.as_ref().map_or(0, |options| options.samples);
+        let most = MAX_CHOICES / (self.n * self.prompts.len()) - 1;
+        let problem =
+            format!("expected 0 to {most} beside n {} of {} prompts, found {samples}", self.n, self.prompts.len());
+        ApiError::unless(samples <= most, "uqac.samples", problem)
     }
 }
 

@@ -73,9 +73,10 @@ fn every_stage_is_measured() {
 fn random_weights_have_the_published_shape() {
     for shape in ["qwen2.5-7b", "qwen3-30b-a3b", "qwen3.5-0.8b", "gemma-4-e2b", "gemma-4-26b-a4b"] {
         let folder = tempfile::tempdir().unwrap();
-        checkpoint::write(folder.path(), &shapes::find(&format!("{shape}/small")).unwrap(), 0).unwrap();
+        let model = folder.path().join("model");
+        checkpoint::write(&model, &shapes::find(&format!("{shape}/small")).unwrap(), 0).unwrap();
         let sizes = ["--rounds", "1", "--prompt-tokens", "8", "--gen-tokens", "6", "--variants", "1", "--samples", "1"];
-        let model = ["--model", folder.path().to_str().unwrap(), "--device", "cpu", "--buffer", "1"];
+        let model = ["--model", model.to_str().unwrap(), "--device", "cpu", "--buffer", "1"];
         let output = bench(&[&model[..], &sizes].concat());
         assert!(output.status.success(), "{shape}: {}", text(&output.stderr));
         let table = text(&output.stdout);

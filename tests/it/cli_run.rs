@@ -82,7 +82,7 @@ fn score_grades_where_the_target_is_known() {
         .into_iter()
         .map(|record| (record["answer"]["text"].clone(), record["correct"].clone()))
         .collect();
-    let answers = [json!("2"), json!("3"), json!(null), json!("3"), json!("3"), json!("2")];
+    let answers = [json!("2"), json!("3"), json!("Paris"), json!("3"), json!("3"), json!("2")];
     let correct = [json!(true), json!(true), json!(true), json!(false), json!(null), json!(true)];
     assert_eq!(found, answers.into_iter().zip(correct).collect::<Vec<_>>());
 }

@@ -14,6 +14,7 @@ use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, Drawn, FORMAT, HeldOut, Input, Map, Uncertified, bounded};
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
+use crate::eval::samples::TEMPERATURE;
 use crate::{
     eval::metrics::risk::Controlled,
     eval::run::fingerprint::Fingerprint,
@@ -47,6 +48,10 @@ pub enum CalibrateError {
     Manifest { name: String, what: &'static str },
     #[error("{first} and {other} have different {what}; a calibration covers one")]
     Different { first: String, other: String, what: &'static str },
+    #[error(
+        "{name}: samples at temperature {found}; those of ask and serve have {TEMPERATURE}, so they are needed here"
+    )]
+    Temperature { name: String, found: f64 },
     #[error(
         "{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones"
     )]
@@ -92,6 +97,10 @@ pub fn calibrate(
     };
     let (model, reading) = of(first)?;
     let samples = drawn(&first.manifest);
+    let other = samples.map(|drawn| drawn.temperature).filter(|found| *found != f64::from(TEMPERATURE));
+    if let Some(found) = other.filter(|_| score.is_some_and(needs_samples)) {
+        return Err(CalibrateError::Temperature { name: name(first), found });
+    }
     for run in others {
         let what = match of(run)? {
             (other, _) if other != model => "models",
@@ -101,8 +110,9 @@ pub fn calibrate(
         };
         return Err(CalibrateError::Different { first: name(first), other: name(run), what });
     }
-    let items = runs.iter().flat_map(|run| run.items.values());
-    let items: Vec<&Item> = items.filter(|item| item.answered() && item.correct.is_some()).collect();
+    // a question of several runs counts once: in the first
+    let items: BTreeMap<_, &Item> = runs.iter().rev().flat_map(|run| &run.items).collect();
+    let items: Vec<&Item> = items.into_values().filter(|item| item.answered() && item.correct.is_some()).collect();
     let correct = items.iter().filter(|item| item.correct == Some(true)).count();
     let too_few = || CalibrateError::TooFew { items: items.len(), correct };
     if items.len() < MIN_ITEMS || correct.min(items.len() - correct) < MIN_OF_CLASS {
