@@ -58,7 +58,7 @@ def test_evaluate_takes_what_the_command_takes(model, tmp_path):
     )  # fmt: skip
     options = run.manifest["options"]
     assert (options["profile"], options["rules"], options["parameters"]) == ("paper", {"threshold": "at-least"}, {"k": 8})
-    assert (options["samples"], options["temperature"], options["draws"]) == (2, 0.7, 0)
+    assert (options["samples"], options["temperature"]) == (2, 0.7)
     scores = run.samples[0]["uq"]["scores"]
     assert "p" not in scores and scores["rauq"] is not None and options["ensemble"] is False
     with pytest.raises(uqac.Error, match="unexpected argument '--sampels'"):
