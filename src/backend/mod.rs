@@ -304,7 +304,8 @@ pub trait Backend: Operations {
         self.max_rows()
     }
 
-    /// A new, empty sequence; with a trace if `trace` is given.
+    /// A new, empty sequence; with a trace if `trace` is given. It must not outgrow the model's
+    /// [short context](ModelSpec::short_context), if there is one.
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId> {
         self.open_for(0, trace)
     }

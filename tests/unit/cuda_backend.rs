@@ -120,7 +120,7 @@ fn everything(options: TraceOptions) -> TraceOptions {
 
 /// Runs a sequence traced from row 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id = backend.open(Some(everything(TraceOptions::new(3, 4, rule)))).unwrap();
+    let id = backend.open_for(tokens.len(), Some(everything(TraceOptions::new(3, 4, rule)))).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // row 1 is not traced; row 3 is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
