@@ -38,7 +38,7 @@
 //
 // Who does what:
 //   grid x        a key/value head; its query heads eight at a time
-//   grid y        a split of the positions; the last block of a row's heads to finish merges the splits, a warp a head
+//   grid y        splits of the positions, one after another; the last block of a row's heads to finish merges them, a warp a head
 //   grid z        a row
 //   copies        a thread: 16 bytes of a position of the tile
 //   scores        a warp: a quarter of the tile's positions, all eight heads (a mma is 8 positions x 16 query lines)

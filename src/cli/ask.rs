@@ -5,11 +5,10 @@ use super::progress::bar;
 use super::*;
 use crate::engine::{EngineError, FinishReason, GenerateOptions, Progress, encode::encode_prompt};
 use crate::eval::assess::{Request, assess, calibration};
+use crate::model::chat::{Conversation, Message};
+use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
 use crate::{backend::sampling::Sampling, eval::samples::Drawing, io::record::AnswerRecord, units::count};
-use crate::{
-    model::chat::Conversation, model::chat::Message, model::tokenizer::TextStream, model::tokenizer::Tokenizer,
-};
 use std::{io::ErrorKind, io::Read, ops::ControlFlow, time::Instant};
 
 /// Answer a question and show the answer's confidence

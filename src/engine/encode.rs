@@ -2,10 +2,9 @@
 
 use super::Engine;
 use crate::model::chat::{Arguments, ChatError, ChatTemplate, Conversation, Message, encode_plain};
+use crate::model::reply::{Reply, Thinking};
+use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::names::named;
-use crate::{
-    model::reply::Reply, model::reply::Thinking, model::tokenizer::Tokenizer, model::tokenizer::TokenizerError,
-};
 use std::ops::Range;
 
 /// A conversation cannot be made into tokens.

@@ -174,7 +174,7 @@ fn counted(mut samples: Samples, own: Option<&str>, target: &Target) -> Samples 
 }
 
 /// ∏ p of an answer's tokens.
-pub fn probability(answer: &Answer, generation: &Generation) -> f64 {
+fn probability(answer: &Answer, generation: &Generation) -> f64 {
     let step = |position: usize| generation.steps.get(position - generation.prompt_len);
     let logprob = |position| step(position).and_then(|step| step.logprob).unwrap_or(f64::NEG_INFINITY);
     libm::exp(answer.tokens.clone().map(logprob).sum())
@@ -186,15 +186,15 @@ fn as_written(x: f32) -> f64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
 
-    pub fn target() -> Target {
+    fn target() -> Target {
         Target::new("", "1000", crate::eval::tasks::Grader::Number)
     }
 
     /// The votes of samples with these answers ("": none) and weights.
-    pub fn voted(votes: &[(&str, f64)], own: Option<&str>) -> Samples {
+    fn voted(votes: &[(&str, f64)], own: Option<&str>) -> Samples {
         let answers = votes.iter().map(|(answer, _)| (!answer.is_empty()).then(|| (*answer).to_owned())).collect();
         let weights = votes.iter().map(|(_, weight)| *weight).collect();
         counted(Samples { answers, weights, ..Samples::default() }, own, &target())

@@ -245,7 +245,7 @@ impl ModelSpec {
         self.rope.iter().filter_map(trained).min().filter(|trained| *trained < self.max_position_embeddings)
     }
 
-    /// Whether a sequence of so many tokens is longer than [`ModelSpec::short_context`].
+    /// Whether a sequence of `tokens` tokens is longer than [`ModelSpec::short_context`].
     pub fn is_long(&self, tokens: usize) -> bool {
         self.short_context().is_some_and(|short| tokens > short)
     }

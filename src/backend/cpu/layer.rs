@@ -4,11 +4,10 @@ use super::attention::{self, AttentionRow};
 use super::input_rounding::{InputRounding, round_inputs, round_operands, round_row};
 use super::{CpuBackend, norm, simd::Isa};
 use super::{matmul::Job, matmul::matmul, matmul::matmul_many, threads::Disjoint, threads::ThreadPool};
+use crate::backend::{DType, Operations, Result};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec};
 use crate::model::weights::{Expert, LayerInput, LayerWeights, Weight};
-use crate::{
-    backend::DType, backend::Operations, backend::Result, backend::reference::choose_experts, model::ModelSpec,
-};
+use crate::{backend::reference::choose_experts, model::ModelSpec};
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CpuBackend {

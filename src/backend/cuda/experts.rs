@@ -3,15 +3,13 @@
 use super::abi::{
     AddRmsNorm, ChoiceGroups, ChooseExperts, ExpertDown, ExpertGated, ExpertSum, GroupChoices, Norm, SIGMOID,
 };
+use super::error::{CudaError, Result};
 use super::gemm::{Input, Job, Product, ptr_or_null};
+use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
 use super::memory::{Buffer, DevicePtr, Floats};
 use super::{CudaBackend, pass::Gates, scratch::ExpertScratch, weights::Matrix};
-use super::{
-    error::CudaError, error::Result, kernel_set::EXPERT_OUTS, kernel_set::ExpertKernels, kernel_set::MAX_ROWS,
-};
-use crate::{
-    model::config::ExpertSpec, model::weights::DenseBeside, model::weights::Expert, model::weights::LayerInput,
-};
+use crate::model::config::ExpertSpec;
+use crate::model::weights::{DenseBeside, Expert, LayerInput};
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl CudaBackend {

@@ -6,10 +6,10 @@ use super::{context::Device, context::DeviceInfo, error::CudaError, error::Resul
 use crate::cache;
 use bytemuck::Pod;
 use cudarc::nvrtc::{result as calls, result::NvrtcError, sys as nvrtc};
+use std::ffi::{CStr, c_char, c_int};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
-use std::{
-    ffi::CStr, ffi::c_char, ffi::c_int, hash::DefaultHasher, hash::Hash, hash::Hasher, path::Path, path::PathBuf,
-};
 
 mod table {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));

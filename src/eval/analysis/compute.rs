@@ -47,7 +47,7 @@ fn score_task_identity(run: &mut Run) {
     }
 }
 
-/// Adds, to an answered item whose number of samples was not left to the vote, the scores of its first samples alone.
+/// Adds the scores of an answered item's first samples alone.
 fn score_fewer_samples(item: &mut Item) {
     let Some((samples, answer)) = item.samples().zip(item.uq.answer.as_ref()) else { return };
     // those of older versions: numbers and formulas, for which one grader does

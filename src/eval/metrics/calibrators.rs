@@ -1,6 +1,6 @@
 //! Maps from scores to probabilities, fitted on labelled items and applied to others.
 
-use crate::order::sort_by;
+use crate::{order::sort_by, uq::scores::samples::sigmoid};
 use serde::{Deserialize, Serialize};
 
 /// Max Newton steps; a handful suffices.
@@ -36,7 +36,7 @@ impl Platt {
 
     /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
-        1.0 / (1.0 + libm::exp(-self.slope * score - self.intercept))
+        sigmoid(self.slope * score + self.intercept)
     }
 }
 
@@ -71,7 +71,7 @@ fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
     let (mut haa, mut hab, mut hbb) = (1e-12, 0.0, 1e-12);
     let (mut ga, mut gb) = (0.0, 0.0);
     for (x, t) in points {
-        let p = 1.0 / (1.0 + libm::exp(-a * x - b));
+        let p = sigmoid(a * x + b);
         let curvature = p * (1.0 - p);
         haa += x * x * curvature;
         hab += x * curvature;

@@ -12,9 +12,8 @@ pub mod methods;
 pub mod sidecar;
 pub mod sweep;
 
-use crate::{
-    engine::BATCH_SIZE, engine::Engine, engine::EngineError, eval::sample::Sample, eval::sample::SequenceError,
-};
+use crate::engine::{BATCH_SIZE, Engine, EngineError};
+use crate::eval::sample::{Sample, SequenceError};
 use crate::{engine::encode::EncodeError, engine::encode::encode_prompt, eval::tasks::Question, eval::tasks::Task};
 use crate::{model::chat::Conversation, units::count};
 use folder::{FolderError, RunFolder, Shard, open_lines};

@@ -1,11 +1,10 @@
 //! The page around tables, pictures and items, and the frame of all pages: templates, filled in by minijinja.
 
 use super::data::{Items, script_safe};
+use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::{Table, meaning};
 use crate::report::{finding::Finding, pictures::Gallery, term::sanitize::visible};
-use crate::{
-    eval::analysis::Method, report::svg::Picture, report::svg::escape, report::svg::theme, uq::answer::pattern,
-};
+use crate::{eval::analysis::Method, uq::answer::pattern};
 use minijinja::{AutoEscape, Environment, Value, context, escape_formatter, value::Serde};
 use serde_json::json;
 use sha2::{Digest, Sha256};

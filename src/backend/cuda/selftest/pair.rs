@@ -1,12 +1,12 @@
 //! A small model on the device and in the reference, in lockstep: every operation starts from the reference's values on both
 //! sides, and its results are compared.
 
+use super::super::abi::{HeadState, LogitPart, MatrixType};
 use super::super::kernel_set::{KernelSet, NARROW_ROWS, Set, Variants};
 use super::super::{CudaBackend, context::Device, error::Result, gemm::Input, lm_head::CHUNK, memory::Buffer};
+use super::SelfTest;
 use super::ledger::{Bound, Ledger, Rows, lists, rows};
-use super::{
-    super::abi::HeadState, super::abi::LogitPart, super::abi::MatrixType, SelfTest, model::Case, model::Family,
-};
+use super::model::{Case, Family};
 use crate::backend::reference::{PassRow, ReferenceBackend};
 use crate::backend::{
     Backend, BackendError, DecodeRow, Next, Pass, Prediction, Row, SequenceId, TraceOptions, TraceParts,

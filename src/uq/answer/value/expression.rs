@@ -1,9 +1,9 @@
 //! Parser from a cleaned formula to its [`Form`].
 
+use super::super::tables::{grammar, list};
+use super::latex::{group, letters};
 use super::vocabulary::{is_currency, multiplier, qualifies, unit};
-use super::{
-    super::tables::grammar, super::tables::list, form::Form, latex::group, latex::letters, rational::Rational,
-};
+use super::{form::Form, rational::Rational};
 use regex::Regex;
 
 /// The form of an expression; `None` if it is not an expression or contains something unknown.
