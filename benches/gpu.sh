@@ -75,7 +75,7 @@ work=$(mktemp -d)
 owned=()
 trap 'rm -rf "$work" "${owned[@]}"' EXIT
 stamp=$(date -u +%F_%H%M%S)_${device/:/}${quick:+_quick}
-about=() results=() failures=0 gpu=""
+about=() results=() failures=0 gpu="" card=""
 left() { echo $((budget - (SECONDS - started))); }
 have() { command -v "$1" > /dev/null 2>&1; }
 note() { about+=(--about "$1=$2"); }
@@ -84,9 +84,16 @@ record() {
   [[ ! -x $gpu ]] || "$gpu" report --json "$out/$stamp.json" --markdown "$out/$stamp.md" "${about[@]}" "${results[@]}"
 }
 
+# The card's clock, power and temperature twice a second, while a command runs: what a figure was measured at.
+watch_clock() { exec nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits --loop-ms=500; }
+clock_of() { # FILE: least, median and most MHz, most W and °C
+  sort -n "$1" | awk -F', ' '{ mhz[NR] = $1; if ($2 > watt) watt = $2; if ($3 > heat) heat = $3 }
+    END { if (NR) printf "%d to %d MHz, median %d; up to %.0f W, %d °C", mhz[1], mhz[NR], mhz[int((NR + 1) / 2)], watt, heat }'
+}
+
 # step NAME SECONDS COMMAND...: runs the command for at most SECONDS, and no longer than the budget allows.
 step() {
-  local name=$1 cap=$2 begun=$SECONDS code=0
+  local name=$1 cap=$2 begun=$SECONDS code=0 clock=""
   shift 2
   (($(left) < cap)) && cap=$(left)
   if ((cap < 5)); then
@@ -95,7 +102,16 @@ step() {
     return 1
   fi
   printf '\n== %s (at most %d s, %d s left)\n' "$name" "$cap" "$(left)"
+  if [[ -n $card ]]; then
+    watch_clock > "$work/clock" 2> /dev/null &
+    clock=$!
+  fi
   timeout -k 5 "$cap" "$@" 2>&1 | tee "$work/last.log" || code=${PIPESTATUS[0]}
+  if [[ -n $clock ]]; then
+    kill "$clock" 2> /dev/null
+    wait "$clock" 2> /dev/null
+    note "clock in $name" "$(clock_of "$work/clock")"
+  fi
   if ((code == 0)); then
     note "step $name" "ok, $((SECONDS - begun)) s"
   else
@@ -198,10 +214,10 @@ decide() {
       UQAC_DECODE_BLOCKS=$blocks measure "walk${blocks:-0}" 60 --shapes "$first_shape" --stages batch --suffix "${blocks:+, $blocks blocks}" --keep
       inputs+=("walk${blocks:-0}=$work/walk${blocks:-0}.json")
     done
-    [[ -z $found ]] || measure timeline 60 --shapes "$first_shape" --stages timeline,prefill-timeline --cupti "$found" --keep
-    measure figures 120 --shapes "$first_shape" --stages decode,prefill,answered --keep
-    measure q8 60 --shapes "$first_shape" --stages decode --weights q8 --suffix ", 8-bit weights" --keep
-    measure small 60 --shapes llama-3.2-1b --stages decode
+    [[ -z $found ]] || measure timeline 60 --shapes "$first_shape" --stages timeline,prefill-timeline --batches 1,16 --cupti "$found" --keep
+    measure figures 120 --shapes "$first_shape" --stages decode,prefill,answered,batch --batches 2,4,8,32 --keep
+    measure q8 60 --shapes "$first_shape" --stages decode,prefill,answered --weights q8 --suffix ", 8-bit weights" --keep
+    measure small 60 --shapes llama-3.2-1b --stages decode ${found:+--stages timeline --cupti "$found"}
     if have compute-sanitizer; then
       for name in memcheck racecheck; do
         step "$name-gemv_rows" 90 compute-sanitizer --tool "$name" --report-api-errors no --print-limit 20 --error-exitcode 9 \
@@ -244,7 +260,7 @@ figures() {
   [[ -z $has_torch ]] || step matrix-rate 40 python3 benches/rivals_gpu.py --device "$torch_device" $quick --matrix-rate "$work/matrix"
   [[ ! -s $work/matrix ]] || rates+=(--matrix-rate "$(< "$work/matrix")")
   measure "$first_shape" 240 --shapes "$first_shape" --stages "$measure" --keep
-  measure q8 60 --shapes "$first_shape" --stages decode --weights q8 --suffix ", 8-bit weights" --keep
+  measure q8 60 --shapes "$first_shape" --stages decode,prefill,answered --weights q8 --suffix ", 8-bit weights" --keep
   [[ -z $other_shapes ]] || measure other-shapes 120 --shapes "${other_shapes#,}" --stages decode
 }
 
@@ -281,7 +297,8 @@ profile() {
   fi
   UQAC_EARLY_STARTS=0 measure one-by-one 60 --shapes "$first_shape" --stages decode --suffix ", one by one" --keep
   if [[ -n $found ]]; then
-    measure timeline 60 --shapes "$first_shape" --stages timeline --cupti "$found" --keep
+    measure timeline 90 --shapes "$first_shape" --stages timeline --batches 1,16,64,256 --cupti "$found" --keep
+    measure small-timeline 60 --shapes llama-3.2-1b --stages timeline --cupti "$found"
     measure prefill-timeline 60 --shapes "$first_shape" --stages prefill-timeline --cupti "$found" --keep
   else
     skip timeline "libcupti is not found (CUPTI=FILE names it)"

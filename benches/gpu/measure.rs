@@ -15,6 +15,8 @@ pub struct Sizes {
     pub response: usize,
     /// Sequences in batched decode runs.
     pub batches: Vec<usize>,
+    /// Sequences in timelines of a decode step.
+    pub timelines: Vec<usize>,
     /// Prompt length of the prefill measurement.
     pub prefill: usize,
     /// Response length and number of variants for the measurement of the work after an answer.
@@ -37,6 +39,7 @@ impl Sizes {
             prompt: 512,
             response: 512,
             batches: vec![16, 64, 256],
+            timelines: vec![1],
             prefill: 4096,
             answered: 500,
             variants: 8,
@@ -54,6 +57,7 @@ impl Sizes {
             prompt: 16,
             response: 9,
             batches: vec![3],
+            timelines: vec![1],
             prefill: 40,
             answered: 20,
             variants: 3,

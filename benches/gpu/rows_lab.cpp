@@ -4,7 +4,8 @@
 //
 //   rows_lab [FATBINS] [--quick 1]
 //
-// Also the rate of their copies alone: tiles by TMA against rows by bulk copies. decide.py reads the lines `figure KEY VALUE UNIT`.
+// Also the rate of their copies alone: tiles by TMA against rows by bulk copies; and, for one row, the ring with as many stages as a block
+// can use, and with a prefetch of the next weights into L2 (kernels/lab/ring_ahead.cu). decide.py reads the lines `figure KEY VALUE UNIT`.
 #include "lab.h"
 
 #include "gemv.cu"
@@ -18,6 +19,9 @@ EXPORT_GEMV(ring)
 #define EXPORT_ROWS(r) CUDA_HOST_EXPORT(lab_split_rows_##r) EXPORT_TILES(r, t2) EXPORT_TILES(r, t3) EXPORT_TILES(r, t7)
 CUDA_HOST_EXPORT(lab_copy_tiles)
 CUDA_HOST_EXPORT(lab_copy_rows)
+CUDA_HOST_EXPORT(lab_ring_ahead)
+CUDA_HOST_EXPORT(lab_qkv_ring_ahead)
+CUDA_HOST_EXPORT(lab_gated_ring_ahead)
 EXPORT_ROWS(r1)
 EXPORT_ROWS(r8)
 EXPORT_ROWS(r16)
@@ -90,6 +94,23 @@ static std::vector<Launch> in_use(const Model& m, const std::string& suffix, int
   return {launch("gemv_f16_" + suffix, grid, block, m.input(which), jobs, k, rows, int(which == O || which == DOWN))};
 }
 
+/// The ring for one row, with `megabytes` of the next weights ahead and, `by_need`, no more stages than a block's weights fill. The weights
+/// of a layer follow one another in the order of its products.
+static std::vector<Launch> ahead(const Model& m, int which, int number, int megabytes, bool by_need) {
+  Launch of = in_use(m, "ring", 1, which, number).front();
+  const int k = m.k_of(which), most = 6;  // gemv::ring::MAX_STAGES
+  const MatrixJobs jobs = m.jobs(which, number);
+  const int units = which == GATE_UP ? ceil_div(jobs.job[0].outs, 4) : jobs.blocks(8), tiles = ceil_div(ceil_div(units, (int)of.grid.x), 2);
+  const int stages = by_need ? std::min(most, tiles * ceil_div(k, gemv::ring::Slice<__half>::ELEMENTS)) : most;
+  const size_t end = number * m.layer + std::vector<size_t>{m.qkv, m.qkv + m.o, m.layer - m.inner, m.layer, 0}[which];
+  const size_t bytes = which == HEAD ? 0 : std::min<size_t>((size_t)megabytes << 20, 2 * (m.size - end));
+  const Ahead next = {reinterpret_cast<const unsigned char*>(m.w.at + end), (unsigned)bytes, stages};
+  of.kernel = which == Q_K_V ? "lab_qkv_ring_ahead" : which == GATE_UP ? "lab_gated_ring_ahead" : "lab_ring_ahead";
+  of.arguments.push_back(std::make_shared<Ahead>(next));
+  if (by_need) of.shared = std::min<unsigned>(of.shared, gemv::ring::bytes_of(k, stages));
+  return {of};
+}
+
 /// By gemv_rows.cu: the split and the product. `fused`: without the split where the kernel before could do it elementwise (attention's merge,
 /// the gate, the last norm); its values are then those of another product, its time is not.
 static std::vector<Launch> by_rows(const Model& m, int most, int rows, int which, int number, bool fused) {
@@ -123,9 +144,10 @@ static std::vector<Launch> step(const Model& m, const Of& of) {
   return all;
 }
 
-/// 64 outputs of the last row of each product of the first layer.
+/// 64 outputs of the last row of each product of the first layer; returns all of that row's.
 template <class Of>
-static void check_values(const Model& m, const std::string& name, int rows, const Of& of) {
+static std::vector<float> check_values(const Model& m, const std::string& name, int rows, const Of& of) {
+  std::vector<float> all;
   for (int which = 0; which < PRODUCTS; ++which) {
     m.reset();
     const int k = m.k_of(which);
@@ -138,6 +160,7 @@ static void check_values(const Model& m, const std::string& name, int rows, cons
     const auto norm = m.norm.read(0, m.s.hidden);
     once(of(which, 0));
     const auto got = to.read(row * stride, stride);
+    all.insert(all.end(), got.begin(), got.end());
     double squares = 0;
     for (float one : x) squares += (double)one * one;
     const double factor = m.norm_of(which) ? 1 / std::sqrt(squares / k + 1e-5) : 1;
@@ -164,6 +187,7 @@ static void check_values(const Model& m, const std::string& name, int rows, cons
       check(std::abs(got[out] - want) <= bound, name + " " + NAMES[which] + " output " + std::to_string(out));
     }
   }
+  return all;
 }
 
 /// The copies alone, of all weights of a layer but o's, layer after layer.
@@ -192,15 +216,18 @@ static void race_copies(const Model& m) {
 int main(int count, char** arguments) {
   const bool quick = option(count, arguments, "--quick", "0") == "1";
   std::vector<Shape> shapes = {{"8b", 4096, 14336, 1024, 128256, 32}, {"1b", 2048, 8192, 512, 128256, 16}};
-  if (quick) shapes = {{"8b", 512, 1024, 128, 1000, 1}};
+  if (quick) shapes = {{"8b", 512, 1024, 128, 1000, 1}, {"1b", 256, 512, 64, 500, 1}};
   for (const Shape& shape : shapes) {
     const Model model(shape);
     for (int rows : {1, 8, 16}) {
       std::vector<std::string> names;
       Race all(true);
       std::vector<Race> each(PRODUCTS, Race(true));
+      std::vector<float> in_use_gives;
       const auto enter = [&](const std::string& name, const auto& of) {
-        check_values(model, shape.name + " " + name, rows, of);
+        const auto values = check_values(model, shape.name + " " + name, rows, of);
+        if (names.empty()) in_use_gives = values;
+        check(values == in_use_gives, shape.name + " " + name + ": bits of " + std::to_string(rows) + " rows");
         names.push_back(name), all.add(name, step(model, of));
         for (int which = 0; which < PRODUCTS; ++which) {
           std::vector<Launch> launches;
@@ -212,6 +239,10 @@ int main(int count, char** arguments) {
       if (rows == 1) enter("ring", [&](int which, int layer) { return in_use(model, "ring", 1, which, layer); });
       if (rows > 1)
         enter(rows > 8 ? "r16" : "r8", [&](int which, int layer) { return in_use(model, rows > 8 ? "r16" : "r8", rows, which, layer); });
+      if (rows == 1) {
+        enter("need", [&](int which, int layer) { return ahead(model, which, layer, 0, true); });
+        for (int mb : {8, 16, 24}) enter("ahead" + std::to_string(mb), [&, mb](int which, int layer) { return ahead(model, which, layer, mb, false); });
+      }
       enter("rows", [&](int which, int layer) { return by_rows(model, rows, rows, which, layer, false); });
       names.push_back("fused"), all.add("fused", step(model, [&](int which, int layer) { return by_rows(model, rows, rows, which, layer, true); }));
       const auto medians = all.run(7);

@@ -35,6 +35,9 @@ pub struct RunArgs {
     /// Layers instead of the shape's own, to look at single kernels
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     layers: Option<u16>,
+    /// Sequences of `batch` and of `timeline` [default: 16, 64 and 256 (quick: 3); a timeline: 1]
+    #[arg(long, value_delimiter = ',', value_name = "N,..", value_parser = clap::value_parser!(u16).range(1..))]
+    batches: Vec<u16>,
     /// Rounds of each comparison [default: 5, quick: 2]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: Option<u8>,
@@ -83,7 +86,7 @@ enum Stage {
     /// Chain, similarities and ensemble after the answer
     Answered,
     Prefill,
-    /// Sixteen sequences, plain and traced
+    /// Several sequences, plain and traced
     Batch,
     /// Decoding after a long prompt
     Deep,
@@ -99,7 +102,7 @@ enum Stage {
     Steps,
 }
 
-/// A stage, and for [`Stage::Lengths`] and [`Stage::Batch`] its length or batch size.
+/// A stage, and for [`Stage::Lengths`], [`Stage::Batch`] and [`Stage::Timeline`] its length or batch size.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     stage: Stage,
@@ -112,6 +115,7 @@ impl Task {
         let sizes_of = |stage| match stage {
             Stage::Lengths => &sizes.lengths[..],
             Stage::Batch => &sizes.batches[..],
+            Stage::Timeline => &sizes.timelines[..],
             _ => &[0],
         };
         stages.iter().flat_map(|&stage| sizes_of(stage).iter().map(move |&size| Task { stage, size })).collect()
@@ -173,6 +177,10 @@ struct Session<'a> {
 pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
     sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
+    if !arguments.batches.is_empty() {
+        sizes.batches = arguments.batches.iter().map(|&batch| batch.into()).collect();
+        sizes.timelines.clone_from(&sizes.batches);
+    }
     let deadline = Deadline::after(arguments.budget);
     let machine = Machine::open(arguments.device, arguments.threads, sizes.buffer)?;
     let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
@@ -228,7 +236,7 @@ impl Session<'_> {
         println!("{}", shape.name);
         let mut tasks = Task::list(&self.arguments.stages, &self.rig.sizes);
         let shrunken = || shape.shrunken().ok_or_else(|| StageError::Shape(shape.name.to_owned()));
-        if take(&mut tasks, Stage::Agreement) {
+        if !take(&mut tasks, Stage::Agreement).is_empty() {
             let outcome = caught(|| self.agreement(&shrunken()?));
             let unexplained = outcome.as_ref().ok().and_then(|rows| agreement::unexplained(rows));
             self.log.record(shape.name, "agreement", outcome)?;
@@ -236,8 +244,8 @@ impl Session<'_> {
                 self.log.problem(shape.name, "agreement", failure)?;
             }
         }
-        let [timeline, prefill] = [Stage::Timeline, Stage::PrefillTimeline].map(|stage| take(&mut tasks, stage));
-        if tasks.is_empty() && !timeline && !prefill {
+        let [timelines, prefill] = [Stage::Timeline, Stage::PrefillTimeline].map(|stage| take(&mut tasks, stage));
+        if tasks.is_empty() && timelines.is_empty() && prefill.is_empty() {
             return Ok(());
         }
         let mut shape = if self.arguments.quick { shrunken()? } else { shape.clone() };
@@ -254,11 +262,11 @@ impl Session<'_> {
         let (bytes, seconds) = (shape.byte_len() as f64, start.elapsed().as_secs_f64());
         println!("  {:.2} GB of weights in {} after {seconds:.1} s", bytes / 1e9, folder.display());
         while !tasks.is_empty() && self.work_off(&shape, &folder, &mut tasks)? {}
-        if timeline {
-            let outcome = caught(|| self.timeline(shape.name, &folder));
-            self.log.record(shape.name, "timeline", outcome)?;
+        for task in timelines {
+            let outcome = caught(|| self.timeline(shape.name, &folder, task.size));
+            self.log.record(shape.name, &task.name(), outcome)?;
         }
-        if prefill {
+        if !prefill.is_empty() {
             let outcome = caught(|| self.prefill_timeline(shape.name, &folder));
             self.log.record(shape.name, "prefill timeline", outcome)?;
         }
@@ -297,19 +305,23 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Decode steps timed alone, then under CUPTI, which must be loaded before a step is captured.
-    fn timeline(&mut self, shape: &str, folder: &Path) -> Result<Vec<Row>, Failure> {
+    /// Decode steps of `batch` sequences timed alone, then under CUPTI, which must be loaded before a step is captured.
+    fn timeline(&mut self, shape: &str, folder: &Path, batch: usize) -> Result<Vec<Row>, Failure> {
         let rig = &mut self.rig;
         rig.deadline.need(0.0)?;
-        let step = stages::traced_steps(&mut rig.load(shape, folder)?)?;
+        let step = stages::traced_steps(&mut rig.load(shape, folder)?, batch)?;
         let recorder = Recorder::start(self.arguments.cupti.as_deref()).map_err(StageError::from)?;
-        stages::traced_steps(&mut rig.load(shape, folder)?)?;
+        stages::traced_steps(&mut rig.load(shape, folder)?, batch)?;
         let runs = recorder.finish().map_err(StageError::from)?;
         let steps = timeline::steps(&runs, rig.sizes.response / 2);
         if steps.len() < 2 {
             return Err(StageError::NoSteps { runs: runs.len() }.into());
         }
-        Ok(timeline::rows(shape, &steps, step, rig.counts))
+        let mut rows = timeline::rows(shape, &steps, step, rig.counts && batch == 1);
+        if batch > 1 {
+            rows.iter_mut().for_each(|row| row.what += &format!(", batch {batch}"));
+        }
+        Ok(rows)
     }
 
     /// A prefill under CUPTI, after a warm-up.
@@ -344,9 +356,9 @@ impl Session<'_> {
     }
 }
 
-/// Removes a stage from the list; returns whether it was present.
-fn take(tasks: &mut VecDeque<Task>, stage: Stage) -> bool {
-    let before = tasks.len();
-    tasks.retain(|task| task.stage != stage);
-    tasks.len() < before
+/// Removes a stage's tasks from the list, and returns them.
+fn take(tasks: &mut VecDeque<Task>, stage: Stage) -> Vec<Task> {
+    let (taken, rest): (Vec<Task>, _) = tasks.drain(..).partition(|task| task.stage == stage);
+    *tasks = VecDeque::from_iter::<Vec<Task>>(rest);
+    taken
 }

@@ -204,9 +204,9 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     Ok(vec![speed, memory])
 }
 
-/// A traced response to a prompt, after a warm-up; returns the seconds per decode step.
-pub fn traced_steps(bench: &mut Bench) -> Result<f64, StageError> {
-    let prompts = bench.prompts(1, bench.sizes.prompt);
+/// Traced responses to `batch` prompts, after a warm-up; returns the seconds per decode step.
+pub fn traced_steps(bench: &mut Bench, batch: usize) -> Result<f64, StageError> {
+    let prompts = bench.prompts(batch, bench.sizes.prompt);
     bench.generate(&prompts, bench.sizes.response.min(8), true)?;
     Ok(bench.generate(&prompts, bench.sizes.response, true)?.step)
 }

@@ -6,8 +6,8 @@
 //   sums  [blocks] what a block's readers have seen, so that something depends on the copies
 //
 // PRECOND: as for lab_gemv_rows_r16_t2 and gemv_f16_ring; k for lab_copy_rows a multiple of 64.
-#include "../gemv_ring.cu"
 #include "gemv_rows.cu"
+#include "ring_ahead.cu"
 
 #if HAS_WGMMA
 namespace gemv {
