@@ -199,7 +199,7 @@ decide() {
     programs=$work/labs
     step lab-programs 240 bash -c "source benches/gpu/pack.sh && lab_programs '$work' host" || return
   fi
-  for name in rows_lab wait_lab gemm_lab; do
+  for name in rows_lab wait_lab gemm_lab rotation_lab; do
     if [[ -x $programs/$name ]]; then
       step "$name" "${quick:+2}90" "$programs/$name" "$binaries/lab_fatbins" ${quick:+--quick 1}
       grep '^figure ' "$work/last.log" >> "$work/figures"

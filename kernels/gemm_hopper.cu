@@ -220,29 +220,40 @@ class Blocks {
   }
 };
 
-template <bool GATED>
-__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales,
-                                        const MatrixJobs& jobs, int n, int k, int mode) {
+/// What a block's groups do: `copy(ring, turn, blocks)` by one thread, `multiply(ring, turn, blocks)` by the others.
+template <bool GATED, class Copy, class Multiply>
+__device__ __forceinline__ void groups(const MatrixJobs& jobs, int n, const Copy& copy, const Multiply& multiply) {
   PRECOND_GRID(CLUSTER_X, ANY_GRID);
   const Ring ring;
   ring.begin();
   start_early();
-  Blocks<GATED> block(jobs, n);
+  Blocks<GATED> blocks(jobs, n);
   Turn turn;
   if (threadIdx.x >= GROUPS * GROUP) {
     keep_registers<REGISTERS_TO_COPY>();
-    if (threadIdx.x == GROUPS * GROUP)
-      while (block.next()) copy_slices<GATED>(ring, turn, x_map, block.row, w_maps, block.number, block.out, k);
+    if (threadIdx.x == GROUPS * GROUP) copy(ring, turn, blocks);
   } else {
     take_registers<REGISTERS>();
+    multiply(ring, turn, blocks);
+  }
+  cluster_sync();  // others may still copy to this block and arrive at its barriers
+}
+
+/// `store(group, block, row)`: writes the products of a block, a lane's from `row` on.
+template <bool GATED, class Store>
+__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales, const MatrixJobs& jobs, int n,
+                                        int k, const Store& store) {
+  const auto copy = [&](const Ring& ring, Turn& turn, Blocks<GATED>& block) {
+    while (block.next()) copy_slices<GATED>(ring, turn, x_map, block.row, w_maps, block.number, block.out, k);
+  };
+  groups<GATED>(jobs, n, copy, [&](const Ring& ring, Turn& turn, Blocks<GATED>& block) {
     Group group(ring);
     while (block.next()) {
       const int own = block.row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
       group.multiply(ring, turn, k, RowScales(x_scales, own, n, k));
-      group.store<GATED>(jobs.job[block.number], jobs.job[1], own, block.out, n, mode);
+      store(group, block, own);
     }
-  }
-  cluster_sync();  // others may still copy to this block and arrive at its barriers
+  });
 }
 
 }  // namespace hopper
@@ -254,7 +265,9 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
   extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(1, 2)                                       \
       name(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMaps w_maps, const float* x_scales,      \
            const __grid_constant__ MatrixJobs jobs, int n, int k, int mode) {                                              \
-    hopper::product<GATED>(x_map, w_maps, x_scales, jobs, n, k, mode);                                                \
+    hopper::product<GATED>(x_map, w_maps, x_scales, jobs, n, k, [&](const auto& group, const auto& block, int row) {       \
+      group.template store<GATED>(jobs.job[block.number], jobs.job[1], row, block.out, n, mode);                           \
+    });                                                                                                                    \
   }
 GEMM_HOPPER_KERNEL(gemm_hopper, false, accumulate)
 GEMM_HOPPER_KERNEL(gemm_gated_hopper, true, activation)

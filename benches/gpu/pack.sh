@@ -68,8 +68,8 @@ lab_programs() {
   flags=(-std=c++17 -O1 -mf16c -mfma -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi -I tests/cuda_host -I kernels)
   if [[ $where == on-device ]]; then
     mkdir -p "$into/lab_fatbins"
-    cp "$into/fatbins/gemv.fatbin" "$into/lab_fatbins"
-    for name in copies gemm_ablation; do
+    cp "$into"/fatbins/{gemv,gemm_hopper,rope}.fatbin "$into/lab_fatbins"
+    for name in copies gemm_ablation gemm_rotated; do
       "$nvcc" -fatbin -gencode arch=compute_90a,code=sm_90a -std=c++17 -O3 -o "$into/lab_fatbins/$name.fatbin" "kernels/lab/$name.cu" || return 1
     done
     "$nvcc" -arch=sm_90a -std=c++17 -O2 -o "$into/labs/wait_lab" benches/gpu/wait_lab.cu -L"$(dirname "$(command -v "$nvcc")")/../lib" \
@@ -80,7 +80,7 @@ lab_programs() {
   else
     flags+=(-include tests/cuda_host/shim/main.cpp)
   fi
-  printf '%s\n' rows_lab gemm_lab | xargs -P 2 -I {} "${CXX:-g++}" "${flags[@]}" benches/gpu/{}.cpp -o "$into/labs/{}" -ldl
+  printf '%s\n' rows_lab gemm_lab rotation_lab | xargs -P 2 -I {} "${CXX:-g++}" "${flags[@]}" benches/gpu/{}.cpp -o "$into/labs/{}" -ldl
 }
 
 # run_kernel_tests FOLDER LOGS: each in a process with its own time limit, four at a time; the names of failed ones come

@@ -81,20 +81,13 @@ struct Ablation : Group {
 template <int LENGTH, bool COPIED>
 __device__ __forceinline__ void product_lab(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales, const MatrixJobs& jobs,
                                             int n, int k, int mode) {
-  PRECOND_GRID(CLUSTER_X, ANY_GRID);
-  const Ring ring;
-  ring.begin();
-  start_early();
-  Blocks<false> block(jobs, n);
-  Turn turn;
-  if (threadIdx.x >= GROUPS * GROUP) {
-    keep_registers<REGISTERS_TO_COPY>();
-    if (threadIdx.x == GROUPS * GROUP && COPIED)
-      while (block.next()) copy_slices<false>(ring, turn, x_map, block.row, w_maps, block.number, block.out, k);
-    if (threadIdx.x == GROUPS * GROUP && !COPIED && block.next())
-      copy_slices<false>(ring, turn, x_map, block.row, w_maps, block.number, block.out, min(k, STAGES * BK));
-  } else {
-    take_registers<REGISTERS>();
+  const auto copy = [&](const Ring& ring, Turn& turn, Blocks<false>& block) {
+    while (block.next()) {
+      copy_slices<false>(ring, turn, x_map, block.row, w_maps, block.number, block.out, COPIED ? k : min(k, STAGES * BK));
+      if (!COPIED) break;
+    }
+  };
+  groups<false>(jobs, n, copy, [&](const Ring& ring, Turn& turn, Blocks<false>& block) {
     Ablation<LENGTH, COPIED> group(ring);
     int slices = 0;
     while (block.next()) {
@@ -102,8 +95,7 @@ __device__ __forceinline__ void product_lab(const TensorMap& x_map, const Tensor
       group.multiply_lab(ring, turn, slices, k, RowScales(x_scales, own, n, k));
       group.template store<false>(jobs.job[block.number], jobs.job[1], own, block.out, n, mode);
     }
-  }
-  cluster_sync();  // others may still copy to this block and arrive at its barriers
+  });
 }
 
 }  // namespace hopper
