@@ -31,10 +31,10 @@ const fn chains(input_rounding: InputRounding, core: Core, chain: usize) -> Conf
 const CONFIGURATIONS: [Configuration; 19] = [
     (DType::F32, ValueType::F32, InputRounding::F32, File, None),
     (DType::F32, ValueType::F16, InputRounding::F32, File, None),
-    (DType::F32, ValueType::BF16, InputRounding::F32, File, None),
+    (DType::F32, ValueType::Bf16, InputRounding::F32, File, None),
     (DType::F16, ValueType::F16, InputRounding::F32, File, None),
     (DType::F16, ValueType::F32, InputRounding::F32, File, None),
-    (DType::Bf16, ValueType::BF16, InputRounding::F32, File, None),
+    (DType::Bf16, ValueType::Bf16, InputRounding::F32, File, None),
     (DType::F32, ValueType::F16, InputRounding::OneTerm, File, None),
     (DType::F32, ValueType::F32, InputRounding::F32, Q8, None),
     (DType::F32, ValueType::Q8, InputRounding::F32, File, None),
@@ -189,7 +189,6 @@ fn line(
     let moved = moved.map_or(String::new(), |((mean, most), (p_mean, p_most))| {
         format!("{:>20} {:>17}", format!("{mean:.1e}, {most:.1e}"), format!("{p_mean:.1e}, {p_most:.1e}"))
     });
-    let (k, v, weights) = (k.name(), v.name(), weights.name());
     format!("{name:<30} {k:>7} {v:>7} {input_rounding:>22} {sums:>9} {weights:>7} {share:>10} {mean:>7.3} {moved}")
         .trim_end()
         .to_owned()

@@ -31,7 +31,7 @@ pub fn one_of(names: &[&str]) -> String {
     }
 }
 
-/// Declares enumerations with the names of their values: `Value = "name": "meaning",`.
+/// Declares enumerations with the names of their values, by which they are written and parsed: `Value = "name": "meaning",`.
 macro_rules! named {
     ($(
         $(#[$of_type:meta])*
@@ -46,6 +46,20 @@ macro_rules! named {
         impl $crate::names::Named for $Type {
             const VALUES: &'static [(Self, &'static str, &'static str)] =
                 &[$((Self::$Value, $name, concat!($($meaning)?)),)+];
+        }
+
+        impl std::fmt::Display for $Type {
+            fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.pad($crate::names::Named::name(*self))
+            }
+        }
+
+        impl std::str::FromStr for $Type {
+            type Err = String;
+
+            fn from_str(name: &str) -> Result<Self, String> {
+                $crate::names::Named::named(name)
+            }
         }
     )+};
 }

@@ -285,7 +285,7 @@ impl Session<'_> {
         };
         let seconds = start.elapsed().as_secs_f64();
         let (engine, (k, v)) = (&bench.engine, bench.engine.cache_types());
-        let cache = format!("K {}, V {}", k.name(), v.name());
+        let cache = format!("K {k}, V {v}");
         println!("  {}, cache {cache}", engine.device());
         // a kernel was replaced by its plain version, so these figures are not the engine's
         let warnings: Vec<String> = engine.warnings().cloned().collect();

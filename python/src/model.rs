@@ -131,8 +131,8 @@ fn description(name: &str, Loaded { engine, folder, .. }: &Loaded) -> String {
         "num_attention_heads": engine.spec().num_attention_heads,
         "eos_token_ids": engine.spec().eos_token_ids,
         "device": engine.device(),
-        "k_cache": k_cache.name(),
-        "v_cache": v_cache.name(),
+        "k_cache": k_cache,
+        "v_cache": v_cache,
         "cuda_fallback_reason": engine.cuda_fallback_reason().map(ToString::to_string),
     })
     .to_string()

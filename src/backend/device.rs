@@ -1,6 +1,6 @@
 //! Options for the device and for weights in memory.
 
-use crate::model::weights::DType;
+use crate::{model::weights::DType, names::named};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -43,66 +43,38 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Storage format of the weights of matrix products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WeightFormat {
-    /// In their stored dtype.
-    #[default]
-    File,
-    /// 8 bits with one scale per sixteen weights: faster to read, but not quite the same model.
-    Q8,
+named! {
+    /// Storage format of the weights of matrix products.
+    #[derive(Default, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum WeightFormat {
+        /// In their stored dtype.
+        #[default]
+        File = "file",
+        /// 8 bits with one scale per sixteen weights: faster to read, but not quite the same model.
+        Q8 = "q8",
+    }
+
+    /// A type of cached values. Keys have a [`DType`]: in 8 bits with such scales, Qwen 2.5 loses its chains (`benches/RESULTS.md`).
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ValueType {
+        #[default]
+        F32 = "f32",
+        F16 = "f16",
+        Bf16 = "bf16",
+        /// 8-bit integers, with one f32 scale per position and key/value head: max |x| / 127. The error is at most half of it.
+        Q8 = "q8",
+    }
 }
 
 impl WeightFormat {
     pub fn is_file(&self) -> bool {
         *self == WeightFormat::File
     }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            WeightFormat::File => "file",
-            WeightFormat::Q8 => "q8",
-        }
-    }
-}
-
-impl fmt::Display for WeightFormat {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for WeightFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<WeightFormat, String> {
-        let all = [WeightFormat::File, WeightFormat::Q8];
-        all.into_iter().find(|format| format.name() == text).ok_or_else(|| "expected file or q8".to_owned())
-    }
-}
-
-// Types of cached values.
-
-/// A type of cached values. Keys have a [`DType`]: in 8 bits with such scales, Qwen 2.5 loses its chains (`benches/RESULTS.md`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "&'static str", try_from = "String")]
-pub enum ValueType {
-    Float(DType),
-    /// 8-bit integers, with one f32 scale per position and key/value head: max |x| / 127. The error is at most half of it.
-    Q8,
 }
 
 impl ValueType {
-    pub const F32: ValueType = ValueType::Float(DType::F32);
-    pub const F16: ValueType = ValueType::Float(DType::F16);
-    pub const BF16: ValueType = ValueType::Float(DType::Bf16);
-
-    /// The name on the command line and in results.
-    pub fn name(self) -> &'static str {
-        self.float().map_or("q8", DType::name)
-    }
-
     /// Bytes of one position of one head.
     pub fn bytes(self, head_dim: usize) -> usize {
         self.float().map_or(head_dim + size_of::<f32>(), |dtype| dtype.size() * head_dim)
@@ -110,9 +82,9 @@ impl ValueType {
 
     /// Rounds the values of one position and head to what is read back from a cache.
     pub fn round(self, head: &mut [f32]) {
-        match self {
-            ValueType::Float(dtype) => head.iter_mut().for_each(|x| *x = dtype.round(*x)),
-            ValueType::Q8 => {
+        match self.float() {
+            Some(dtype) => head.iter_mut().for_each(|x| *x = dtype.round(*x)),
+            None => {
                 let (scale, inverse) = q8_scale(head);
                 head.iter_mut().for_each(|x| *x = scale * (*x * inverse).round_ties_even());
             }
@@ -122,8 +94,20 @@ impl ValueType {
     /// `None` if elements have scales.
     pub fn float(self) -> Option<DType> {
         match self {
-            ValueType::Float(dtype) => Some(dtype),
+            ValueType::F32 => Some(DType::F32),
+            ValueType::F16 => Some(DType::F16),
+            ValueType::Bf16 => Some(DType::Bf16),
             ValueType::Q8 => None,
+        }
+    }
+}
+
+impl From<DType> for ValueType {
+    fn from(dtype: DType) -> ValueType {
+        match dtype {
+            DType::F32 => ValueType::F32,
+            DType::F16 => ValueType::F16,
+            DType::Bf16 => ValueType::Bf16,
         }
     }
 }
@@ -132,43 +116,6 @@ impl ValueType {
 pub fn q8_scale(head: &[f32]) -> (f32, f32) {
     let scale = head.iter().fold(0.0f32, |max, x| max.max(x.abs())) / 127.0;
     (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })
-}
-
-impl Default for ValueType {
-    fn default() -> ValueType {
-        ValueType::F32
-    }
-}
-
-impl From<DType> for ValueType {
-    fn from(dtype: DType) -> ValueType {
-        ValueType::Float(dtype)
-    }
-}
-
-impl From<ValueType> for &'static str {
-    fn from(value_type: ValueType) -> &'static str {
-        value_type.name()
-    }
-}
-
-impl FromStr for ValueType {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<ValueType, Self::Err> {
-        match name {
-            "q8" => Ok(ValueType::Q8),
-            _ => name.parse().map(ValueType::Float).map_err(|_| "expected f32, f16, bf16 or q8"),
-        }
-    }
-}
-
-impl TryFrom<String> for ValueType {
-    type Error = &'static str;
-
-    fn try_from(name: String) -> Result<ValueType, Self::Error> {
-        name.parse()
-    }
 }
 
 #[cfg(test)]

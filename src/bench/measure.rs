@@ -3,9 +3,9 @@
 
 use super::roofline::{self, ANSWER};
 use super::{BenchError, MedianRange, Report, Scoring, Settings, Stage, SweepRow, machine::Machine};
-use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, TraceParts, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
+use crate::{backend::sampling::Sampling, names::Named};
 use std::{collections::BTreeMap, time::Instant};
 
 /// Prompt text; any tokenizer can encode it.

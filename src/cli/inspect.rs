@@ -61,7 +61,7 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
         },
         "tokenizer": Some(engine).filter(|engine| engine.tokenizer().vocab_size() > 0).map(tokenizer_facts),
         "run": {
-            "device": engine.device(), "k_cache": k_cache.name(), "v_cache": v_cache.name(),
+            "device": engine.device(), "k_cache": k_cache, "v_cache": v_cache,
             "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
             "traced_heads_per_row": SELECTED_HEADS,
         },

@@ -131,7 +131,7 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     })?;
     let (spec, device, (k_cache, v_cache)) = (engine.spec(), engine.device(), engine.cache_types());
     let model = format!("{}, a context of {} tokens", spec.architecture, spec.max_position_embeddings);
-    let caches = format!("K cache {}, V cache {}", k_cache.name(), v_cache.name());
+    let caches = format!("K cache {k_cache}, V cache {v_cache}");
     let seconds = begun.elapsed().as_secs_f64();
     detail(&format!("{}: {model}, on {device}, {caches}; loaded in {seconds:.2} s", folder.display()));
     if !options.weights.is_file() {

@@ -9,6 +9,7 @@ mod random;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec, Result};
+use crate::names::Named;
 use files::{Source, TensorIndex};
 pub use matrix::{DType, Elements, Weight};
 use parts::Mixer;

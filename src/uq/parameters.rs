@@ -4,7 +4,7 @@ pub mod values;
 
 use super::rules::{self, RULES, Rules};
 use crate::{backend::entropy::EntropyRule, model::reply::Thinking};
-use crate::{engine::ThinkingBudget, engine::TraceParts, names::Named, names::named, names::one_of};
+use crate::{engine::ThinkingBudget, engine::TraceParts, names::named, names::one_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt, str::FromStr};
@@ -51,20 +51,6 @@ impl ChainRule {
     /// Whether it is random, so that a single draw is not representative.
     pub fn is_random(self) -> bool {
         !matches!(self, ChainRule::Attention | ChainRule::Similarity | ChainRule::None)
-    }
-}
-
-impl fmt::Display for Profile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for ChainRule {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Named::named(name)
     }
 }
 
@@ -278,6 +264,7 @@ impl Parameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::Named;
 
     #[test]
     fn names_read_back() {

@@ -202,7 +202,7 @@ fn windows_and_softcaps_equal_float64() {
 fn narrow_caches_round_the_inputs_and_nothing_else() {
     let case = Case { shape: shape(3, 2, 64), len: 200, sink: 0.0 };
     let data = case.data(5);
-    for (k_type, v_type) in [(DType::F16, ValueType::F16), (DType::Bf16, ValueType::BF16), (DType::F32, ValueType::Q8)]
+    for (k_type, v_type) in [(DType::F16, ValueType::F16), (DType::Bf16, ValueType::Bf16), (DType::F32, ValueType::Q8)]
     {
         let mut rounded = Data { keys: data.keys.clone(), values: data.values.clone(), query: data.query.clone() };
         rounded.keys.iter_mut().for_each(|x| *x = k_type.round(*x));

@@ -147,7 +147,7 @@ fn narrower_caches_change_little_and_stay_deterministic() {
         let pairs = found.iter().zip(&exact).filter_map(|(a, b)| Some((a.logprob?, b.logprob?)));
         pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
     };
-    let (half, brain) = (error(DType::F16, ValueType::F16), error(DType::Bf16, ValueType::BF16));
+    let (half, brain) = (error(DType::F16, ValueType::F16), error(DType::Bf16, ValueType::Bf16));
     // both round, and bf16 has three bits fewer
     assert!(half > 0.0 && half < brain, "f16 {half}, bf16 {brain}");
     assert!(error(DType::F32, ValueType::F16) > 0.0 && error(DType::F16, ValueType::F32) > 0.0);

@@ -37,7 +37,7 @@ impl Block {
         match value_type {
             ValueType::F32 => Block::F32(vec![0.0; len]),
             ValueType::F16 => Block::F16(vec![f16::ZERO; len]),
-            ValueType::BF16 => Block::Bf16(vec![bf16::ZERO; len]),
+            ValueType::Bf16 => Block::Bf16(vec![bf16::ZERO; len]),
             ValueType::Q8 => Block::Q8(vec![0; len]),
         }
     }

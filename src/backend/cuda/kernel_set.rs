@@ -325,7 +325,7 @@ impl KernelSet {
     pub fn load(files: &KernelFiles, variants: &Variants, set: Set) -> Result<KernelSet> {
         let Variants { head_dims, types, embedding, cache, experts, delta_net, .. } = variants;
         let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, set, *dim, *cache)?)));
-        let (attention, k) = (attention.collect::<Result<_>>()?, cache.0.name());
+        let (attention, k) = (attention.collect::<Result<_>>()?, cache.0);
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, set, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
@@ -357,7 +357,7 @@ impl AttentionKernels {
                 (files.plain("plain_attn_decode", &ints)?, files.plain("plain_attn_prefill", &ints)?);
             return Ok(AttentionKernels { decode, decode_plain: None, prefill, prefill_hopper: None });
         }
-        let variant = format!("k{}_v{}_d{head_dim}", k.name(), v.name());
+        let variant = format!("k{k}_v{v}_d{head_dim}");
         let (decode, prefill) = (format!("attn_decode_{variant}"), format!("{variant}_t{ATTENTION_TERMS}"));
         Ok(AttentionKernels {
             decode: files.get("attn_decode", &decode)?,
@@ -379,8 +379,7 @@ fn load_hopper<P: Parameters>(files: &KernelFiles, file: &str, name: &str) -> Re
 }
 
 fn load_packing(files: &KernelFiles) -> Result<[Kernel<PackQ8>; 3]> {
-    let [f32, f16, bf16] =
-        [DType::F32, DType::F16, DType::Bf16].map(|t| files.get("weights", &format!("pack_q8_{}", t.name())));
+    let [f32, f16, bf16] = [DType::F32, DType::F16, DType::Bf16].map(|t| files.get("weights", &format!("pack_q8_{t}")));
     Ok([f32?, f16?, bf16?])
 }
 

@@ -236,20 +236,19 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights, format: WeightFormat) ->
     let tokens = &weights.embedding;
     let inputs = weights.layer_inputs.as_ref().map(|inputs| &inputs.embedding);
     let inputs = inputs.filter(|inputs| on_device(inputs) != on_device(tokens));
-    let inputs = inputs.map(|w| format!("{} in {}, tokens' in {}", w.name, w.dtype.name(), tokens.dtype.name()));
+    let inputs = inputs.map(|w| format!("{} in {}, tokens' in {}", w.name, w.dtype, tokens.dtype));
     let chosen = experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > MAX_CHOSEN);
     let chosen = chosen.map(|top_k| format!("{top_k} experts per token: expected at most {MAX_CHOSEN}"));
     let (layers, common) = (&weights.layers, expert_type(weights));
     let mixed = layers.iter().filter(|layer| layer.router.is_some()).flat_map(|layer| &layer.experts);
     let expert = mixed.flat_map(|e| [&e.gate, &e.up, &e.down]).find(|w| Some(on_device(w)) != common);
-    let expert = expert.map(|w| format!("{} in {}, unlike other experts", w.name, w.dtype.name()));
+    let expert = expert.map(|w| format!("{} in {}, unlike other experts", w.name, w.dtype));
     let beside = layers.iter().filter_map(|layer| layer.dense_beside.as_ref().map(|beside| &beside.network));
     let shared = layers.iter().filter_map(|layer| layer.shared_expert.as_ref().map(|(expert, _)| expert));
     let mut networks = layers.iter().flat_map(|layer| &layer.experts).chain(beside).chain(shared);
     let network = networks.find(|network| on_device(&network.gate) != on_device(&network.up));
-    let network = network.map(|Expert { gate, up, .. }| {
-        format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name())
-    });
+    let network =
+        network.map(|Expert { gate, up, .. }| format!("{} is {}, {} is {}", gate.name, gate.dtype, up.name, up.dtype));
     let problem = packed_experts.or(width).or(vocab).or(delta_net).or(inputs).or(chosen).or(expert).or(network);
     problem.map_or(Ok(()), |problem| Err(CudaError::Unsupported(problem)))
 }

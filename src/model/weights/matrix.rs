@@ -1,10 +1,10 @@
 //! A matrix as it is in its file, and the types of numbers.
 
-use crate::model::{ModelError, Result};
+use crate::{model::ModelError, model::Result, names::named};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
-use std::{ops::Range, path::PathBuf, str::FromStr, sync::Arc};
+use std::{ops::Range, path::PathBuf, sync::Arc};
 
 /// Elements as stored in a file.
 #[derive(Clone, Copy, Debug)]
@@ -44,26 +44,19 @@ impl Elements<'_> {
     }
 }
 
-/// Storage type of a weight in its file, or of keys and values in the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DType {
-    #[default]
-    F32 = 0,
-    F16 = 1,
-    Bf16 = 2,
+named! {
+    /// Storage type of a weight in its file, or of keys and values in the cache; kernels have their numbers in this order.
+    #[derive(Default, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum DType {
+        #[default]
+        F32 = "f32",
+        F16 = "f16",
+        Bf16 = "bf16",
+    }
 }
 
 impl DType {
-    /// The name on the command line and in results: `f32`, `f16`, `bf16`.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-        }
-    }
-
     /// Bytes of one element.
     pub fn size(self) -> usize {
         match self {
@@ -93,14 +86,6 @@ impl DType {
             }
             DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes())),
         }
-    }
-}
-
-impl FromStr for DType {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<DType, Self::Err> {
-        [DType::F32, DType::F16, DType::Bf16].into_iter().find(|t| t.name() == name).ok_or("expected f32, f16 or bf16")
     }
 }
 
