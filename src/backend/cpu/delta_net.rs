@@ -3,7 +3,7 @@
 //! computed in parallel, sixteen columns at a time, which stay in the L1 cache from row to row.
 
 use super::{CpuBackend, cache::value_stride, input_rounding::round_inputs, layer::each_row, norm, threads::Disjoint};
-use super::{matmul::Job, matmul::matmul_many, simd::Kernel, simd::LANES, simd::Simd};
+use super::{matmul::Job, matmul::matmul_many, simd::Kernel, simd::LANES, simd::Simd, simd::Stored};
 use crate::backend::{BackendError, Result, Row, STATE_INTERVAL, reference};
 use crate::{model::config::DeltaNetSpec, model::weights::DeltaNetWeights};
 use std::{collections::BTreeMap, collections::HashSet, ops::Range, sync::Arc};
@@ -192,7 +192,7 @@ impl Kernel for DeltaRule<'_> {
                 // SAFETY: started by `Isa::run`; one task for these values.
                 unsafe {
                     let answer =
-                        S::to_array(columns_of_row::<S>(memory, q, k, S::load_part(v.as_ptr(), v.len()), rate));
+                        S::to_array(columns_of_row::<S>(memory, q, k, f32::load_part::<S>(v.as_ptr(), v.len()), rate));
                     out.slice(values).copy_from_slice(&answer[..columns.len()]);
                 }
             }

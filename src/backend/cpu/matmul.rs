@@ -205,11 +205,11 @@ impl<'a> Product<'a> {
         unsafe {
             if add {
                 let y = self.y.at(start..start + outs);
-                sums = S::add(if outs == LANES { S::load(y) } else { S::load_part(y, outs) }, sums);
+                sums = S::add(if outs == LANES { S::load(y) } else { f32::load_part::<S>(y, outs) }, sums);
             }
             let bias = match self.bias.filter(|_| last) {
                 Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
-                Some(bias) => S::load_part(bias[out..].as_ptr(), outs),
+                Some(bias) => f32::load_part::<S>(bias[out..].as_ptr(), outs),
                 None => S::splat(-0.0), // adds nothing, and keeps the sign of a zero
             };
             sums = S::add(sums, bias);
@@ -238,20 +238,6 @@ trait Weight: Stored {
     #[inline(always)]
     fn at(p: *const Self, offset: usize) -> *const Self {
         p.wrapping_add(offset / Self::EACH)
-    }
-
-    /// The first `len` < 16 weights at `p`, then zeros. Only for types that hold one weight each.
-    ///
-    /// # Safety
-    /// As for [`Simd`], but `p` need only be valid for `len` elements.
-    #[inline(always)]
-    unsafe fn load_part<S: Simd>(p: *const Self, len: usize) -> S::V {
-        let mut padded = [Self::default(); LANES];
-        // SAFETY: `p` is valid for `len` elements, and `padded` has more.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), len);
-            Self::load::<S>(padded.as_ptr())
-        }
     }
 }
 

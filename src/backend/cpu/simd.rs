@@ -188,17 +188,6 @@ pub trait Simd: Copy + 'static {
         }
     }
 
-    /// The first `len` < 16 elements at `p`, then zeros. Nothing beyond them is read.
-    #[inline(always)]
-    unsafe fn load_part(p: *const f32, len: usize) -> Self::V {
-        let mut a = [0.0; LANES];
-        // SAFETY: the caller's pointer is valid for `len` elements, and `a` has more.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p, a.as_mut_ptr(), len);
-            Self::load(a.as_ptr())
-        }
-    }
-
     /// Prefetches the cache line of `p`, which need not be a valid address.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
@@ -246,6 +235,20 @@ pub trait Stored: Copy + Default {
     /// # Safety
     /// As for [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
+
+    /// The first `len` < 16 elements at `p`, then zeros. Nothing beyond them is read. Only for types of one number each.
+    ///
+    /// # Safety
+    /// As for [`Simd`], but `p` need only be valid for `len` elements.
+    #[inline(always)]
+    unsafe fn load_part<S: Simd>(p: *const Self, len: usize) -> S::V {
+        let mut padded = [Self::default(); LANES];
+        // SAFETY: `p` is valid for `len` elements, and `padded` has more.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), len);
+            Self::load::<S>(padded.as_ptr())
+        }
+    }
 }
 
 macro_rules! stored {

@@ -1,6 +1,6 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used immediately.
 
-use super::super::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
+use super::super::simd::{Isa, Kernel, LANES, Simd, Stored, bytes_ahead};
 use super::{Line, Product, Weight, are_bf16, with_weights};
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, height:
             to = to.wrapping_add(height * LANES);
         }
         if !rest.is_empty() {
-            S::store(to, S::load_part(rest.as_ptr(), rest.len()));
+            S::store(to, f32::load_part::<S>(rest.as_ptr(), rest.len()));
         }
     }
 }
