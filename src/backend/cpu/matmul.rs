@@ -190,12 +190,12 @@ impl<'a> Product<'a> {
         Product { w: *w, bias: *bias, y: Disjoint::new(y) }
     }
 
-    /// Writes y[row, out..] from a vector of sums, for the outputs that exist. `add`: y is added first. `last`: the bias, too.
+    /// Writes y[row, out..] from a vector of sums and the bias, for the outputs that exist.
     ///
     /// # Safety
     /// `S` as for [`Simd`]; no other thread is writing these elements of y.
     #[inline(always)]
-    unsafe fn put<S: Simd>(&self, mut sums: S::V, row: usize, out: usize, add: bool, last: bool) {
+    unsafe fn put<S: Simd>(&self, sums: S::V, row: usize, out: usize) {
         let outs = self.w.rows.saturating_sub(out).min(LANES);
         if outs == 0 {
             return;
@@ -203,16 +203,12 @@ impl<'a> Product<'a> {
         let start = row * self.w.rows + out;
         // SAFETY: the caller's promise; a bias is as long as y's row.
         unsafe {
-            if add {
-                let y = self.y.at(start..start + outs);
-                sums = S::add(if outs == LANES { S::load(y) } else { f32::load_part::<S>(y, outs) }, sums);
-            }
-            let bias = match self.bias.filter(|_| last) {
+            let bias = match self.bias {
                 Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
                 Some(bias) => f32::load_part::<S>(bias[out..].as_ptr(), outs),
                 None => S::splat(-0.0), // adds nothing, and keeps the sign of a zero
             };
-            sums = S::add(sums, bias);
+            let sums = S::add(sums, bias);
             if outs == LANES {
                 S::store(self.y.at(start..start + LANES), sums);
             } else {

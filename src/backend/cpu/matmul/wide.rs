@@ -274,7 +274,7 @@ impl Strip<'_> {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let sums = S::load(sums.add((row * C + c) * LANES));
-                        self.product.put::<S>(sums, group * R + row, self.outs.start + c * LANES, false, true);
+                        self.product.put::<S>(sums, group * R + row, self.outs.start + c * LANES);
                     }
                 }
             }
