@@ -192,10 +192,6 @@ pub trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// The same, into the L2 cache.
-    #[inline(always)]
-    unsafe fn prefetch_later(_p: *const u8) {}
-
     /// The largest lane.
     #[inline(always)]
     unsafe fn max_lane(v: Self::V) -> f32 {

@@ -29,7 +29,6 @@ impl Simd for Avx512 {
         fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
         round(a: __m512) -> __m512 = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
         prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
-        prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         zero_below(x: __m512, limit: __m512, v: __m512) -> __m512
             = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v);
         pow2(n: __m512) -> __m512 = {
@@ -131,7 +130,6 @@ impl Simd for Avx2 {
         pow2(n: Pair) -> Pair = (eight_pow2(n.0), eight_pow2(n.1));
         sum(v: Pair) -> f32 = sum_eight(_mm256_add_ps(v.0, v.1));
         prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
-        prefetch_later(p: *const u8) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         splat(x: f32) -> Pair = (_mm256_set1_ps(x), _mm256_set1_ps(x));
         store(p: *mut f32, v: Pair) = {
             _mm256_storeu_ps(p, v.0);
