@@ -84,7 +84,7 @@ impl CpuBackend {
             mixed.resize(n * width, 0.0);
             each_row(pool, mixed, width, &|row, out| {
                 let Some(states) = &sequences[rows[row].sequence.0].states else { return };
-                let before = &states.layer(index).inputs[part];
+                let before = &states.layers[index].inputs[part];
                 convolve(before, &raw[firsts[row] * width..(row + 1) * width], &w.conv[part], out);
                 norm::activate(isa, activation, out, &ones[..width]);
                 for head in out.chunks_exact_mut(net.key_head_dim).filter(|_| part < 2) {
@@ -293,9 +293,9 @@ pub struct States {
     /// Tokens processed; `None` from the start of a pass until its last delta net.
     len: Option<usize>,
     /// Copies by token count; those of a failed pass have fewer layers.
-    kept: BTreeMap<usize, Vec<Arc<LayerState>>>,
+    pub kept: BTreeMap<usize, Vec<Arc<LayerState>>>,
     /// Token counts at which copies are kept, in addition to every [`STATE_INTERVAL`].
-    expected: Vec<usize>,
+    pub expected: Vec<usize>,
 }
 
 impl States {
@@ -308,11 +308,6 @@ impl States {
     pub fn bytes_of_one(net: &DeltaNetSpec, layers: usize) -> usize {
         let LayerState { inputs, memory } = LayerState::new(net);
         4 * layers * (memory.len() + inputs.iter().map(Vec::len).sum::<usize>())
-    }
-
-    /// States held: those after the last token, and the copies.
-    pub fn count(&self) -> usize {
-        self.kept.len() // those before the first token share one layer's state
     }
 
     /// The largest token count up to `positions` for which the states are held.
@@ -335,18 +330,9 @@ impl States {
         true
     }
 
-    pub fn expect_fork(&mut self, positions: usize) {
-        self.expected.push(positions);
-    }
-
     /// Whether a copy is kept after `tokens` tokens.
     pub fn keeps(&self, tokens: usize) -> bool {
         tokens.is_multiple_of(STATE_INTERVAL) || self.expected.contains(&tokens)
-    }
-
-    /// The state of the layer at this index.
-    pub fn layer(&self, index: usize) -> &LayerState {
-        &self.layers[index]
     }
 
     /// Takes a state out for writing; the rest are then ahead of it or behind.

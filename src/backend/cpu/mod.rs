@@ -198,7 +198,7 @@ impl Backend for CpuBackend {
     }
 
     fn expect_fork(&mut self, sequence: SequenceId, positions: usize) {
-        self.sequences[sequence.0].states.iter_mut().for_each(|states| states.expect_fork(positions));
+        self.sequences[sequence.0].states.iter_mut().for_each(|states| states.expected.push(positions));
     }
 
     fn is_bit_equal_at_any_width(&self) -> bool {
@@ -350,7 +350,8 @@ impl Backend for CpuBackend {
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {
         let Sequence { cache, states, trace, .. } = &self.sequences[sequence.0];
-        let states = states.as_ref().map_or(0, |states| states.count() * self.bytes_of_states());
+        // with those after the last token, without those before the first, which share one layer's state
+        let states = states.as_ref().map_or(0, |states| states.kept.len() * self.bytes_of_states());
         (cache.bytes() + states, trace.as_ref().map_or(0, Trace::bytes))
     }
 }
