@@ -389,7 +389,7 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
     let narrow = head * shape.layers * shape.heads;
     let wide = head * shape.heads + dim * widest(&shape.head_dims);
-    select.reserve_shared(narrow.max(wide))?;
+    select.loaded.reserve_shared(narrow.max(wide))?;
     Ok(select)
 }
 

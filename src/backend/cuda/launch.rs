@@ -138,7 +138,7 @@ impl Drop for Module {
 
 /// A kernel, ready to be launched with parameters P.
 pub struct Kernel<P> {
-    loaded: Loaded,
+    pub loaded: Loaded,
     parameters: PhantomData<P>,
 }
 
@@ -157,26 +157,19 @@ pub struct Loaded {
     bound: Vec<Int>,
 }
 
-impl<P> From<Loaded> for Kernel<P> {
-    fn from(loaded: Loaded) -> Kernel<P> {
+impl<P> Kernel<P> {
+    pub fn new(loaded: Loaded) -> Kernel<P> {
         Kernel { loaded, parameters: PhantomData }
     }
-}
 
-impl<P> Kernel<P> {
     /// The same kernel with a block size other than its parameters declare.
     pub fn with_block(self, block: usize) -> Kernel<P> {
-        Loaded { block: block as u32, ..self.loaded }.into()
+        Kernel::new(Loaded { block: block as u32, ..self.loaded })
     }
 
     /// The value exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
     pub fn shared_part(&self, part: &str) -> Result<usize> {
         self.loaded.module.shared_bytes(&format!("{}_{part}", self.loaded.name))
-    }
-
-    /// See [`Loaded::reserve_shared`].
-    pub fn reserve_shared(&mut self, more: usize) -> Result<()> {
-        self.loaded.reserve_shared(more)
     }
 }
 
@@ -188,7 +181,7 @@ impl Loaded {
     }
 
     /// Adds `more` bytes of dynamic shared memory to every launch.
-    fn reserve_shared(&mut self, more: usize) -> Result<()> {
+    pub fn reserve_shared(&mut self, more: usize) -> Result<()> {
         self.shared += more;
         if self.shared > WITHOUT_OPT_IN {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

@@ -82,7 +82,7 @@ impl KernelFiles {
     /// A kernel with parameters P followed by these ints; `None` if there is no such kernel.
     pub fn find<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>> {
         let Some(module) = self.module(file)? else { return Ok(None) };
-        Ok(module.kernel(name, P::BLOCK, P::sizes(), ints)?.map(Kernel::from))
+        Ok(module.kernel(name, P::BLOCK, P::sizes(), ints)?.map(Kernel::new))
     }
 
     /// Sets a variable in all files that have been loaded and have it.

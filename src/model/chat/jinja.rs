@@ -119,7 +119,7 @@ fn environment() -> Environment<'static> {
     env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message.to_string())))
     });
-    env.add_function("strftime_now", |format: &str| strftime_now(format));
+    env.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
     env.add_filter("tojson", python::tojson);
     env.add_filter("trim", |text: &str, chars: Option<&str>| python::strip(text, chars, "strip").to_owned());
     env.add_filter("indent", python::indent);
@@ -170,12 +170,8 @@ fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
 
 // `strftime_now` of chat templates, using jiff.
 
-/// The current time in Python's `format`. The time is UTC, since no time zone database is built in: around midnight the
-/// date may differ from the local date that transformers writes.
-pub(super) fn strftime_now(format: &str) -> String {
-    strftime(format, Timestamp::now())
-}
-
+/// A time in Python's `format`. It is UTC, since no time zone database is built in: around midnight the date may differ from
+/// the local date that transformers writes.
 fn strftime(format: &str, now: Timestamp) -> String {
     // Python's now() carries no zone, and %f has microseconds
     let format = format.replace("%z", "").replace("%Z", "").replace("%f", "%6f");
