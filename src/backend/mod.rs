@@ -37,6 +37,13 @@ pub struct Row {
     pub token: u32,
 }
 
+impl Row {
+    /// Whether `next` is the row after this one.
+    pub fn precedes(&self, next: &Row) -> bool {
+        next.sequence == self.sequence && next.position == self.position + 1
+    }
+}
+
 /// A sequence of a decode run: where it begins, how its tokens are chosen, and what its steps output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeRow {

@@ -11,8 +11,6 @@ use std::{collections::BTreeMap, collections::HashSet, ops::Range, sync::Arc};
 /// Consecutive rows of one sequence, at most up to one after which the states are kept.
 struct Segment {
     rows: Range<usize>,
-    /// First row of the run of segments that it belongs to.
-    first: usize,
     keep: bool,
 }
 
@@ -36,29 +34,21 @@ impl CpuBackend {
     pub(super) fn begin_delta_nets(&mut self, rows: &[Row], record: bool) -> Result<()> {
         let delta = &mut self.pass.delta;
         (delta.rounds, delta.firsts) = Default::default();
-        let (mut seen, mut round) = (HashSet::new(), 0);
-        for (i, row) in rows.iter().enumerate() {
-            let Some(states) = &mut self.sequences[row.sequence.0].states else { return Ok(()) };
-            let follows = |before: &Row| before.sequence == row.sequence && before.position + 1 == row.position;
-            let begins = i == 0 || !follows(&rows[i - 1]);
-            if begins {
-                if !seen.insert(row.sequence) || !states.resume(row.position) {
-                    return Err(BackendError::NotHeld { position: row.position });
+        let mut seen = HashSet::new();
+        for run in rows.chunk_by(Row::precedes) {
+            let (Row { sequence, position, .. }, first) = (run[0], delta.firsts.len());
+            let Some(states) = &mut self.sequences[sequence.0].states else { return Ok(()) };
+            if !seen.insert(sequence) || !states.resume(position) {
+                return Err(BackendError::NotHeld { position });
+            }
+            let keeps = |row: &Row| record && states.keeps(row.position + 1);
+            for (round, segment) in run.split_inclusive(keeps).enumerate() {
+                if round == delta.rounds.len() {
+                    delta.rounds.push(Vec::new());
                 }
-                round = 0;
-            }
-            delta.firsts.push(if begins { i } else { delta.firsts[i - 1] });
-            if round == delta.rounds.len() {
-                delta.rounds.push(Vec::new());
-            }
-            let (segments, first) = (&mut delta.rounds[round], delta.firsts[i]);
-            match segments.last_mut().filter(|segment| segment.rows.end == i && segment.first == first) {
-                Some(segment) => segment.rows.end = i + 1,
-                None => segments.push(Segment { rows: i..i + 1, first, keep: false }),
-            }
-            if let Some(segment) = segments.last_mut().filter(|_| record && states.keeps(row.position + 1)) {
-                segment.keep = true;
-                round += 1;
+                let (start, keep) = (delta.firsts.len(), segment.last().is_some_and(keeps));
+                delta.firsts.resize(start + segment.len(), first);
+                delta.rounds[round].push(Segment { rows: start..start + segment.len(), keep });
             }
         }
         Ok(())

@@ -338,8 +338,7 @@ impl Sequences {
     /// Checks that the states that the rows of a pass continue from are held; the rows of a sequence must be consecutive.
     pub fn check_states(&self, rows: &[Row]) -> Result<(), BackendError> {
         let mut seen = HashSet::new();
-        let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
-        let runs = rows.chunk_by(follows).filter_map(|run| run.first());
+        let runs = rows.chunk_by(Row::precedes).filter_map(|run| run.first());
         for Row { sequence, position, .. } in runs.filter(|_| self.shape.spec.delta_net.is_some()) {
             if !seen.insert(*sequence) || self.resumes_at(*sequence, *position) != *position {
                 return Err(BackendError::NotHeld { position: *position });

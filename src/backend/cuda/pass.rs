@@ -48,8 +48,7 @@ pub struct Gates {
 /// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, split into blocks of lines.
 pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<PrefillPart> {
     let (mut parts, mut first) = (Vec::new(), 0);
-    let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
-    for run in rows.chunk_by(follows) {
+    for run in rows.chunk_by(Row::precedes) {
         let lines = (0..run.len() * of_row).step_by(of_block);
         let part = |line| PrefillPart { first: first as i32, rows: run.len() as i32, line: line as i32, padding: 0 };
         parts.extend(lines.map(part));
