@@ -130,19 +130,17 @@ pub fn attend(
 /// run attends to the last chunk and to all others from some point on.
 fn blocks(shape: &AttentionShape, rows: &[AttentionRow]) -> Vec<Range<usize>> {
     let most = (QUERIES / shape.group()).max(1);
-    let mut blocks: Vec<Range<usize>> = Vec::new();
-    for (i, row) in rows.iter().enumerate() {
-        let follows = |before: &AttentionRow| {
-            std::ptr::eq(before.cache, row.cache)
-                && before.position + 1 == row.position
-                && !row.position.is_multiple_of(CHUNK)
-        };
-        match blocks.last_mut() {
-            Some(block) if block.len() < most && follows(&rows[i - 1]) => block.end = i + 1,
-            _ => blocks.push(i..i + 1),
-        }
-    }
-    blocks
+    let follows = |before: &AttentionRow, row: &AttentionRow| {
+        std::ptr::eq(before.cache, row.cache)
+            && before.position + 1 == row.position
+            && !row.position.is_multiple_of(CHUNK)
+    };
+    let mut end = 0;
+    let block = |rows: &[AttentionRow]| {
+        end += rows.len();
+        end - rows.len()..end
+    };
+    rows.chunk_by(follows).flat_map(|run| run.chunks(most)).map(block).collect()
 }
 
 /// Chunks that row `row` attends to.
