@@ -40,7 +40,7 @@ use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
 use pass::{PassState, prefill_parts, shared_trace};
-use scratch::{QUERY_ROWS, Queries, Scratch};
+use scratch::{QUERIES, QUERY_ROWS, Queries, Scratch};
 pub use selftest::{Check, check_all, run_if_child};
 use std::{collections::BTreeSet, collections::VecDeque, ops::Range, sync::Arc};
 use weights::{DeviceWeights, MatrixTypes};
@@ -408,7 +408,7 @@ impl Backend for CudaBackend {
         for some in traced.chunks(QUERY_ROWS) {
             let asked: Vec<i32> = some.iter().map(|i| rows[*i] as i32).collect();
             let stride = some.iter().map(|i| rows[*i] + 1).max().unwrap_or(0);
-            self.queries.reserve(&self.device, some.len() * stride)?;
+            self.device.grow(&mut self.queries.out, QUERIES, (some.len() * stride).next_power_of_two())?;
             let Queries { rows: on_device, out } = &self.queries;
             self.device.write(on_device, 0, &asked)?;
             let parameters = AttnRows {
@@ -435,7 +435,7 @@ impl Backend for CudaBackend {
     /// For the pass's first row.
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
-        self.queries.reserve(&self.device, count)?;
+        self.device.grow(&mut self.queries.out, QUERIES, count.next_power_of_two())?;
         let (scratch, out) = (&self.scratch, &self.queries.out);
         let parameters = AttnSum {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),

@@ -211,7 +211,7 @@ impl HeadScratch {
 }
 
 /// Name in errors; not counted, as the size depends on the request.
-const QUERIES: &str = "scratch memory (queries)";
+pub const QUERIES: &str = "scratch memory (queries)";
 
 /// Rows of α* per launch.
 pub const QUERY_ROWS: usize = 64;
@@ -226,13 +226,5 @@ pub struct Queries {
 impl Queries {
     pub fn new(device: &Device) -> Result<Queries> {
         Ok(Queries { rows: device.allocate(QUERIES, QUERY_ROWS)?, out: device.allocate(QUERIES, 0)? })
-    }
-
-    /// Ensures capacity for `out` results; their contents are lost.
-    pub fn reserve(&mut self, device: &Device, out: usize) -> Result<()> {
-        if self.out.bytes() < 4 * out {
-            self.out = device.allocate(QUERIES, out.next_power_of_two())?;
-        }
-        Ok(())
     }
 }
