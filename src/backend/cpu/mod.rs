@@ -99,13 +99,6 @@ impl CpuBackend {
         self.spec.delta_net.map_or(0, |net| States::bytes_of_one(&net, layers))
     }
 
-    /// Whether the prediction belongs to a sequence with a wide trace.
-    fn is_wide(&self, request: &Prediction) -> Result<bool> {
-        let row = self.pass.rows[self.pass.index(request.row)?];
-        let trace = self.sequences[row.sequence.0].trace.as_ref();
-        Ok(trace.is_some_and(|trace| trace.options.parts.wide))
-    }
-
     /// Takes the maximum of `row` and α' of one traced head, position by position.
     fn accumulate(&self, cache: &KvCache, (id, selected): &(usize, RowHead), row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
@@ -257,10 +250,10 @@ impl Backend for CpuBackend {
             matmul(&self.pool, isa, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, None);
             let rows = Disjoint::new(&mut logits);
             let (cap, divisor) = (self.spec.final_logit_softcapping, self.spec.logits_scaling);
-            let wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect::<Result<_, _>>()?;
-            let finite = &self.pass.finite;
+            let of_row = |index: usize| self.sequences[self.pass.rows[index].sequence.0].trace.as_ref();
+            let is_wide = |index| of_row(index).is_some_and(|trace| trace.options.parts.wide);
             let steps = self.pool.map(n, |i| {
-                if !finite[indices[i]] {
+                if !self.pass.finite[indices[i]] {
                     return None;
                 }
                 // SAFETY: one task per row.
@@ -271,7 +264,7 @@ impl Backend for CpuBackend {
                 if let Some(cap) = cap {
                     norm::softcap(isa, row, cap);
                 }
-                predict::read_logits(isa, row, &requests[i], wide[i])
+                predict::read_logits(isa, row, &requests[i], is_wide(indices[i]))
             });
             self.pass.logits = logits;
             let bad = |index: usize| BackendError::not_finite(&self.weights, self.pass.rows[index].position);
