@@ -8,7 +8,7 @@
 use std::ops::{Deref, Range};
 
 use tokenizers::Decoder;
-use tokenizers::decoders::DecoderWrapper;
+use tokenizers::decoders::{DecoderWrapper, strip::Strip};
 
 use super::{super::boundary::caught, Result, Tokenizer, TokenizerError};
 
@@ -55,21 +55,19 @@ impl Plan {
         flatten(decoder, &mut steps);
         let mut fused = false;
         for step in steps {
+            let apart = plan.join == Join::Text && !fused;
             match step {
                 DecoderWrapper::Fuse(_) => fused = true,
-                DecoderWrapper::ByteLevel(_) if plan.join == Join::Text && !fused => {
-                    plan.join = Join::Bytes;
-                    fused = true;
+                DecoderWrapper::ByteLevel(_) if apart => (plan.join, fused) = (Join::Bytes, true),
+                DecoderWrapper::ByteFallback(_) if apart => plan.join = Join::ByteRuns,
+                DecoderWrapper::Strip(Strip { stop: 0, start, content, .. }) if fused && plan.strip.is_none() => {
+                    plan.strip = Some((*content, *start));
                 }
-                DecoderWrapper::ByteFallback(_) if plan.join == Join::Text && !fused => plan.join = Join::ByteRuns,
-                DecoderWrapper::Strip(s) if s.stop == 0 && fused && plan.strip.is_none() => {
-                    plan.strip = Some((s.content, s.start));
-                }
-                DecoderWrapper::Strip(s) if s.stop == 0 && plan.join == Join::Text && !fused => {
-                    plan.per_token.push(step.clone());
-                }
-                DecoderWrapper::Replace(_) | DecoderWrapper::Metaspace(_) | DecoderWrapper::WordPiece(_)
-                    if plan.join == Join::Text && !fused =>
+                DecoderWrapper::Strip(Strip { stop: 0, .. })
+                | DecoderWrapper::Replace(_)
+                | DecoderWrapper::Metaspace(_)
+                | DecoderWrapper::WordPiece(_)
+                    if apart =>
                 {
                     plan.per_token.push(step.clone());
                 }
