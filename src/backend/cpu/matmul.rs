@@ -225,29 +225,11 @@ fn are_bf16(products: &[Product]) -> bool {
     products.iter().all(|product| matches!(product.w.numbers, Numbers::File(Elements::Bf16(_))))
 }
 
-/// An element type of stored weights.
-trait Weight: Stored {
-    /// Weights per element.
-    const EACH: usize = 1;
-
-    /// Address of weight `offset` of a matrix at `p`; `offset` is a multiple of `EACH`. Nothing is read.
-    #[inline(always)]
-    fn at(p: *const Self, offset: usize) -> *const Self {
-        p.wrapping_add(offset / Self::EACH)
-    }
-}
-
-impl Weight for f32 {}
-impl Weight for bf16 {}
-impl Weight for f16 {}
-
 const _: () = assert!(BLOCK == LANES);
 
-impl Weight for Q8Block {
-    const EACH: usize = LANES;
-}
-
 impl Stored for Q8Block {
+    const EACH: usize = LANES;
+
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const Q8Block) -> S::V {
         // SAFETY: the caller's pointer is that of a block.

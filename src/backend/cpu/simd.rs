@@ -226,13 +226,22 @@ pub trait Simd: Copy + 'static {
 
 /// An element as stored in weights and the cache.
 pub trait Stored: Copy + Default {
-    /// Sixteen elements, widened.
+    /// Numbers per element.
+    const EACH: usize = 1;
+
+    /// Address of number `offset` of those at `p`; `offset` is a multiple of `EACH`. Nothing is read.
+    #[inline(always)]
+    fn at(p: *const Self, offset: usize) -> *const Self {
+        p.wrapping_add(offset / Self::EACH)
+    }
+
+    /// Sixteen numbers, widened.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
 
-    /// The first `len` < 16 elements at `p`, then zeros. Nothing beyond them is read. Only for types of one number each.
+    /// The first `len` < 16 elements at `p`, then zeros. Nothing beyond them is read. Only for elements of one number each.
     ///
     /// # Safety
     /// As for [`Simd`], but `p` need only be valid for `len` elements.

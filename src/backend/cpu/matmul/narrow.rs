@@ -1,7 +1,7 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used immediately.
 
 use super::super::simd::{Isa, Kernel, LANES, Simd, Stored, bytes_ahead};
-use super::{Line, Product, Weight, are_bf16, with_weights};
+use super::{Line, Product, are_bf16, with_weights};
 use std::ops::Range;
 
 /// The largest number of rows of activations for which streaming is faster: beyond it, laying out the weights for `wide` takes less
@@ -109,7 +109,7 @@ impl Narrow<'_> {
     /// # Safety
     /// As for [`tiles`](Self::tiles).
     #[inline(always)]
-    unsafe fn group<S: Simd, W: Weight>(&self, w: &[W], rows: Range<usize>) {
+    unsafe fn group<S: Simd, W: Stored>(&self, w: &[W], rows: Range<usize>) {
         let row = rows.start;
         // SAFETY: the caller's promise.
         unsafe {
@@ -143,7 +143,7 @@ impl Narrow<'_> {
     /// # Safety
     /// `S` as for [`Simd`], w is [rows, k], a tile of x has the R rows from `row`, and no other thread writes these outputs.
     #[inline(always)]
-    unsafe fn tiles<S: Simd, W: Weight, const R: usize, const C: usize>(&self, w: &[W], row: usize) {
+    unsafe fn tiles<S: Simd, W: Stored, const R: usize, const C: usize>(&self, w: &[W], row: usize) {
         let Range { start, end } = self.outs;
         let (apart, ahead) = ((end - start) / C, bytes_ahead(C));
         // SAFETY: the caller's promise.
@@ -164,7 +164,7 @@ impl Narrow<'_> {
     /// # Safety
     /// As for [`tiles`](Self::tiles), and these outputs exist.
     #[inline(always)]
-    unsafe fn tile<S: Simd, W: Weight, const R: usize, const C: usize>(
+    unsafe fn tile<S: Simd, W: Stored, const R: usize, const C: usize>(
         &self,
         w: &[W],
         row: usize,

@@ -7,8 +7,8 @@
 //!
 //! Both operands are laid out lane by lane: the inputs once per product, the weights once per strip and block of rows.
 
-use super::super::simd::{Isa, Kernel, LANES, Simd};
-use super::{super::threads::Disjoint, Line, Product, Weight, with_weights};
+use super::super::simd::{Isa, Kernel, LANES, Simd, Stored};
+use super::{super::threads::Disjoint, Line, Product, with_weights};
 use std::ops::Range;
 
 /// Outputs of one task, a multiple of every strip.
@@ -209,7 +209,7 @@ impl Strip<'_> {
     /// # Safety
     /// `S` as for [`Simd`], w is [rows, k].
     #[inline(always)]
-    unsafe fn arrange<S: Simd, W: Weight>(&mut self, w: &[W]) {
+    unsafe fn arrange<S: Simd, W: Stored>(&mut self, w: &[W]) {
         let k = self.product.w.k;
         let lane = lane_lines(k, strip_vectors::<S>()) * LANES;
         let mut turned = [Line::ZERO; LANES];
