@@ -18,7 +18,6 @@ mod wide;
 
 use super::simd::{Isa, LANES, Simd, Stored};
 use super::threads::{Disjoint, ThreadPool};
-use half::{bf16, f16};
 use std::{cell::Cell, ops::Range, sync::OnceLock, thread::LocalKey};
 
 use crate::backend::q8::{BLOCK, Q8Block};

@@ -1,6 +1,7 @@
 #![cfg(test)]
 
 use super::*;
+use half::{bf16, f16};
 
 /// Numbers in [-1, 1) with varied exponents.
 struct Random(u64);
