@@ -10,10 +10,7 @@ impl Config {
         let yarn = |table: &&Rope| table.rope_type.as_ref().or(table.kind.as_ref()).is_some_and(|kind| kind == "yarn");
         let table = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref());
         let table = table.map(|table| table.full_attention.as_deref().unwrap_or(table)).filter(yarn);
-        let stretched = table.and_then(|table| {
-            let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
-            Some((trained.map_or(context as f64, |trained| trained.0) * table.factor?.0) as usize)
-        });
+        let stretched = table.and_then(|table| Some((self.trained(table) * table.factor?.0) as usize));
         stretched.map_or(context, |stretched| stretched.clamp(context, u32::MAX as usize))
     }
 
@@ -43,15 +40,15 @@ impl Config {
     }
 
     /// Positions that a table was trained on.
-    fn trained(&self, table: &Rope) -> f32 {
+    fn trained(&self, table: &Rope) -> f64 {
         let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
-        trained.map_or(self.max_position_embeddings.0 as f32, Positive::f32)
+        trained.map_or(self.max_position_embeddings.0 as f64, |trained| trained.0)
     }
 
     /// [`ModelSpec`](crate::model::ModelSpec)'s `query_growth` and `query_period`.
     pub(super) fn query_scaling(&self) -> (f32, usize) {
         let table = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref());
-        let scaled = table.and_then(|table| Some((table.llama_4_scaling_beta?.f32(), self.trained(table))));
+        let scaled = table.and_then(|table| Some((table.llama_4_scaling_beta?.f32(), self.trained(table) as f32)));
         scaled.map_or((0.0, 1), |(growth, period)| (growth, (period as usize).clamp(1, i32::MAX as usize)))
     }
 
@@ -64,7 +61,7 @@ impl Config {
             let message = format!("expected an even part of head_dim ({head_dim}), found {rotary_dim} components");
             return Err(("partial_rotary_factor", message));
         }
-        let (context, trained) = (self.max_position_embeddings.0 as f32, self.trained(table));
+        let (context, trained) = (self.max_position_embeddings.0 as f32, self.trained(table) as f32);
         let theta = table.rope_theta.or(theta).map_or(10_000.0, Positive::f32);
         let (scaling, attention_factor) = table.scaling(trained, context, rotary_dim)?;
         Ok(RopeSpec { theta, scaling, attention_factor, rotary_dim })
