@@ -259,11 +259,6 @@ impl ModelSpec {
     pub fn readable_tokens(&self) -> usize {
         self.layer_input.map_or(self.vocab_size, |input| input.vocab_size.min(self.vocab_size))
     }
-
-    /// Query heads that share one key/value head.
-    pub fn group_size(&self) -> usize {
-        self.num_attention_heads / self.num_key_value_heads
-    }
 }
 
 #[cfg(test)]
@@ -288,7 +283,7 @@ mod tests {
     #[test]
     fn llama_defaults_and_all_eos_ids() {
         let s = spec(|_| ()).unwrap();
-        assert_eq!((s.head_dim, s.group_size(), s.total_heads()), (16, 2, 24));
+        assert_eq!((s.head_dim, s.num_key_value_heads, s.total_heads()), (16, 2, 24));
         assert_eq!(s.eos_token_ids, [1, 2, 7]);
         assert_eq!(s.attention_scale, 0.25);
         assert!(s.layers.iter().all(|l| l.window.is_none()));

@@ -34,7 +34,8 @@ pub const DECODE_GROUP: usize = 8;
 /// Splits of a row in `attn_decode`: enough that a step of one row fills every multiprocessor with the four blocks that fit (by shared
 /// memory, with the usual cache types and a head_dim of 128), provided the row has that many chunks.
 pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
-    let blocks = spec.num_key_value_heads * spec.group_size().div_ceil(DECODE_GROUP);
+    let group = spec.num_attention_heads / spec.num_key_value_heads;
+    let blocks = spec.num_key_value_heads * group.div_ceil(DECODE_GROUP);
     (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
 }
 
