@@ -56,7 +56,7 @@ impl CpuBackend {
 
     /// Gate, rates, and queries, keys and values after their convolutions, from h.
     pub(super) fn project_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
-        let (weights, rounds, index) = (self.weights.clone(), self.rounds(), self.spec.index_in_kind(layer));
+        let (weights, index) = (self.weights.clone(), self.spec.index_in_kind(layer));
         let l = &weights.layers[layer];
         let (Some(w), Some(gate), Some(w_k), Some(w_v)) = (&l.delta_net, &l.output_gate, &l.k, &l.v) else { return };
         let (isa, n, pool, pass) = (self.options.isa, self.pass.rows.len(), &self.pool, &mut self.pass);
@@ -65,7 +65,7 @@ impl CpuBackend {
         let outputs =
             [(&l.q, q), (w_k, k), (w_v, v), (gate, &mut pass.output_gate), (&w.a, &mut delta.a), (&w.b, &mut delta.b)];
         let mut jobs = outputs.map(|(w, y)| Job { w: self.packed.matrix(w), bias: None, y });
-        round_inputs(&mut pass.h, self.spec.hidden_size, l.q.elements(), rounds);
+        round_inputs(&mut pass.h, self.spec.hidden_size, l.q.elements(), pass.rounds);
         matmul_many(pool, isa, &mut jobs, &pass.h, n);
         let (activation, ones) = (self.spec.activation, vec![1.0; widths[0].max(widths[2])]);
         let (sequences, rows, firsts) = (&self.sequences, &pass.rows, &delta.firsts);

@@ -64,24 +64,18 @@ impl CpuBackend {
         });
     }
 
-    /// Whether the inputs of this pass's products are rounded.
-    pub(super) fn rounds(&self) -> bool {
-        self.options.input_rounding != InputRounding::F32 && self.pass.width > 16
-    }
-
     /// h ← W_down (act(W_gate h) ⊙ W_up h), every row.
     pub(super) fn dense_feed_forward(&mut self, l: &LayerWeights, Expert { gate, up, down }: &Expert) {
-        let rounds = self.rounds();
         let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let (pass, inner) = (&mut self.pass, gate.rows);
-        round_inputs(&mut pass.h, width, gate.elements(), rounds);
+        round_inputs(&mut pass.h, width, gate.elements(), pass.rounds);
         let mut jobs = [
             Job { w: self.packed.matrix(gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate },
             Job { w: self.packed.matrix(up), bias: l.up_bias.as_deref(), y: &mut pass.up },
         ];
         matmul_many(&self.pool, isa, &mut jobs, &pass.h, n);
         activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, inner);
-        round_inputs(&mut pass.gate, inner, down.elements(), rounds);
+        round_inputs(&mut pass.gate, inner, down.elements(), pass.rounds);
         let down = self.packed.matrix(down);
         matmul(&self.pool, isa, &down, &pass.gate, n, &mut pass.h, l.down_bias.as_deref());
     }
@@ -146,9 +140,8 @@ impl CpuBackend {
             groups.push(shared);
         }
         groups.retain(|group| !group.rows.is_empty());
-        let rounds = self.rounds();
         for group in &mut groups {
-            round_inputs(&mut group.x, hidden, group.expert.gate.elements(), rounds);
+            round_inputs(&mut group.x, hidden, group.expert.gate.elements(), self.pass.rounds);
         }
         // the products of a single row share one input
         for groups in groups.chunks_mut(if n == 1 { usize::MAX } else { 1 }) {
@@ -165,7 +158,7 @@ impl CpuBackend {
         for Group { expert, rows, mut gate, up, .. } in groups {
             let inner = expert.gate.rows;
             activate(&self.pool, isa, self.spec.activation, &mut gate, &up, inner);
-            round_inputs(&mut gate, inner, expert.down.elements(), rounds);
+            round_inputs(&mut gate, inner, expert.down.elements(), self.pass.rounds);
             matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, None);
             for ((row, share), out) in rows.into_iter().zip(out.chunks_exact(hidden)) {
                 sum[row * hidden..(row + 1) * hidden].iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
@@ -179,10 +172,10 @@ impl CpuBackend {
     /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 for every layer and row, d values each; x is the token's embedding.
     pub(super) fn make_layer_inputs(&mut self) {
         let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return };
-        let (spec, isa, rounds) = (&self.spec, self.options.isa, self.rounds());
+        let (spec, isa) = (&self.spec, self.options.isa);
         let (width, pass) = (w.embedding.in_features, &mut self.pass);
         pass.h.copy_from_slice(&pass.x);
-        round_inputs(&mut pass.h, spec.hidden_size, w.projection.elements(), rounds);
+        round_inputs(&mut pass.h, spec.hidden_size, w.projection.elements(), pass.rounds);
         let projection = self.packed.matrix(&w.projection);
         matmul(&self.pool, isa, &projection, &pass.h, pass.rows.len(), &mut pass.inputs, None);
         let (divisor, scale) = ((spec.hidden_size as f32).sqrt(), (input.hidden_size as f32).sqrt());
@@ -201,16 +194,15 @@ impl CpuBackend {
     pub(super) fn add_layer_input(&mut self, l: &LayerWeights, layer: usize) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         if let Some(LayerInput { gate, projection, norm }) = &l.input {
-            let (rounds, d) = (self.rounds(), gate.rows);
-            let pass = &mut self.pass;
+            let (pass, d) = (&mut self.pass, gate.rows);
             pass.h.copy_from_slice(&pass.x);
-            round_inputs(&mut pass.h, hidden, gate.elements(), rounds);
+            round_inputs(&mut pass.h, hidden, gate.elements(), pass.rounds);
             matmul(&self.pool, isa, &self.packed.matrix(gate), &pass.h, n, &mut pass.gate, None);
             pass.up.clear();
             let inputs = pass.inputs.chunks_exact(self.spec.layers.len() * d);
             inputs.for_each(|row| pass.up.extend_from_slice(&row[layer * d..(layer + 1) * d]));
             activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, d);
-            round_inputs(&mut pass.gate, d, projection.elements(), rounds);
+            round_inputs(&mut pass.gate, d, projection.elements(), pass.rounds);
             matmul(&self.pool, isa, &self.packed.matrix(projection), &pass.gate, n, &mut pass.h, None);
             self.add_residual(Some(norm));
         }
@@ -281,8 +273,7 @@ impl Operations for CpuBackend {
         let pass = &mut self.pass;
         let [mut q, mut k, mut v, mut gate] =
             [&mut pass.q, &mut pass.k, &mut pass.v, &mut pass.output_gate].map(std::mem::take);
-        let rounds = self.rounds();
-        round_inputs(&mut self.pass.h, self.spec.hidden_size, l.q.elements(), rounds);
+        round_inputs(&mut self.pass.h, self.spec.hidden_size, l.q.elements(), self.pass.rounds);
         let mut jobs = Vec::with_capacity(4);
         for (w, bias, y) in [
             (Some(&l.q), &l.q_bias, &mut q),
@@ -350,13 +341,13 @@ impl Operations for CpuBackend {
     }
 
     fn project_output(&mut self, layer: usize) -> Result<()> {
-        let (weights, rounds) = (self.weights.clone(), self.rounds());
+        let weights = self.weights.clone();
         let l = &weights.layers[layer];
         let (isa, n, pass) = (self.options.isa, self.pass.rows.len(), &mut self.pass);
         if l.output_gate.is_some() {
             gate_heads(&self.pool, isa, l, &mut pass.attended, &pass.output_gate, self.spec.rms_norm_eps);
         }
-        round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), rounds);
+        round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), pass.rounds);
         matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, l.o_bias.as_deref());
         self.add_residual(l.post_attention_norm.as_deref());
         Ok(())

@@ -117,7 +117,7 @@ impl CpuBackend {
             window,
             softcap: self.spec.attn_logit_softcapping,
             gamma: self.options.gamma,
-            one_term: self.rounds() && self.options.input_rounding == InputRounding::OneTermAttention,
+            one_term: self.pass.rounds && self.options.input_rounding == InputRounding::OneTermAttention,
         }
     }
 
@@ -224,6 +224,7 @@ impl Backend for CpuBackend {
         });
         let selections = selections.collect();
         self.pass.begin(&self.spec, pass, selections);
+        self.pass.rounds = self.options.input_rounding != InputRounding::F32 && pass.rows.len() > 16;
         self.rotary_tables();
         Ok(())
     }

@@ -8,8 +8,8 @@ use crate::model::ModelSpec;
 #[derive(Default)]
 pub struct PassState {
     pub rows: Vec<Row>,
-    /// Rows at its start.
-    pub width: usize,
+    /// Whether the inputs of its products are rounded.
+    pub rounds: bool,
     /// The `wanted` or recorded rows (ascending): the only ones left after the last keys and values.
     kept: Vec<usize>,
     /// Per row, if it is traced.
@@ -53,10 +53,9 @@ impl PassState {
     /// Starts with the rows of `pass` and their selections.
     pub fn begin(&mut self, spec: &ModelSpec, pass: &Pass, selections: Vec<Option<Selection>>) {
         self.rows = pass.rows.to_vec();
-        self.width = self.rows.len();
-        self.kept = (0..self.width).filter(|i| selections[*i].is_some() || (pass.wanted)(*i)).collect();
+        self.kept = (0..self.rows.len()).filter(|i| selections[*i].is_some() || (pass.wanted)(*i)).collect();
         self.selections = selections;
-        self.resize(spec, self.width);
+        self.resize(spec, self.rows.len());
     }
 
     /// Records x in the traced rows' selections.
