@@ -21,19 +21,14 @@ pub use response::{Response, Variant};
 pub use thinking::ThinkingBudget;
 pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
 
-use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
+use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding, simd::Isa};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
 use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
     ValueType, WeightFormat,
 };
-use crate::{
-    backend::cpu::simd::Isa,
-    backend::entropy::Gamma,
-    backend::forward,
-    backend::reference::ReferenceBackend,
-    model::tokenizer::{Tokenizer, TokenizerError},
-};
+use crate::model::tokenizer::{Tokenizer, TokenizerError};
+use crate::{backend::entropy::Gamma, backend::forward, backend::reference::ReferenceBackend};
 use crate::{model::ModelError, model::ModelSpec, model::Weights, model::chat::Arguments, model::chat::ChatTemplate};
 use pace::Pace;
 use std::{path::Path, sync::Arc};
@@ -52,8 +47,6 @@ pub struct EngineOptions {
     pub weights: WeightFormat,
     /// Tokens to guess per pass from earlier text, without changing results.
     pub speculate: Speculate,
-    /// Instruction set of the CPU backend.
-    pub isa: Isa,
     /// Rounding of the CPU backend's matmul inputs.
     pub input_rounding: InputRounding,
     /// γ, the discount of the nearest positions.
@@ -79,7 +72,7 @@ pub enum EngineError {
     )]
     Unreadable { id: u32, token: Option<String>, limit: usize },
     #[error(transparent)]
-    Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
+    Tokenizer(#[from] TokenizerError),
 }
 
 impl EngineError {
@@ -95,7 +88,7 @@ pub enum LoadError {
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
-    Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
+    Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     Chat(#[from] crate::model::chat::ChatError),
     #[error(transparent)]
@@ -294,7 +287,7 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, input_rounding, weights: format, gamma, .. } = *options;
     // None: a type that CUDA does not support
     let on_cuda = v_cache.map_or(Some(None), |v_cache| v_cache.float().map(Some));
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
@@ -317,7 +310,7 @@ fn open_backend(
     if device == DeviceChoice::Reference {
         return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), (k_cache, v_cache), gamma)), None));
     }
-    let options = CpuOptions { threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma };
+    let options = CpuOptions { threads, k_cache, v_cache, input_rounding, weights: format, gamma, isa: Isa::detect() };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
 
