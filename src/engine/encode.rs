@@ -136,11 +136,9 @@ pub fn encode_next_turn(
         return Ok(tokenizer.encode(&whole, false)?);
     };
     let mut after = tokenizer.encode(after, false)?;
+    let ends = &engine.spec().eos_token_ids;
     // the end token written by the model and the template's are the same one
-    if let (Some(last), Some(first)) = (tokens.last(), after.first())
-        && last == first
-        && engine.spec().eos_token_ids.contains(last)
-    {
+    if after.first().is_some_and(|first| tokens.last() == Some(first) && ends.contains(first)) {
         after.remove(0);
     }
     Ok([tokens, &after].concat())

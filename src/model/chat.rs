@@ -364,10 +364,7 @@ impl ChatTemplate {
 /// Those of [`Tokenizer::encode`].
 pub fn encode_plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
     let mut ids = tokenizer.encode(text, true)?;
-    if let (Some(bos), [first, second, ..]) = (tokenizer.bos_token_id(), ids.as_slice())
-        && *first == bos
-        && *second == bos
-    {
+    if tokenizer.bos_token_id().is_some_and(|bos| ids.starts_with(&[bos, bos])) {
         ids.remove(0);
     }
     Ok(ids)

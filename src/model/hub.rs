@@ -198,9 +198,7 @@ fn is_hub_name(name: &str) -> bool {
 
 /// A branch (`refs/pr/1` has slashes), tag or commit; nothing that leaves the cache.
 fn is_revision(revision: &str) -> bool {
-    !revision.is_empty()
-        && !revision.starts_with('/')
-        && revision.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+    revision.split('/').all(|part| !["", ".", ".."].contains(&part))
 }
 
 /// Names in a folder, sorted; none if it cannot be read.

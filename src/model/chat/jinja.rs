@@ -88,9 +88,7 @@ fn fault(error: &Error) -> ChatError {
         if let Some(Raised(message)) = cause.downcast_ref() {
             return ChatError::Template { message: message.clone() };
         }
-        if let Some(error) = cause.downcast_ref::<Error>()
-            && error.kind() == ErrorKind::OutOfFuel
-        {
+        if let Some(error) = cause.downcast_ref::<Error>().filter(|error| error.kind() == ErrorKind::OutOfFuel) {
             let message = error.detail().unwrap_or("it takes too many steps or makes too much text");
             return ChatError::Limit { message: format!("{message} (in {NAME}:{})", error.line().unwrap_or(1)) };
         }
