@@ -164,11 +164,8 @@ impl Backend for CpuBackend {
             trace: trace.map(Trace::new),
         };
         let free = self.sequences.iter().position(|s| !s.open).unwrap_or(self.sequences.len());
-        if free == self.sequences.len() {
-            self.sequences.push(sequence);
-        } else {
-            self.sequences[free] = sequence;
-        }
+        self.sequences.resize_with(self.sequences.len().max(free + 1), Sequence::default);
+        self.sequences[free] = sequence;
         Ok(SequenceId(free))
     }
 

@@ -78,6 +78,7 @@ impl Shape {
 }
 
 /// One sequence.
+#[derive(Default)]
 struct Sequence {
     options: Option<TraceOptions>,
     /// The row of position 0 in the rotary tables.
@@ -192,12 +193,8 @@ impl Sequences {
         let new_states = |_| States::new(&self.device, &self.shape.spec, self.max_positions);
         let states = self.shape.spec.delta_net.map(new_states).transpose()?;
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
-        if free == self.sequences.len() {
-            self.sequences.push(None);
-        }
-        let (capacity, hint, traced, expected) = (0, 0, 0, Vec::new());
-        self.sequences[free] =
-            Some(Sequence { options, first_angle, capacity, hint, room: None, states, expected, traced });
+        self.sequences.resize_with(self.sequences.len().max(free + 1), || None);
+        self.sequences[free] = Some(Sequence { options, first_angle, states, ..Sequence::default() });
         Ok(SequenceId(free))
     }
 

@@ -1,7 +1,7 @@
 //! A device and its stream; a captured decode step uses a second one. All of the
 //! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs` and `loader.rs`.
 
-use super::error::{Context, CudaError, Result, describe};
+use super::error::{Context, CudaError, Result};
 use crate::{backend::BackendError, units};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
@@ -71,9 +71,8 @@ pub fn count() -> Result<usize> {
         return Err(CudaError::NoDriver);
     }
     match CudaContext::device_count() {
-        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
         Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
-        Err(error) => Err(CudaError::Driver { call: "starting CUDA".to_owned(), cause: describe(error) }),
+        count => Ok(usize::try_from(count.during("starting CUDA")?).unwrap_or(0)),
     }
 }
 
