@@ -288,10 +288,7 @@ fn fallback_byte(token: &str) -> Option<u8> {
 /// The bytes a token spells in the byte-level alphabet. A token with any other character (added tokens are written as
 /// text) stands for itself.
 fn byte_level(token: String) -> Vec<u8> {
-    match token.chars().map(byte_of_char).collect() {
-        Some(bytes) => bytes,
-        None => token.into_bytes(),
-    }
+    token.chars().map(byte_of_char).collect::<Option<_>>().unwrap_or_else(|| token.into_bytes())
 }
 
 /// The alphabet of byte-level BPE (GPT-2): printable Latin-1 bytes are themselves, the other 68 map, in order, to the
