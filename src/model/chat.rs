@@ -5,7 +5,7 @@ mod python;
 
 use std::{collections::BTreeMap, fmt::Formatter, io::ErrorKind, path::Path, path::PathBuf};
 
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
@@ -33,7 +33,8 @@ impl Conversation {
 }
 
 /// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "Fields")]
 pub struct Message {
     /// `system`, `user` or `assistant`, and any other that the template supports.
     pub role: String,
@@ -45,35 +46,25 @@ pub struct Message {
     pub more: Map<String, Json>,
 }
 
-impl<'de> Deserialize<'de> for Message {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Message, D::Error> {
-        #[derive(Deserialize)]
-        struct Content(#[serde(deserialize_with = "text_or_parts")] Option<String>);
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Message;
+/// A message as it is written.
+#[derive(Deserialize)]
+#[serde(expecting = "a message with a role and a content")]
+struct Fields {
+    role: String,
+    #[serde(default, deserialize_with = "text_or_parts")]
+    content: Option<String>,
+    #[serde(flatten)]
+    more: Map<String, Json>,
+}
 
-            fn expecting(&self, f: &mut Formatter) -> std::fmt::Result {
-                f.write_str("a message with a role and a content")
-            }
+impl TryFrom<Fields> for Message {
+    type Error = &'static str;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message, A::Error> {
-                let (mut role, mut content, mut more) = (None, None, Map::new());
-                while let Some(name) = fields.next_key::<String>()? {
-                    match name.as_str() {
-                        "role" => role = Some(fields.next_value()?),
-                        "content" => content = fields.next_value::<Content>()?.0,
-                        _ => drop(more.insert(name, fields.next_value()?)),
-                    }
-                }
-                let role = role.ok_or_else(|| A::Error::missing_field("role"))?;
-                if content.is_none() && more.values().all(is_nothing) {
-                    return Err(A::Error::missing_field("content"));
-                }
-                Ok(Message { role, content, more })
-            }
+    fn try_from(Fields { role, content, more }: Fields) -> Result<Message, Self::Error> {
+        if content.is_none() && more.values().all(is_nothing) {
+            return Err("missing field `content`");
         }
-        from.deserialize_map(Fields)
+        Ok(Message { role, content, more })
     }
 }
 
