@@ -6,6 +6,15 @@ pub fn count(range: std::ops::RangeInclusive<u64>) -> clap::builder::RangedU64Va
     clap::builder::RangedU64ValueParser::new().range(range)
 }
 
+/// Parses a number within a range, or says what is `expected`.
+#[cfg(feature = "program")]
+pub fn number<T: std::str::FromStr + PartialOrd>(
+    range: impl std::ops::RangeBounds<T> + Clone,
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<T, &'static str> + Clone {
+    move |text| text.parse().ok().filter(|value| range.contains(value)).ok_or(expected)
+}
+
 /// Bytes in the largest fitting unit: `12 B`, `1.5 KiB`, `8.00 GiB`.
 pub fn bytes(bytes: usize) -> String {
     let size = bytes as f64;

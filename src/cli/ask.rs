@@ -8,7 +8,9 @@ use crate::eval::assess::{Request, assess, calibration};
 use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
-use crate::{backend::sampling::Sampling, eval::samples::Drawing, io::record::AnswerRecord, units::count};
+use crate::{
+    backend::sampling::Sampling, eval::samples::Drawing, io::record::AnswerRecord, units::count, units::number,
+};
 use std::{io::ErrorKind, io::Read, ops::ControlFlow, time::Instant};
 
 /// Answer a question and show the answer's confidence
@@ -22,10 +24,10 @@ pub struct AskArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
     /// Sampling temperature; 0: greedy
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = number(0.0..=f32::MAX, "expected a number ≥ 0"), allow_negative_numbers = true)]
     temperature: f32,
     /// Sample from the smallest set of tokens with this total probability
-    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = number(0f32.next_up()..=1.0, "expected a number above 0 and at most 1"))]
     top_p: f32,
     /// Sample from the K most probable tokens; 0: from all
     #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
@@ -55,16 +57,6 @@ pub struct AskArgs {
     assess: AssessArgs,
     #[command(flatten)]
     early: EarlyArgs,
-}
-
-fn temperature(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number ≥ 0".to_owned()) }
-}
-
-fn probability(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
 }
 
 const EXAMPLES: &str = "\

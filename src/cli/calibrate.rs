@@ -22,10 +22,10 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "KEY", default_value = "auto")]
     score: String,
     /// Certify a threshold above which at most this share of answers is wrong, for --abstain of ask, score and serve
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = units::number(0f64.next_up()..1.0, SHARE))]
     target_risk: Option<f64>,
     /// Confidence level of --target-risk
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95, requires = "target_risk")]
+    #[arg(long, value_name = "SHARE", value_parser = units::number(0f64.next_up()..1.0, SHARE), default_value_t = 0.95, requires = "target_risk")]
     risk_confidence: f64,
     /// Calibration file [default: in the cache folder, where ask, score and serve find it]
     #[arg(long, value_name = "FILE")]
@@ -47,10 +47,7 @@ pub struct CalibrateArgs {
     json: bool,
 }
 
-/// Parses a share strictly between 0 and 1.
-fn share(text: &str) -> Result<f64, &'static str> {
-    text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0).ok_or("expected a number above 0 and below 1")
-}
+const SHARE: &str = "expected a number above 0 and below 1";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,7 +8,7 @@ use crate::engine::{Engine, EngineOptions, Speculate, ThinkingBudget};
 use crate::model::reply::{self, Thinking};
 use crate::model::{chat::is_reserved, hub::locate_model};
 use crate::uq::{Parameters, Profile, Reading, RuleSetting, rules, values};
-use crate::{eval::calibration::Calibration, eval::calibration::Drawn, names::Named, units::count};
+use crate::{eval::calibration::Calibration, eval::calibration::Drawn, names::Named, units::count, units::number};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -257,7 +257,7 @@ pub fn named<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
 #[command(next_help_heading = "Early stopping")]
 pub struct EarlyArgs {
     /// End a response once its running confidence falls below C
-    #[arg(long, value_name = "C", value_parser = finite, allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "C", value_parser = number(f64::MIN..=f64::MAX, "expected a number"), allow_negative_numbers = true, hide_short_help = true)]
     stop_below: Option<f64>,
     /// Quantity averaged over the window
     #[arg(long, value_parser = named::<Measure>(), default_value = Measure::Group.name(), requires = "stop_below", hide_short_help = true)]
@@ -284,8 +284,4 @@ impl EarlyArgs {
         let EarlyArgs { stop_below, running: measure, window, .. } = *self;
         stop_below.map(|_| RunningConfidence { measure, window, stop_below })
     }
-}
-
-fn finite(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(|| "expected a number".to_owned())
 }

@@ -6,7 +6,10 @@ use crate::eval::{
     samples::TEMPERATURE,
     tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER},
 };
-use crate::{engine::ThinkingBudget, engine::running::RunningConfidence, units::count, uq::Parameters, uq::Profile};
+use crate::{
+    engine::ThinkingBudget, engine::running::RunningConfidence, units::count, units::number, uq::Parameters,
+    uq::Profile,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -107,7 +110,7 @@ pub struct EvalOptions {
     #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value_t = 5, hide_short_help = true)]
     pub samples: usize,
     /// Self-consistency: temperature
-    #[arg(long, value_name = "T", value_parser = temperature, default_value_t = TEMPERATURE, hide_short_help = true)]
+    #[arg(long, value_name = "T", value_parser = number(0f32.next_up()..=f32::MAX, ABOVE_ZERO), default_value_t = TEMPERATURE, hide_short_help = true)]
     pub temperature: f32,
     /// Random control chains per response, and per --sweep chain=random..; 0: no controls
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -145,10 +148,7 @@ fn prompt_template(text: &str) -> Result<String, String> {
     if text.contains(PLACEHOLDER) { Ok(text.replace("\\n", "\n")) } else { Err(expected()) }
 }
 
-fn temperature(text: &str) -> Result<f32, &'static str> {
-    let value = text.parse().ok().filter(|value: &f32| value.is_finite() && *value > 0.0);
-    value.ok_or("expected a number above 0: samples must differ")
-}
+const ABOVE_ZERO: &str = "expected a number above 0: samples must differ";
 
 fn is_zero(n: &usize) -> bool {
     *n == 0
