@@ -5,8 +5,8 @@
 
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
 use super::{
-    ChainRule, Link, Parameters, Response, Traced, predictions::counted_span, similarity,
-    stopwords::is_stop_word_under, values::Values,
+    ChainRule, Link, Parameters, Response, Traced, predictions::counted_span, similarity, stopwords::is_stop_word,
+    values::Values,
 };
 use crate::{backend::sampling::stream_of, backend::sampling::uniform, order::sort_by};
 use std::ops::Range;
@@ -131,7 +131,7 @@ struct Backtracking<'a> {
 impl<'a> Backtracking<'a> {
     fn new(response: &'a Response<'a>, answer: Range<usize>, parameters: &'a Parameters) -> Self {
         let (rule, answer_text) = (parameters.rules().stop_words, response.text(answer.clone()));
-        let is_stop = |position| is_stop_word_under(rule, response.token_text(position), answer_text.trim());
+        let is_stop = |position| is_stop_word(rule, response.token_text(position), answer_text.trim());
         Backtracking {
             response,
             parameters,
@@ -274,7 +274,7 @@ pub fn control<T: Traced>(
         }
         ChainRule::RandomContent => {
             let (rule, answer_text) = (parameters.rules().stop_words, response.text(answer.clone()));
-            let content = before.filter(|at| !is_stop_word_under(rule, response.token_text(*at), answer_text.trim()));
+            let content = before.filter(|at| !is_stop_word(rule, response.token_text(*at), answer_text.trim()));
             draw(response, content.collect(), size, parameters.draw)
         }
         ChainRule::Similarity => {

@@ -19,26 +19,14 @@ static STOP: LazyLock<HashSet<String>> = LazyLock::new(|| {
 });
 
 /// Whether a token's text, lower-cased and without whitespace, is a stop word, a stop character or empty.
-pub fn is_stop_word(token_text: &str) -> bool {
-    STOP.contains(&folded(token_text))
-}
-
-/// As [`is_stop_word`], but a letter or word that is the answer itself counts as content (`corrected` profile): if the
-/// answer is `(A)`, the token ` a` is the option, not an article.
 ///
-/// The answer itself: its text without surrounding brackets, quotes, punctuation and `\text{…}`, or its option letter
-/// (`(A) the cat`).
-pub fn is_stop_word_for_answer(token_text: &str, answer_text: &str) -> bool {
+/// [`StopWords::AnswerAware`]: but a letter or word that is the answer itself counts as content: if the answer is `(A)`, the
+/// token ` a` is the option, not an article. The answer itself: its text without surrounding brackets, quotes, punctuation
+/// and `\text{…}`, or its option letter (`(A) the cat`).
+pub fn is_stop_word(rule: StopWords, token_text: &str, answer_text: &str) -> bool {
     let token = folded(token_text);
-    STOP.contains(&token) && !(is_word(&token) && is_own_form(&token, answer_text))
-}
-
-/// [`is_stop_word`] or [`is_stop_word_for_answer`], by `rule`.
-pub fn is_stop_word_under(rule: StopWords, token_text: &str, answer_text: &str) -> bool {
-    match rule {
-        StopWords::List => is_stop_word(token_text),
-        StopWords::AnswerAware => is_stop_word_for_answer(token_text, answer_text),
-    }
+    let is_answer = || rule == StopWords::AnswerAware && is_word(&token) && is_own_form(&token, answer_text);
+    STOP.contains(&token) && !is_answer()
 }
 
 /// Lower-cased without whitespace, as in Python.
@@ -94,10 +82,11 @@ mod tests {
     #[test]
     fn tokens_are_folded_first() {
         let stop = ["", " ", "\n\n", "\u{1c}", " The", "THE", " t he", "I’m", "…", " \\", "`", "cannot"];
-        assert!(stop.iter().all(|text| is_stop_word(text)), "{:?}", stop.iter().find(|text| !is_stop_word(text)));
+        let is_stop = |text: &&&str| is_stop_word(StopWords::List, text, "");
+        assert_eq!(stop.iter().find(|text| !is_stop(text)), None);
         let content =
             ["can't", "don't", "..", "-", "+", "=", "$", "<", "#", "12", "x", "cat", "us", "will", "can", "\u{200b}"];
-        assert!(content.iter().all(|text| !is_stop_word(text)), "{:?}", content.iter().find(|text| is_stop_word(text)));
+        assert_eq!(content.iter().find(is_stop), None);
     }
 
     #[test]
@@ -107,7 +96,8 @@ mod tests {
         let content =
             content.iter().chain(&[(" No", "no"), ("not", "\"not\""), ("A", "A: a cat"), ("a", "$\\textbf{(A)}$")]);
         for (token, answer) in content {
-            assert!(is_stop_word(token) && !is_stop_word_for_answer(token, answer), "{token:?} for {answer:?}");
+            let listed = is_stop_word(StopWords::List, token, answer);
+            assert!(listed && !is_stop_word(StopWords::AnswerAware, token, answer), "{token:?} for {answer:?}");
         }
         let stop = [
             (" a", "(B)"),
@@ -120,8 +110,8 @@ mod tests {
             ("no", "yes"),
         ];
         for (token, answer) in stop {
-            assert!(is_stop_word_for_answer(token, answer), "{token:?} for {answer:?}");
+            assert!(is_stop_word(StopWords::AnswerAware, token, answer), "{token:?} for {answer:?}");
         }
-        assert!(!is_stop_word_for_answer("12", "12"));
+        assert!(!is_stop_word(StopWords::AnswerAware, "12", "12"));
     }
 }

@@ -11,8 +11,8 @@ use uqac::backend::entropy::Gamma;
 use uqac::engine::{Engine, EngineOptions, TraceParts};
 use uqac::uq::pipeline;
 use uqac::uq::rules::RULES;
-use uqac::uq::stopwords::{is_stop_word, is_stop_word_for_answer};
 use uqac::uq::{Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
+use uqac::uq::{rules::StopWords, stopwords::is_stop_word};
 
 /// Texts of the vocabulary; two of them are stop words.
 const VOCABULARY: [&str; 7] = [" zebra", " the", " cello", " 42", ".", " maple", " tundra"];
@@ -130,10 +130,11 @@ prop_compose! {
 fn check_chain(world: &World, outcome: &Outcome, profile: Profile) {
     let text = |token: u32| VOCABULARY[token as usize];
     let answer_text: String = world.tokens[world.answer.clone()].iter().map(|token| text(*token)).collect();
-    let is_stop = |token: u32| match profile {
-        Profile::Corrected => is_stop_word_for_answer(text(token), answer_text.trim()),
-        Profile::Reference | Profile::Paper => is_stop_word(text(token)),
+    let rule = match profile {
+        Profile::Corrected => StopWords::AnswerAware,
+        Profile::Reference | Profile::Paper => StopWords::List,
     };
+    let is_stop = |token: u32| is_stop_word(rule, text(token), answer_text.trim());
     let n = world.prompt_len as i64;
     let rows: Vec<i64> = outcome.chain.iter().map(|link| link.row).collect();
     assert!(rows.is_sorted_by(|a, b| a < b));

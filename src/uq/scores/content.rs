@@ -2,7 +2,7 @@
 //! the chain's own list, `uq/stopwords.rs`); the answer's own form counts as content.
 
 use super::{Found, SINGLE_PASS, mean};
-use crate::{uq::predictions::step_of, uq::stopwords::is_stop_word_for_answer};
+use crate::{uq::predictions::step_of, uq::rules::StopWords, uq::stopwords::is_stop_word};
 
 scores! {
     SINGLE_PASS:
@@ -23,7 +23,8 @@ scores! {
 /// Positions (absolute) of the response's content tokens.
 fn content<'a>(found: &'a Found) -> impl Iterator<Item = usize> + 'a {
     let answer = found.response.text(found.answer.clone());
-    found.span().filter(move |position| !is_stop_word_for_answer(found.response.token_text(*position), &answer))
+    let text = |position: usize| found.response.token_text(position);
+    found.span().filter(move |position| !is_stop_word(StopWords::AnswerAware, text(*position), &answer))
 }
 
 fn logprobs(found: &Found) -> Vec<f64> {
