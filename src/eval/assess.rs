@@ -8,7 +8,7 @@ use crate::engine::{Engine, EngineError, FinishReason, Generation, TracedSequenc
 use crate::io::record::{CutOff, Record, RowTrace, Samples, top_entries};
 use crate::uq::answer::{AnswerRule, Finder, Grader, lists_options};
 use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
-use crate::{backend::entropy::Gamma, eval::grading::correct_for, io::target::Target};
+use crate::{backend::entropy::Gamma, io::target::Target};
 use crate::{io::item::Content, io::item::Item, uq::rules::FirstRow, uq::rules::Rules};
 use serde_json::Value;
 use std::{ops::Range, path::Path};
@@ -132,7 +132,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     let record = match assessed {
         Some(pipeline::Assessed { answer, mut outcome, .. }) => {
             outcome.scores.add(&of_samples);
-            let correct = request.target.map(|target| correct_for(target, &answer.text));
+            let correct = request.target.map(|target| target.accepts(&answer.text));
             let trace =
                 if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
             let fits = |found: &&Calibration| found.samples.is_none_or(|drawn| drawn.is_of(samples.as_ref()));
@@ -145,7 +145,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
             let mut scores = Scores::of_response(&traced.parts().0, parameters.rules());
             scores.add(&of_samples);
             let correct = match request.target {
-                Some(target) if target.grader == Grader::Contains => Some(correct_for(target, &reply.text)),
+                Some(target) if target.grader == Grader::Contains => Some(target.accepts(&reply.text)),
                 other => other.map(|_| false),
             };
             Record { scores: Some(scores), correct, ..Record::no_answer(id, reading, prompt_len) }

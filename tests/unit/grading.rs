@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde::Deserialize;
-use uqac::eval::grading::{correct, correct_for, label_reference, normal_form, normal_form_for};
+use uqac::eval::grading::{correct, label_reference, normal_form, normal_form_for};
 use uqac::eval::tasks::Grader::{self, Choice, Exact, Math, Number};
 use uqac::eval::tasks::{TaskOptions, load};
 use uqac::io::target::Target;
@@ -204,17 +204,17 @@ fn an_options_words_stand_for_its_letter() {
         ("", false),
         ("Bernard", false),
     ] {
-        assert_eq!(correct_for(&penguins, answer), expected, "{answer}");
+        assert_eq!(penguins.accepts(answer), expected, "{answer}");
     }
     assert_eq!(normal_form_for(&penguins, "louis."), "A");
     let said = "Louis is the king of the penguins. Bernard has a beard.";
     let found = find_answer(said, Choice.rule()).map(|found| &said[found.bytes]);
     assert_eq!(found, Some("Louis"), "an option that a sentence begins with");
     let twice = item("Options:\n(A) yes\n(B) yes");
-    assert!(!correct_for(&twice, "yes"));
-    assert!(!correct_for(&item("no options"), "yes"));
+    assert!(!twice.accepts("yes"));
+    assert!(!item("no options").accepts("yes"));
     let lengths = Target { question: String::new(), answers: vec!["2 m".into(), "30 cm".into()], grader: Number };
-    let right = ["30 cm", "0.3 m", "200 cm", "30 m", "2"].map(|answer| correct_for(&lengths, answer));
+    let right = ["30 cm", "0.3 m", "200 cm", "30 m", "2"].map(|answer| lengths.accepts(answer));
     assert_eq!(right, [true, true, true, false, true], "units count, and any of the answers");
 }
 
@@ -245,13 +245,13 @@ fn published_answers_are_read() {
     let tasks = ["gsm8k", "bbh"].into_iter().flat_map(|spec| load(spec, &options).unwrap());
     let mut counted = 0;
     for (task, item) in tasks.flat_map(|task| task.items.into_iter().map(move |item| (task.name.clone(), item))) {
-        assert!(correct_for(&item.target, item.target.shown()), "{task} {}", item.doc_id);
+        assert!(item.target.accepts(item.target.shown()), "{task} {}", item.doc_id);
         let form = normal_form(item.target.shown(), item.target.grader);
         match item.target.grader {
             Number => {
                 let value: f64 = item.target.shown().replace(',', "").parse().unwrap();
                 assert_eq!(form, value.to_string(), "{task} {}", item.doc_id);
-                assert!(!correct_for(&item.target, &(value + 1.0).to_string()));
+                assert!(!item.target.accepts(&(value + 1.0).to_string()));
             }
             Choice => assert_eq!(format!("({form})"), item.target.shown()),
             Exact | Math | Grader::Contains => assert_eq!(form, item.target.shown().to_lowercase()),

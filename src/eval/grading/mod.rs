@@ -5,7 +5,7 @@
 //! | [`Grader::Number`] | the same value, exactly, of the whole content: `1,234.50`, `\$1234.5`, `2469/2`, `5 million`, `\$1.2M`, `½`, `two hundred and five`, `minus 5`, `\sqrt{16}`; words around it are ignored; `50%` is 50 and 0.5; a bound (`\ge 5`), several numbers, `2\pi` and `3x` have no value |
 //! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; degree, percent and dollar signs and names (`x =`, `f^{-1}(x) =`, `P(X=2) =`, `m + n =`) are ignored; an answer with an unknown command equals only itself |
 //! | both | a unit on one side is ignored; units on both sides count: `30 cm` is `0.3 m` and not `30 m` |
-//! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
+//! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`Target::accepts`] also takes the option's words |
 //! | [`Grader::Exact`] | the same words, ignoring case, quotes, punctuation and `the` before them; the same number |
 //! | [`Grader::Contains`] | as Exact, or the answer contains the target's words in sequence, or its characters in a script without spaces |
 
@@ -105,11 +105,6 @@ impl Target {
             grader => correct(answer, right, grader),
         })
     }
-}
-
-/// [`Target::accepts`]
-pub fn correct_for(target: &Target, answer: &str) -> bool {
-    target.accepts(answer)
 }
 
 /// [`normal_form`] for a question, where an option's words count as its letter.

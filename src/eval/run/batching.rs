@@ -264,7 +264,7 @@ pub fn assess(
     }
     if let Some(answer) = answer {
         sample.uq.status = Status::Ok;
-        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(&item.target, &answer.text)));
+        sample.metrics.insert("acc".to_owned(), f64::from(item.target.accepts(&answer.text)));
         let (response, mut queries) = traced.parts();
         let (mut outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
         outcome.scores.add(&of_methods);
@@ -283,7 +283,7 @@ pub fn assess(
         }
         (sample.uq.chain, sample.uq.kept) = (outcome.chain, outcome.kept);
     } else if item.target.grader == Grader::Contains {
-        sample.metrics.insert("acc".to_owned(), f64::from(grading::correct_for(&item.target, &reply.text)));
+        sample.metrics.insert("acc".to_owned(), f64::from(item.target.accepts(&reply.text)));
     }
     // the authors skip what their code cannot grade
     if let Some(right) = grading::label_reference(text, item.target.shown(), &task.name, item.target.grader) {

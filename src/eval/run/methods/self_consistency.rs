@@ -3,7 +3,7 @@
 use super::{Draw, Draws, Findings, Found, METHOD, Method, Reading, Subject};
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
 use crate::eval::samples::{self, stream, votes};
-use crate::{backend::sampling::Sampling, eval::grading, model::tokenizer::TokenizerError, uq::scores};
+use crate::{backend::sampling::Sampling, model::tokenizer::TokenizerError, uq::scores};
 use serde_json::json;
 
 /// Responses resampled from the same prompt, whose keys and values come from the response's own cache. Each sample's answer
@@ -40,7 +40,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
         texts.push(text.text);
         Ok::<_, TokenizerError>(answer)
     })?;
-    let correct = found.majority.as_deref().is_some_and(|answer| grading::correct_for(&item.target, answer));
+    let correct = found.majority.as_deref().is_some_and(|answer| item.target.accepts(answer));
     Ok(Some(Findings {
         scores: found.scores().to_vec(),
         metrics: vec![("acc_majority", f64::from(correct))],
