@@ -10,6 +10,34 @@ use regex::bytes::Regex;
 /// held in memory.
 pub(crate) const MAX_SETTINGS: u64 = 16 << 20;
 
+/// A file or a folder that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct FileError {
+    path: PathBuf,
+    pub source: io::Error,
+}
+
+impl FileError {
+    /// What an operation on `path` ends with.
+    pub fn at(path: &Path) -> impl Fn(io::Error) -> FileError + Copy {
+        move |source| FileError { path: path.to_owned(), source }
+    }
+
+    /// Whether the reader of a pipe has closed it.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.source.kind() == ErrorKind::BrokenPipe
+    }
+}
+
+/// `None` of a file that is not there.
+pub(crate) fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// Opens a regular file. Pipes and devices, which may block or never end, are errors.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();

@@ -11,7 +11,7 @@ use crate::report::term::{AskReport, TermStyle, one_line};
 use crate::{
     backend::sampling::Sampling, eval::samples::Drawing, io::record::AnswerRecord, units::count, units::number,
 };
-use std::{io::ErrorKind, io::Read, ops::ControlFlow, time::Instant};
+use std::{io::Read, ops::ControlFlow, time::Instant};
 
 /// Answer a question and show the answer's confidence
 #[derive(Args)]
@@ -134,10 +134,8 @@ fn question(argument: &str) -> Result<String, CliError> {
         /// In bytes; more than any context holds.
         const MAX: u64 = 64 << 20;
         text.clear();
-        let read = std::io::stdin().take(MAX).read_to_string(&mut text).map_err(CliError::Stdin)?;
-        if read as u64 == MAX {
-            return Err(CliError::Stdin(ErrorKind::FileTooLarge.into()));
-        }
+        let read = files::Capped::new(std::io::stdin(), MAX).read_to_string(&mut text);
+        read.map_err(FileError::at(Path::new("standard input")))?;
     }
     let text = text.trim_end_matches(['\n', '\r']);
     if text.trim().is_empty() { Err(CliError::NoQuestion) } else { Ok(text.to_owned()) }

@@ -2,8 +2,8 @@
 
 use super::*;
 use super::{options::load, options::locate, progress::work};
+use crate::eval::analysis::calibrate::calibrate;
 use crate::eval::calibration::{Calibration, Certified, Drawn, HeldOut, Uncertified};
-use crate::eval::{analysis::calibrate::calibrate, assess::fingerprint};
 use crate::{backend::DeviceChoice, engine::EngineOptions, eval::metrics::RiskControl, model::hub::locate_model};
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
@@ -90,7 +90,7 @@ fn used_instead(args: &CalibrateArgs, written: &Calibration) -> Result<Option<Ca
 fn manage(model: &str, args: &CalibrateArgs) -> Result<(), Failure> {
     let folder = locate(model)?;
     let on_cpu = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
-    let known = fingerprint(&folder, &load(&folder, on_cpu)?)?;
+    let known = Fingerprint::of(&folder, &load(&folder, on_cpu)?)?;
     if args.remove.is_some() {
         let removed = Calibration::remove(&known)?;
         note(&removed.map_or("there is none".to_owned(), |path| format!("removed {}", path.display())));

@@ -1,7 +1,7 @@
 //! Reasons why a command failed.
 
-use crate::io::jsonl::append::AppendError;
-use std::{error::Error, io, path::Path, path::PathBuf};
+use crate::files::FileError;
+use std::{error::Error, io, path::PathBuf};
 
 /// Any error that ends a command: one of its own, or one from a lower layer, shown unchanged.
 pub type Failure = Box<dyn Error>;
@@ -29,25 +29,14 @@ pub enum CliError {
     Csv(csv::Error),
     #[error("the report as JSON: {0}")]
     Json(serde_json::Error),
-    #[error("{}: {source}", path.display())]
-    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("--methods {0} needs a chat template for its further turns and cannot be used with --no-chat-template")]
     NeedsChatTemplate(&'static str),
     #[error("--thinking-budget needs marked thoughts and cannot be used with --thinking none")]
     NoThoughts,
     #[error("{address}: {source}{}", listen_hint(source))]
     Listen { address: std::net::SocketAddr, source: io::Error },
-    #[error("standard input: {0}")]
-    Stdin(io::Error),
-    #[error("standard output: {0}")]
-    Stdout(io::Error),
-}
-
-impl CliError {
-    /// An error in reading or writing a file.
-    pub fn at(path: &Path) -> impl FnOnce(io::Error) -> CliError {
-        |source| CliError::File { path: path.to_owned(), source }
-    }
 }
 
 /// Remedy for an address that cannot be bound.
@@ -62,7 +51,7 @@ fn listen_hint(error: &io::Error) -> &'static str {
 /// Whether the reader of our output has closed it.
 pub fn is_broken_pipe(failure: &(dyn Error + 'static)) -> bool {
     match failure.downcast_ref() {
-        Some(CliError::Stdout(error)) => error.kind() == io::ErrorKind::BrokenPipe,
-        _ => failure.downcast_ref().is_some_and(AppendError::is_broken_pipe),
+        Some(CliError::File(error)) => error.is_broken_pipe(),
+        _ => failure.downcast_ref().is_some_and(FileError::is_broken_pipe),
     }
 }

@@ -186,7 +186,7 @@ fn report(args: &EvalArgs) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(&results_json(&analysis)).map_err(CliError::Json)?;
     let json = escaped_json(&json) + "\n";
     let path = args.output.join("results.json");
-    crate::cache::write(&path, json.as_bytes()).map_err(CliError::at(&path))?;
+    crate::cache::write(&path, json.as_bytes()).map_err(FileError::at(&path))?;
     if args.json {
         return Ok(print(&json)?);
     }

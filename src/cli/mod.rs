@@ -16,10 +16,8 @@ mod score;
 mod serve;
 mod signals;
 
-use crate::eval::run::manifest::{FORMAT, Manifest, Model};
-use crate::{
-    backend::entropy::Gamma, engine::Engine, eval::assess::fingerprint, files, report::term::TermStyle, units,
-};
+use crate::eval::run::{fingerprint::Fingerprint, manifest::FORMAT, manifest::Manifest, manifest::Model};
+use crate::{backend::entropy::Gamma, engine::Engine, files, files::FileError, report::term::TermStyle, units};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::{CliError, Failure, is_broken_pipe};
@@ -152,7 +150,7 @@ fn manifest<T>(named: &str, folder: &Path, engine: &Engine, options: T) -> Resul
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: Model {
             name: model_name(named, folder),
-            fingerprint: fingerprint(folder, engine)?,
+            fingerprint: Fingerprint::of(folder, engine)?,
             k_cache,
             v_cache,
             weight_format: engine.options().weights,

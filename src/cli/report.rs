@@ -67,7 +67,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let text = written(&analysis, args)?;
     match file {
         Some(file) => {
-            folder.map_or(Ok(()), std::fs::create_dir_all).map_err(CliError::at(&file))?;
+            folder.map_or(Ok(()), std::fs::create_dir_all).map_err(FileError::at(&file))?;
             write(&file, &text)?;
         }
         None => print(&text)?,
@@ -119,7 +119,7 @@ fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, Failure> {
 
 /// Writes every picture to the folder.
 fn draw(analysis: &Analysis, folder: &Path) -> Result<(), CliError> {
-    std::fs::create_dir_all(folder).map_err(CliError::at(folder))?;
+    std::fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     let pictures: Vec<Picture> = galleries(analysis).into_iter().flat_map(|gallery| gallery.pictures).collect();
     for picture in &pictures {
         write(&folder.join(format!("{}.svg", picture.name)), &picture.standalone())?;

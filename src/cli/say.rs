@@ -1,7 +1,7 @@
 //! Output of the commands: results on standard output, everything else on standard error.
 
 use super::error::CliError;
-use crate::report::term::visible;
+use crate::{files::FileError, report::term::visible};
 use serde::Serialize;
 use std::{io::Write, path::Path, sync::atomic::AtomicU8, sync::atomic::Ordering::Relaxed};
 
@@ -50,7 +50,8 @@ pub fn error(line: &str) {
 /// Writes to standard output.
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
+    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    Ok(printed.map_err(FileError::at(Path::new("standard output")))?)
 }
 
 /// Writes a value to standard output, as a line of JSON.
@@ -65,7 +66,7 @@ pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -
 
 /// Writes a file.
 pub fn write(path: &Path, text: &str) -> Result<(), CliError> {
-    std::fs::write(path, text).map_err(CliError::at(path))
+    Ok(std::fs::write(path, text).map_err(FileError::at(path))?)
 }
 
 /// `1 error`, `2 errors`

@@ -62,7 +62,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     let (folder, parameters, abstain) = (model.folder()?, method.parameters()?, *abstain);
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
-    let (whole, start) = Input::of(&args.input, start).map_err(CliError::at(&args.input))?.unzip();
+    let (whole, start) = Input::of(&args.input, start).map_err(FileError::at(&args.input))?.unzip();
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;

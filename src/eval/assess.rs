@@ -28,7 +28,7 @@ pub fn calibration(
     let found = if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
         None
     } else {
-        let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
+        let model = known.cloned().map_or_else(|| Fingerprint::of(folder, engine), Ok)?;
         Calibration::find(folder, &model, reading)?
     };
     match &found {
@@ -36,14 +36,6 @@ pub fn calibration(
         _ if abstain => Err(CalibrationError::NotCertified { calibrated: found.is_some() }),
         _ => Ok(found),
     }
-}
-
-/// Fingerprint of the model files that the engine loaded from this folder.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, CalibrationError> {
-    Fingerprint::of(folder, engine).map_err(|(path, source)| CalibrationError::Io { path, source })
 }
 
 /// A sequence, the start of its response, and its answer's tokens if known.

@@ -8,10 +8,10 @@
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
 use crate::io::record::{Calibrated, Origin, Samples};
-use crate::{cache, uq::Reading, uq::scores::needs_ensemble};
+use crate::{cache, files, files::FileError, uq::Reading, uq::scores::needs_ensemble};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeMap, io, path::Path, path::PathBuf};
+use std::{collections::BTreeMap, path::Path, path::PathBuf};
 
 /// Version of the file's format.
 pub const FORMAT: u32 = 2;
@@ -175,8 +175,8 @@ impl Map {
 /// A calibration cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{}: not a calibration: {why}; make it again with `uqac calibrate`, or remove it", path.display())]
     Invalid { path: PathBuf, why: serde_json::Error },
     #[error("{}: fitted on {there} answers, more than these {items}; use --replace to take this one all the same", path.display())]
@@ -239,20 +239,14 @@ impl Calibration {
     /// It cannot be removed.
     pub fn remove(model: &Fingerprint) -> Result<Option<PathBuf>, CalibrationError> {
         let Some(path) = cached(model) else { return Ok(None) };
-        match std::fs::remove_file(&path) {
-            Ok(()) => Ok(Some(path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(CalibrationError::Io { path, source }),
-        }
+        let removed = files::if_there(std::fs::remove_file(&path)).map_err(FileError::at(&path))?;
+        Ok(removed.map(|()| path))
     }
 
     /// Reads a file; `None` if it is missing or in another format.
     fn read(path: &Path) -> Result<Option<Self>, CalibrationError> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(CalibrationError::Io { path: path.to_owned(), source }),
-        };
+        let text = files::if_there(std::fs::read_to_string(path)).map_err(FileError::at(path))?;
+        let Some(text) = text else { return Ok(None) };
         let invalid = |error| CalibrationError::Invalid { path: path.to_owned(), why: error };
         let value: serde_json::Value = serde_json::from_str(&text).map_err(invalid)?;
         match value["format"].as_u64().is_some_and(|format| format != u64::from(FORMAT)) {
@@ -279,10 +273,8 @@ impl Calibration {
             return Err(CalibrationError::Larger { path, there: there.items, items: self.items });
         }
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        match cache::write(&path, text.as_bytes()) {
-            Ok(()) => Ok(path),
-            Err(source) => Err(CalibrationError::Io { path, source }),
-        }
+        cache::write(&path, text.as_bytes()).map_err(FileError::at(&path))?;
+        Ok(path)
     }
 }
 

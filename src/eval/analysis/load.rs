@@ -2,7 +2,7 @@
 
 use super::Method;
 use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
-use crate::files::{self, entries, name};
+use crate::files::{self, FileError, entries, name};
 use crate::io::jsonl::{Lines, ReadError};
 use crate::{
     eval::metrics::Confidence,
@@ -32,8 +32,8 @@ pub enum AnalysisError {
     NoSamples { file: PathBuf, why: String },
     #[error("no run has scores of a method {method:?}; valid names: {}", known.join(", "))]
     NoMethod { method: String, known: Vec<String> },
-    #[error("{}: {source}", file.display())]
-    Io { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -259,7 +259,7 @@ fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
 
 /// The sample files of a run folder, by name.
 pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
-    let mut files = entries(folder).map_err(|source| AnalysisError::Io { file: folder.to_owned(), source })?;
+    let mut files = entries(folder).map_err(FileError::at(folder))?;
     files.retain(|file| pattern!(r"^samples_.*\.jsonl(?:\.gz)?$").is_match(&name(file)) && file.is_file());
     Ok(files)
 }
@@ -274,7 +274,7 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
                 entries(folder).unwrap_or_default().into_iter().find(|path| path.join("manifest.json").is_file());
             return Err(AnalysisError::NotARun { folder: folder.to_owned(), inside });
         }
-        Err(source) => return Err(AnalysisError::Io { file, source }),
+        Err(error) => return Err(FileError::at(&file)(error).into()),
     };
     let manifest: Map<String, Value> = serde_json::from_str(&text)
         .map_err(|error| AnalysisError::Manifest { file: file.clone(), why: error.to_string() })?;

@@ -1,10 +1,10 @@
 //! Identifies a model's files without reading gigabytes.
 
-use crate::{engine::Engine, files, units};
+use crate::{engine::Engine, files, files::FileError, units};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Blocks read from a weight file, evenly spaced, including the first and the last.
 const BLOCKS: u64 = 64;
@@ -39,14 +39,14 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// Reads the files of a model folder.
-    pub fn of(folder: &Path, engine: &Engine) -> Result<Self, (PathBuf, io::Error)> {
+    pub fn of(folder: &Path, engine: &Engine) -> Result<Self, FileError> {
         let whole = |name: &str| {
             let (path, mut hash) = (folder.join(name), Sha256::new());
             let read = files::open(&path).and_then(|mut file| add(&mut file, &mut hash));
-            read.map(|()| digits(hash.finalize())).map_err(|error| (path, error))
+            read.map(|()| digits(hash.finalize())).map_err(FileError::at(&path))
         };
         let optional = |name: &str| match whole(name) {
-            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
             other => other.map(Some),
         };
         let mut tokens = optional("tokenizer_config.json")?;
@@ -82,11 +82,11 @@ pub(crate) fn digits(hash: impl AsRef<[u8]>) -> String {
     units::hex(&hash.as_ref()[..8])
 }
 
-fn weights(folder: &Path) -> Result<String, (PathBuf, io::Error)> {
-    let entries = files::entries(folder).map_err(|error| (folder.to_owned(), error))?;
+fn weights(folder: &Path) -> Result<String, FileError> {
+    let entries = files::entries(folder).map_err(FileError::at(folder))?;
     let mut hash = Sha256::new();
     for path in entries.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")) {
-        sample(&path, &mut hash).map_err(|error| (path, error))?;
+        sample(&path, &mut hash).map_err(FileError::at(&path))?;
     }
     Ok(digits(hash.finalize()))
 }

@@ -3,15 +3,15 @@
 
 use super::manifest::Manifest;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
-use crate::{cache, files};
+use crate::{cache, files, files::FileError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{io, path::Path, path::PathBuf};
 
 /// Errors of a run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{}: not a manifest of this program: {source}; give another --output", path.display())]
     Manifest { path: PathBuf, source: serde_json::Error },
     #[error("{}: format {found}, this program writes format {expected}; use that version, or a new --output", path.display())]
@@ -33,10 +33,10 @@ pub struct RunFolder(PathBuf);
 impl RunFolder {
     /// Creates the folder and its manifest, or checks that an earlier run's manifest matches.
     pub fn open(path: &Path, manifest: &Manifest) -> Result<RunFolder, FolderError> {
-        std::fs::create_dir_all(path).map_err(|source| FolderError::Io { path: path.to_owned(), source })?;
+        std::fs::create_dir_all(path).map_err(FileError::at(path))?;
         cache::remove_leftovers(path);
         let file = path.join("manifest.json");
-        let io = |source| FolderError::Io { path: file.clone(), source };
+        let io = FileError::at(&file);
         let mut text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
         text.push('\n');
         if !file.exists() {
@@ -47,7 +47,7 @@ impl RunFolder {
                 _ => failed.file.persist(&file).map(drop).map_err(|e| io(e.error)), // a file system without links
             })?;
         }
-        check(path, &read_manifest(file)?, manifest)?;
+        check(path, &read_manifest(&file)?, manifest)?;
         Ok(RunFolder(path.to_owned()))
     }
 
@@ -67,16 +67,15 @@ pub(super) fn check<O: Serialize>(path: &Path, earlier: &Manifest<O>, now: &Mani
 }
 
 /// The manifest in a file.
-pub(super) fn read_manifest<Options: DeserializeOwned>(path: PathBuf) -> Result<Manifest<Options>, FolderError> {
-    let text = files::read_to_string(&path, files::MAX_SETTINGS);
-    let text = text.map_err(|source| FolderError::Io { path: path.clone(), source })?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|source| FolderError::Manifest { path: path.clone(), source })?;
+pub(super) fn read_manifest<Options: DeserializeOwned>(path: &Path) -> Result<Manifest<Options>, FolderError> {
+    let text = files::read_to_string(path, files::MAX_SETTINGS).map_err(FileError::at(path))?;
+    let invalid = |source| FolderError::Manifest { path: path.to_owned(), source };
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(invalid)?;
     let format = value["format"].as_u64().and_then(|f| u32::try_from(f).ok());
     if let Some(found) = format.filter(|found| *found != super::manifest::FORMAT) {
-        return Err(FolderError::Format { path, expected: super::manifest::FORMAT, found });
+        return Err(FolderError::Format { path: path.to_owned(), expected: super::manifest::FORMAT, found });
     }
-    serde_json::from_value(value).map_err(|source| FolderError::Manifest { path, source })
+    serde_json::from_value(value).map_err(invalid)
 }
 
 /// Part `index` (from 1) of `of`: every `of`-th item.

@@ -2,7 +2,7 @@
 
 use super::folder::{self, FolderError, read_manifest};
 use super::{fingerprint::add, fingerprint::digits, manifest::Input, manifest::Manifest, manifest::ScoreOptions};
-use crate::{cache, files};
+use crate::{cache, files, files::FileError};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ pub fn path(output: &Path) -> PathBuf {
 
 /// The manifest next to an output; `None` if there is none, as with older versions.
 pub fn read(output: &Path) -> Result<Option<Manifest<ScoreOptions>>, FolderError> {
-    match read_manifest(path(output)) {
-        Err(FolderError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+    match read_manifest(&path(output)) {
+        Err(FolderError::File(error)) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some),
     }
 }
 
 /// Writes the manifest next to an output.
-pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), FolderError> {
+pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), FileError> {
     let path = path(output);
     let text = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
     let written = text.and_then(|text| cache::write(&path, (text + "\n").as_bytes()));
-    written.map_err(|source| FolderError::Io { path, source })
+    written.map_err(FileError::at(&path))
 }
 
 /// Whether a run's records may be appended to those of `earlier`. The input may have grown: only its earlier part is

@@ -4,6 +4,7 @@
 //! file can be truncated and continued like a plain one.
 
 use super::LINE_LIMIT;
+use crate::files::{self, FileError};
 use flate2::{Compression, write::GzEncoder};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -22,8 +23,8 @@ pub enum Existing {
 /// Lines cannot be written.
 #[derive(Debug, Error)]
 pub enum AppendError {
-    #[error("{}: {source}", file.display())]
-    Io { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{}: the file is not empty; use --resume or --overwrite", .0.display())]
     NotEmpty(PathBuf),
     #[error("{}: only a regular file can be resumed", .0.display())]
@@ -34,17 +35,6 @@ pub enum AppendError {
     Foreign { file: PathBuf, line: u64, why: String },
     #[error("{}: gzip data from byte {offset} on is damaged, so the file is left alone: {source}", file.display())]
     Damaged { file: PathBuf, offset: u64, source: io::Error },
-}
-
-impl AppendError {
-    fn at(file: &Path) -> impl Fn(io::Error) -> AppendError + Copy {
-        move |source| AppendError::Io { file: file.to_owned(), source }
-    }
-
-    /// Whether the reader of a pipe has closed it.
-    pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, AppendError::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
-    }
 }
 
 /// An output that has been examined but not changed.
@@ -78,7 +68,7 @@ impl Output {
                     Ok(())
                 };
                 let mut earlier = Earlier { path, start: start.as_bytes(), lines: 0, on_line: &mut on_line };
-                let file = BufReader::with_capacity(1 << 16, File::open(path).map_err(AppendError::at(path))?);
+                let file = BufReader::with_capacity(1 << 16, File::open(path).map_err(FileError::at(path))?);
                 if gzip { earlier.read_members(file)? } else { earlier.read_lines(file)? }
             }
         };
@@ -97,7 +87,7 @@ impl Output {
             let sink = Sink::Stream(Box::new(io::stdout()));
             return Ok(Appender { sink, path: "standard output".into(), gzip });
         }
-        let io = AppendError::at(&path);
+        let io = FileError::at(&path);
         let mut options = OpenOptions::new();
         options.write(true);
         let sink = match length_and_keep {
@@ -119,11 +109,8 @@ impl Output {
 
 /// The length of a regular file, 0 for a new one; `None` for a pipe or a device.
 fn regular_length(path: &Path) -> Result<Option<u64>, AppendError> {
-    match path.metadata() {
-        Ok(metadata) => Ok(metadata.is_file().then_some(metadata.len())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(0)),
-        Err(error) => Err(AppendError::at(path)(error)),
-    }
+    let metadata = files::if_there(path.metadata()).map_err(FileError::at(path))?;
+    Ok(metadata.map_or(Some(0), |metadata| metadata.is_file().then_some(metadata.len())))
 }
 
 /// Reads the lines of an earlier run.
@@ -141,7 +128,7 @@ impl Earlier<'_> {
         loop {
             line.clear();
             let mut limited = (&mut text).take(LINE_LIMIT + 1);
-            let read = limited.read_until(b'\n', &mut line).map_err(AppendError::at(self.path))?;
+            let read = limited.read_until(b'\n', &mut line).map_err(FileError::at(self.path))?;
             if read as u64 > LINE_LIMIT && !line.ends_with(b"\n") {
                 return Err(self.foreign(self.lines + 1, format!("longer than {LINE_LIMIT} bytes")));
             }
@@ -161,8 +148,8 @@ impl Earlier<'_> {
         const MAGIC: [u8; 2] = [0x1f, 0x8b];
         let mut text = Vec::new();
         loop {
-            let offset = file.stream_position().map_err(AppendError::at(self.path))?;
-            let start = file.fill_buf().map_err(AppendError::at(self.path))?;
+            let offset = file.stream_position().map_err(FileError::at(self.path))?;
+            let start = file.fill_buf().map_err(FileError::at(self.path))?;
             if start.is_empty() {
                 return Ok(offset);
             }
@@ -249,14 +236,14 @@ pub struct Appender {
 
 impl Appender {
     /// Appends a line. A failed write leaves a regular file unchanged.
-    pub fn append(&mut self, record: &impl Serialize) -> Result<(), AppendError> {
-        line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes)).map_err(AppendError::at(&self.path))
+    pub fn append(&mut self, record: &impl Serialize) -> Result<(), FileError> {
+        line(record, self.gzip).and_then(|bytes| self.sink.append(&bytes)).map_err(FileError::at(&self.path))
     }
 
     /// Syncs the file to disk.
-    pub fn sync(&mut self) -> Result<(), AppendError> {
+    pub fn sync(&mut self) -> Result<(), FileError> {
         let Sink::File(file, _) = &self.sink else { return Ok(()) };
-        file.sync_data().map_err(AppendError::at(&self.path))
+        file.sync_data().map_err(FileError::at(&self.path))
     }
 }
 
