@@ -1,4 +1,9 @@
-//! Quantities as displayed and as parsed from command-line options.
+//! Quantities as displayed, as parsed from command-line options, and as left out of files.
+
+/// Whether a field of a file can be left out.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// Parses a count within a range.
 #[cfg(feature = "program")]

@@ -6,7 +6,7 @@
 use crate::io::record::{Answer, CutOff, Status};
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::uq::{Link, Member, Outcome, Profile, Scores};
-use crate::{engine::FinishReason, model::chat::encode_plain};
+use crate::{engine::FinishReason, model::chat::encode_plain, units::is_default};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, ops::Range};
@@ -128,10 +128,6 @@ impl Sample {
     }
 }
 
-fn is_zero(n: &usize) -> bool {
-    *n == 0
-}
-
 /// The confidences of a response, and their ingredients. Rows are relative to `prompt_len` (row r predicts response token
 /// r + 1, row -1 the first); positions are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -149,7 +145,7 @@ pub struct Uq {
     #[serde(rename = "n_instr")]
     pub prompt_len: usize,
     /// Tokens of the response before its reply; all of them, if it was cut off in its thought.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub thought: usize,
     pub tokens: ResponseTokens,
     /// Positions `[start, end)` of tokens that the model did not choose: they close a thought over budget.

@@ -6,7 +6,7 @@
 use super::jsonl::append::{AppendError, Existing, Output};
 pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores, scores::samples::AGREEMENT};
-use crate::{backend::WeightFormat, engine::FinishReason, model::reply::Reply};
+use crate::{backend::WeightFormat, engine::FinishReason, model::reply::Reply, units::is_default};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -94,10 +94,6 @@ pub struct Origin {
     pub ece: f64,
 }
 
-fn is_zero(n: &usize) -> bool {
-    *n == 0
-}
-
 /// The fields of a [`Calibrated`], or `"confidence": null`.
 fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S::Ok, S::Error> {
     match found {
@@ -175,7 +171,7 @@ pub struct Record {
     #[serde(rename = "n_instr")]
     pub prompt_len: Option<usize>,
     /// Tokens of the response before its reply.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub thought: usize,
     /// Positions `[start, end)` of tokens that the model did not choose: they close a thought over budget.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -3,7 +3,7 @@
 pub mod values;
 
 use super::rules::{self, RULES, Rules};
-use crate::{backend::entropy::EntropyRule, model::reply::Thinking};
+use crate::{backend::entropy::EntropyRule, model::reply::Thinking, units::is_default};
 use crate::{engine::ThinkingBudget, engine::TraceParts, names::named, names::one_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -194,7 +194,7 @@ pub struct Parameters {
     pub reading: Reading,
     pub chain: ChainRule,
     /// Seed of a random chain.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub draw: u64,
     /// Whether variants are re-scored, for P: the only scores that need passes after the response's.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
@@ -211,10 +211,6 @@ pub struct Parameters {
     /// The formats in which a thought, which has no answer, is separated from its reply.
     #[serde(default, skip_serializing_if = "Thinking::is_auto")]
     pub thinking: Thinking,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 fn yes() -> bool {

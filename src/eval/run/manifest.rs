@@ -7,8 +7,8 @@ use crate::eval::{
     tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER},
 };
 use crate::{
-    engine::ThinkingBudget, engine::running::RunningConfidence, units::count, units::number, uq::Parameters,
-    uq::Profile,
+    engine::ThinkingBudget, engine::running::RunningConfidence, units::count, units::is_default, units::number,
+    uq::Parameters, uq::Profile,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -113,7 +113,7 @@ pub struct EvalOptions {
     #[arg(long, value_name = "T", value_parser = number(0f32.next_up()..=f32::MAX, ABOVE_ZERO), default_value_t = TEMPERATURE, hide_short_help = true)]
     pub temperature: f32,
     /// Random control chains per response, and per --sweep chain=random..; 0: no controls
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     #[arg(long, value_name = "N", default_value_t = 5, hide_short_help = true)]
     pub draws: usize,
     /// Use prompts verbatim, for base models
@@ -122,7 +122,7 @@ pub struct EvalOptions {
     #[arg(skip)]
     pub boxed_instruction: BoxedInstruction,
     /// Use the first N questions of each task, with their answers, as examples for the rest
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub shots: usize,
     /// Prompt template; {question} is replaced with the question, \n with a line break
@@ -149,10 +149,6 @@ fn prompt_template(text: &str) -> Result<String, String> {
 }
 
 const ABOVE_ZERO: &str = "expected a number above 0: samples must differ";
-
-fn is_zero(n: &usize) -> bool {
-    *n == 0
-}
 
 /// Hashes missing from older versions' manifests.
 const NEWER_HASHES: [&str; 3] = ["generation_config", "weights_index", "tokenizer_config"];
