@@ -386,7 +386,7 @@ fn without_a_chain_every_token_up_to_the_answers_last_is_in_it() {
     case.parameters.chain = ChainRule::None;
     for (profile, first) in [(Reference, 0), (Paper, -1), (Corrected, -1)] {
         let rows: Vec<i64> = case.assess(profile).chain.iter().map(|link| link.row).collect();
-        assert_eq!(rows, (first..=16).collect::<Vec<i64>>(), "{profile}");
+        assert_eq!(rows, (first..=16).collect::<Vec<i64>>(), "{profile:?}");
     }
     assert!(case.rows_asked.is_empty());
 }

@@ -4,11 +4,11 @@
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::{RunError, controls::draw_number, controls::setting, manifest::Manifest};
 use crate::uq::{Parameters, Profile, RuleError, pipeline};
-use crate::{backend::DType, backend::ValueType, eval::sample::Sample, eval::sample::SweepPoint};
+use crate::{backend::DType, backend::ValueType, eval::sample::Sample, eval::sample::SweepPoint, names::Named};
 use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, uq::values::names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, collections::HashSet, str::FromStr};
+use std::{collections::BTreeMap, collections::HashSet};
 
 /// A line of `sweep_<task>.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,8 +35,8 @@ pub enum SweepError {
     TooMany,
     #[error(transparent)]
     Rule(#[from] RuleError),
-    #[error("{name}={value}: expected {expected}")]
-    Value { name: String, value: String, expected: &'static str },
+    #[error("{name}={value}: {why}")]
+    Value { name: String, value: String, why: String },
 }
 
 /// The settings of `--sweep k=8,16 theta=0.5,0.7`: each value on its own.
@@ -101,20 +101,17 @@ impl Applied {
     /// Sets one parameter; returns its value in JSON.
     fn set(&mut self, name: &str, text: &str) -> Result<Value, SweepError> {
         let Applied { parameters: to, caches: (k, v), .. } = self;
-        let (value, expected) = match name {
-            "chain" => (
-                parsed(text, &mut to.chain),
-                "attention, random, random-digits, digits-matched, random-content, similarity or none",
-            ),
-            "k-cache" => (parsed(text, k), "f32, f16 or bf16"),
-            "v-cache" => (parsed(text, v), "f32, f16, bf16 or q8"),
+        let set = match name {
+            "chain" => set(Named::named(text), &mut to.chain),
+            "k-cache" => set(text.parse(), k),
+            "v-cache" => set(text.parse(), v),
             _ if FIXED.contains(&name) => return Err(SweepError::Name(name.to_owned())),
             _ => match to.reading.set(name, text) {
                 Err(RuleError::Name(name)) => return Err(SweepError::Name(name)),
                 other => return Ok(other?),
             },
         };
-        value.ok_or_else(|| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected })
+        set.map_err(|why| SweepError::Value { name: name.to_owned(), value: text.to_owned(), why })
     }
 
     /// Whether a sample's row exists.
@@ -123,10 +120,10 @@ impl Applied {
     }
 }
 
-/// Parses `text` into `to`; returns the value in JSON.
-fn parsed<T: FromStr + Serialize>(text: &str, to: &mut T) -> Option<Value> {
-    *to = text.parse().ok()?;
-    Some(json!(to))
+/// Puts a value into `to`; returns it in JSON.
+fn set<T: Serialize>(value: Result<T, impl ToString>, to: &mut T) -> Result<Value, String> {
+    *to = value.map_err(|why| why.to_string())?;
+    Ok(json!(to))
 }
 
 /// A sweep over the samples of one task.
