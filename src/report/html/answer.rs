@@ -5,7 +5,7 @@ use super::page::filled;
 use crate::report::term::{
     AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of, votes,
 };
-use crate::{io::record::Record, uq::Scores, uq::scores::RANKING, uq::scores::as_shown};
+use crate::{io::record::Record, names::Named, uq::Scores, uq::scores::RANKING, uq::scores::as_shown};
 use minijinja::{Value, context};
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without

@@ -1,7 +1,7 @@
 //! Tables as columns over row subjects: a number for each and its format, and the meanings of the column headers.
 
 use super::{Cell, Section, Table, facts::Number};
-use crate::eval::analysis::Method;
+use crate::{eval::analysis::Method, names::Named};
 
 /// Format of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]

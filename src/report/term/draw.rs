@@ -1,6 +1,7 @@
 //! A response's text split at its tokens, some of them marked: with colours, or with brackets where there are none.
 
 use super::{colour::Style, colour::TermStyle, colour::ramp, layout::Cell, layout::cells, sanitize::visible};
+use crate::{names::Named, names::named, uq::answer::boundary};
 
 /// A piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub fn pieces(text: &str, offsets: impl IntoIterator<Item = [usize; 2]>) -> Vec<
     let (mut pieces, mut at) = (Vec::new(), 0);
     let mut push = |token, text: &str| pieces.push(Piece { token, text: visible(text).into_owned() });
     for (i, [start, end]) in offsets.into_iter().enumerate() {
-        let (start, end) = (cut_at(text, at.max(start)), cut_at(text, end));
+        let (start, end) = (boundary(text, at.max(start)), boundary(text, end));
         // A token without text leaves any text before it to the next token.
         let (start, end) = if end > start { (start, end) } else { (at, at) };
         if start > at {
@@ -32,28 +33,17 @@ pub fn pieces(text: &str, offsets: impl IntoIterator<Item = [usize; 2]>) -> Vec<
     pieces
 }
 
-/// The first character boundary at or after `at`.
-fn cut_at(text: &str, at: usize) -> usize {
-    (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
-}
-
-/// Role of a token for the answer, strongest last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mark {
-    Chain,
-    Kept,
-    Answer,
+named! {
+    /// Role of a token for the answer, strongest last.
+    #[derive(PartialOrd, Ord)]
+    pub enum Mark {
+        Chain = "chain",
+        Kept = "kept",
+        Answer = "answer",
+    }
 }
 
 impl Mark {
-    pub fn name(self) -> &'static str {
-        match self {
-            Mark::Chain => "chain",
-            Mark::Kept => "kept",
-            Mark::Answer => "answer",
-        }
-    }
-
     /// The style, and the text before and after. With colours the chain is underlined in its probability's colour, kept
     /// tokens are bold, and the answer is inverse; without them there are brackets.
     fn look(self, p: f64, colour: bool) -> (Style, [&'static str; 2]) {

@@ -219,7 +219,7 @@ fn search(text: &str, rule: AnswerRule) -> Option<(Range<usize>, AnswerForm)> {
 }
 
 /// The first character boundary from `at` on.
-fn boundary(text: &str, at: usize) -> usize {
+pub(crate) fn boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
 }
 

@@ -27,34 +27,20 @@ pub mod samples;
 mod uqac;
 
 use super::{Link, Member, Response, predictions::chosen, predictions::response_span, rules::Rules};
-use crate::backend::{Distribution, Step};
+use crate::{backend::Distribution, backend::Step, names::named};
 use samples::{AGREEMENT, G4_AGREEMENT};
 use serde::{Serialize, Serializer};
 use std::{ops::Index, ops::Range, sync::LazyLock};
 
-/// Cost of a score beyond the response itself, and its group in reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// UQAC and its components.
-    Uqac,
-    /// From the same pass as the response.
-    SinglePass,
-    /// From further responses or turns.
-    MorePasses,
-    /// Not known to this program.
-    Other,
-}
-
-impl Group {
-    /// Display name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Group::Uqac => "UQAC",
-            Group::SinglePass => "single pass",
-            Group::MorePasses => "more passes",
-            Group::Other => "other",
-        }
+named! {
+    /// Cost of a score beyond the response itself, and its group in reports.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Group {
+        Uqac = "UQAC": "UQAC and its components.",
+        SinglePass = "single pass": "From the same pass as the response.",
+        MorePasses = "more passes": "From further responses or turns.",
+        Other = "other": "Not known to this program.",
     }
 }
 
