@@ -26,7 +26,7 @@ pub struct Gallery {
 /// letters, digits, `.`, `-` and `_`, so that they can serve as file names.
 pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     let mut galleries = Vec::new();
-    let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> = benchmarks(analysis).collect();
+    let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> = analysis.benchmarks().collect();
     let mut taken: Vec<String> = Vec::new();
     for (run, task) in &benchmarks {
         let wanted = slug(&format!("{}_{}", run.name, task.task));
@@ -38,11 +38,6 @@ pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     galleries.extend(across(analysis));
     galleries.retain(|gallery| !gallery.pictures.is_empty());
     galleries
-}
-
-/// Every benchmark of every run.
-pub(super) fn benchmarks(analysis: &Analysis) -> impl Iterator<Item = (&RunAnalysis, &TaskAnalysis)> {
-    analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task)))
 }
 
 /// Replaces every character other than letters, digits, `.`, `-` and `_`, and truncates the text.
@@ -124,7 +119,7 @@ fn across(analysis: &Analysis) -> Vec<Gallery> {
         auroc: task.method(&method.key).and_then(|m| m.answered.value(Metric::Auroc)).unwrap_or(f64::NAN),
         ece: task.method(&method.key).and_then(|m| m.answered.value(run.ece())).unwrap_or(f64::NAN),
     };
-    let points: Vec<Point> = benchmarks(analysis).map(|(run, task)| point(run, task)).collect();
+    let points: Vec<Point> = analysis.benchmarks().map(|(run, task)| point(run, task)).collect();
     if points.len() < 2 {
         return Vec::new();
     }

@@ -79,6 +79,11 @@ pub struct Analysis {
 }
 
 impl Analysis {
+    /// Every benchmark of every run.
+    pub fn benchmarks(&self) -> impl Iterator<Item = (&RunAnalysis, &TaskAnalysis)> {
+        self.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task)))
+    }
+
     /// Methods with a row of their own: a logarithm ranks like its probability and shares that row.
     pub fn rows(&self) -> impl Iterator<Item = &Method> {
         let has_twin = |method: &Method| self.methods.iter().any(|other| other.log == Some(method.key.as_str()));

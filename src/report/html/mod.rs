@@ -30,7 +30,7 @@ const ITEMS_LIMIT: usize = 30 << 20;
 /// # Errors
 /// A samples file can no longer be read.
 pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
-    let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
+    let benchmarks = analysis.benchmarks().count();
     let limit = ITEMS_LIMIT / benchmarks.max(1);
     let mut runs = Vec::with_capacity(benchmarks);
     let methods: Vec<Method> = analysis.methods.iter().filter(|method| method.is_recorded()).cloned().collect();

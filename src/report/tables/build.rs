@@ -344,7 +344,7 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
 /// equally.
 fn over_models(analysis: &Analysis) -> Option<Table> {
     let mut tasks: Vec<Shared> = Vec::new();
-    for (run, task) in analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))) {
+    for (run, task) in analysis.benchmarks() {
         match tasks.iter_mut().find(|(name, _)| *name == task.task) {
             Some((_, found)) => found.push((run, task)),
             None => tasks.push((&task.task, vec![(run, task)])),
