@@ -87,8 +87,9 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl From<EngineError> for ApiError {
-    fn from(error: EngineError) -> ApiError {
+impl<E: Into<EngineError>> From<E> for ApiError {
+    fn from(error: E) -> ApiError {
+        let error = error.into();
         match &error {
             EngineError::ContextLength { tokens, context } => {
                 let full =
@@ -124,11 +125,5 @@ impl From<EncodeError> for ApiError {
             other => other.to_string(),
         };
         ApiError::new(400, code, message)
-    }
-}
-
-impl From<TokenizerError> for ApiError {
-    fn from(error: TokenizerError) -> ApiError {
-        ApiError::from(EngineError::Tokenizer(error))
     }
 }

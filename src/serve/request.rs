@@ -309,11 +309,6 @@ impl UqacOptions {
     }
 }
 
-pub fn no_model(name: &str, served: &str) -> ApiError {
-    let message = format!("unknown model {name:?}; this server has {served}");
-    ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) }
-}
-
 /// Turns numbers like `16.0` and `1e3`, as some clients write integers, into integers.
 fn integers(value: &mut Value) {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53

@@ -1,7 +1,7 @@
 //! Routes, the checks before them, and each request's log line and metrics.
 
 use super::{Job, Shared, error::ApiError, metrics::lock};
-use super::{answer::Event, answer::Reply, answer::Told, request::Task, request::no_model};
+use super::{answer::Event, answer::Reply, answer::Told, request::Task};
 use crate::{report::html::Document, report::term::OUT_OF_RANGE, report::term::UNCALIBRATED, uq::scores};
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
@@ -102,10 +102,11 @@ type Named = Result<Path<String>, axum::extract::rejection::PathRejection>;
 
 async fn model(_: Authorized, State(shared): Server, name: Named) -> Result<Json<Value>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::invalid("model", error))?;
-    match name == shared.settings.model {
-        true => Ok(Json(description(&shared))),
-        false => Err(no_model(&name, &shared.settings.model)),
+    if name == shared.settings.model {
+        return Ok(Json(description(&shared)));
     }
+    let message = format!("unknown model {name:?}; this server has {}", shared.settings.model);
+    Err(ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) })
 }
 
 fn description(shared: &Shared) -> Value {

@@ -129,25 +129,18 @@ impl Worker<'_, '_> {
     }
 
     fn accept(&mut self, Job { task, reply }: Job) -> Result<(), ApiError> {
-        let event = match task {
-            Task::Generate(generate) => {
-                match generate.prompts.iter().map(|prompt| self.encoded(&generate, prompt)).collect() {
-                    Ok(prompts) => {
-                        self.enqueue(*generate, prompts, reply);
-                        return Ok(());
-                    }
-                    Err(error) => Event::Failed(error),
-                }
+        let generate = match task {
+            Task::Generate(generate) => generate,
+            Task::Score(item, options) => {
+                let scored = self.score(*item, &options);
+                reply.send(scored.clone().map_or_else(Event::Failed, Event::Whole));
+                return scored.map_or_else(ApiError::unless_lost, |_| Ok(()));
             }
-            Task::Score(item, options) => match self.score(*item, &options) {
-                Ok(line) => Event::Whole(line),
-                Err(error) => {
-                    reply.send(Event::Failed(error.clone()));
-                    return error.unless_lost();
-                }
-            },
         };
-        reply.send(event);
+        match generate.prompts.iter().map(|prompt| self.encoded(&generate, prompt)).collect() {
+            Ok(prompts) => self.enqueue(*generate, prompts, reply),
+            Err(error) => reply.send(Event::Failed(error)),
+        }
         Ok(())
     }
 
