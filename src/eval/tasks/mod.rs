@@ -13,7 +13,7 @@
 //! nothing is downloaded; the error names the download command.
 
 use crate::uq::answer::{AnswerPattern, AnswerRule};
-use crate::{io::jsonl::ReadError, io::target::Target, model::demo::DemoError};
+use crate::{files::FileError, io::jsonl::ReadError, io::target::Target, model::demo::DemoError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -203,8 +203,10 @@ impl TryFrom<Value> for BoxedInstruction {
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
     /// A file or folder exists but cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Line(#[from] ReadError),
     /// Not JSON; `line` counts from 1.
     #[error("{}, line {line}: not valid JSON: {source}", path.display())]
     Json { path: PathBuf, line: u64, source: serde_json::Error },
@@ -235,12 +237,6 @@ pub enum TaskError {
     /// The name matches no task.
     #[error("unknown task \"{spec}\"; valid names: {}", names())]
     Unknown { spec: String },
-}
-
-impl From<ReadError> for TaskError {
-    fn from(error: ReadError) -> TaskError {
-        TaskError::Read { path: error.file, source: error.source }
-    }
 }
 
 fn shown_paths(paths: &[PathBuf]) -> String {

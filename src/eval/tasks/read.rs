@@ -1,7 +1,7 @@
 //! Records of JSON and JSONL files, compressed or not.
 
 use super::TaskError;
-use crate::files::{self, Capped, MAX_SETTINGS};
+use crate::files::{self, Capped, FileError, MAX_SETTINGS};
 use crate::io::jsonl::{Line, Lines, unpacked};
 use serde_json::Value;
 use std::{io::Read, path::Path, path::PathBuf};
@@ -56,7 +56,7 @@ pub(super) fn text(path: &Path) -> Result<String, TaskError> {
     let mut text = String::new();
     let unpacked = files::open(path).and_then(unpacked);
     let read = unpacked.and_then(|file| Capped::new(file, MAX_SETTINGS).read_to_string(&mut text));
-    read.map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
+    read.map_err(FileError::at(path))?;
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
@@ -69,7 +69,7 @@ const MAX_LINE: u64 = 4 << 20;
 /// The objects of a JSONL file.
 pub(super) fn records(path: &Path) -> Result<impl Iterator<Item = Result<Record, TaskError>>, TaskError> {
     let path = path.to_path_buf();
-    let file = files::open(&path).map_err(|source| TaskError::Read { path: path.clone(), source })?;
+    let file = files::open(&path).map_err(FileError::at(&path))?;
     let mut lines = Lines::new(file, path.clone())?.with_limit(MAX_LINE).with_max(MAX_FILE);
     Ok(std::iter::from_fn(move || lines.next_line().transpose().map(|line| line_record(&path, &line?))))
 }

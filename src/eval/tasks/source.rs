@@ -1,7 +1,7 @@
 //! Search for a benchmark's files on this machine.
 
 use super::{Benchmark, TaskError, TaskOptions};
-use crate::{files::entries, files::name, model::hub::dataset_snapshots};
+use crate::{files::FileError, files::entries, files::name, model::hub::dataset_snapshots};
 use std::path::{Path, PathBuf};
 
 impl Benchmark {
@@ -13,8 +13,7 @@ impl Benchmark {
 
     fn find_in(&self, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
         if let Some(path) = data {
-            let metadata = std::fs::metadata(path);
-            if metadata.map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?.is_file() {
+            if std::fs::metadata(path).map_err(FileError::at(path))?.is_file() {
                 return Ok(path.to_path_buf());
             }
         }
@@ -134,6 +133,6 @@ mod tests {
         let file = full.path().join("quiz.jsonl");
         assert_eq!(QUIZ.find_in(Some(&file), Vec::new()).unwrap(), file);
         let gone = QUIZ.find_in(Some(&full.path().join("gone")), Vec::new()).unwrap_err();
-        assert!(matches!(gone, TaskError::Read { .. }), "{gone}");
+        assert!(matches!(gone, TaskError::File(_)), "{gone}");
     }
 }
