@@ -8,13 +8,13 @@ scores! {
     SINGLE_PASS:
     // Σ ln p. Inputs: log-probabilities and texts of tokens.
     "content_logprob", "ln P(content)", "log-probability of the content tokens"
-        => |found| Some(0.0 + logprobs(found).iter().sum::<f64>());
+        => |found| Some(0.0 + found.exact_logprobs(content(found)).iter().sum::<f64>());
     // (1/n) Σ ln p.
     "content_mean_logprob", "ln P(content), mean", "mean log-probability of the content tokens"
-        => |found| Some(mean(&logprobs(found)));
+        => |found| Some(mean(&found.exact_logprobs(content(found))));
     // min p; 1 without content.
     "content_min_prob", "Least content p", "minimum probability of a content token", is_probability: true
-        => |found| Some(libm::exp(logprobs(found).into_iter().fold(0.0, f64::min)));
+        => |found| Some(libm::exp(found.exact_logprobs(content(found)).into_iter().fold(0.0, f64::min)));
     // −(1/n) Σ H of the predictions of content tokens, full vocabulary.
     "content_entropy", "Content entropy, mean", "minus the mean entropy at content tokens, nats"
         => |found| Some(0.0 - mean(&entropies(found)));
@@ -25,10 +25,6 @@ fn content<'a>(found: &'a Found) -> impl Iterator<Item = usize> + 'a {
     let answer = found.response.text(found.answer.clone());
     let text = |position: usize| found.response.token_text(position);
     found.span().filter(move |position| !is_stop_word(StopWords::AnswerAware, text(*position), &answer))
-}
-
-fn logprobs(found: &Found) -> Vec<f64> {
-    found.exact_logprobs(content(found))
 }
 
 fn entropies(found: &Found) -> Vec<f64> {

@@ -150,6 +150,11 @@ impl Found<'_> {
         Some(self.response.step(position.checked_sub(1)?))
     }
 
+    /// Entropies of the predictions of the tokens at `positions` (absolute), over the full vocabulary.
+    fn entropies(&self, positions: impl Iterator<Item = usize>) -> Vec<f64> {
+        positions.filter_map(|position| Some(self.step_before(position)?.entropy)).collect()
+    }
+
     /// The distributions that predict the tokens at `positions` (absolute); `None` if the trace was not wide or there are no
     /// tokens.
     fn distributions(&self, positions: impl Iterator<Item = usize>) -> Option<Vec<Distribution>> {

@@ -4,24 +4,19 @@
 //! arXiv 2606.02020), which detects the change from exploring to converging by CUSUM. Theirs are classifier features and a
 //! stopping rule; here each is a single value, higher meaning more confident. Inputs: the entropies.
 
-use super::{Found, SINGLE_PASS, mean};
+use super::{SINGLE_PASS, mean};
 
 scores! {
     SINGLE_PASS:
     // −b of the least-squares line H_t = a + b (t − 1)/(n − 1).
     "entropy_slope", "Entropy slope", "fall of the entropy from the first token to the last, nats"
-        => |found| Some(0.0 - fit(&entropies(found)).0);
+        => |found| Some(0.0 - fit(&found.entropies(found.span())).0);
     // −R² of that line.
     "entropy_linearity", "Entropy linearity", "minus R² of a straight line through the entropies"
-        => |found| Some(0.0 - fit(&entropies(found)).1);
+        => |found| Some(0.0 - fit(&found.entropies(found.span())).1);
     // max over k of (1/n) Σ_{t ≤ k} (H_t − H̄), the CUSUM statistic (Page 1954) for one drop of the mean.
     "entropy_cusum", "Entropy CUSUM", "entropy spent before the change to lower entropy, nats"
-        => |found| Some(cusum(&entropies(found)));
-}
-
-/// Entropies of the predictions of the response's tokens.
-fn entropies(found: &Found) -> Vec<f64> {
-    found.span().filter_map(|position| Some(found.step_before(position)?.entropy)).collect()
+        => |found| Some(cusum(&found.entropies(found.span())));
 }
 
 /// Slope over the whole length and R² of the least-squares line; (0, 0) for fewer than two values, R² = 0 for equal ones.

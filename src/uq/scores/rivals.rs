@@ -15,26 +15,20 @@ const LEAST_PART: f64 = 1e-4;
 scores! {
     SINGLE_PASS:
     "trace_length", "Length", "minus the number of tokens", rank: 1
-        => |found| Some(-(exact_logprobs(found).len() as f64));
+        => |found| Some(-(found.exact_logprobs(found.span()).len() as f64));
     "min_token_prob", "Least token p", "minimum token probability", rank: 0, is_probability: true
-        => |found| Some(libm::exp(exact_logprobs(found).into_iter().fold(0.0, f64::min))); // 1 without tokens
+        => |found| Some(libm::exp(found.exact_logprobs(found.span()).into_iter().fold(0.0, f64::min))); // 1 without tokens
     "lowest_window", "Lowest window", "minimum over 64-token windows of the geometric mean probability",
-        rank: 0, is_probability: true => |found| Some(lowest_window(&exact_logprobs(found)));
+        rank: 0, is_probability: true => |found| Some(lowest_window(&found.exact_logprobs(found.span())));
     "g4", "G4", "mean −ln of NLL and entropy; what to rank by", rank: 1, of_answer: true
         => |found| Some(g4(found));
-}
-
-fn exact_logprobs(found: &Found) -> Vec<f64> {
-    found.exact_logprobs(found.span())
 }
 
 /// The mean of −ln of the response's negative log-likelihood and summed entropy, the answer's summed entropy and the negative
 /// log-likelihood of the tokens with a digit, each divided by its spread.
 fn g4(found: &Found) -> f64 {
     let nll = |positions: Vec<usize>| -found.exact_logprobs(positions.into_iter()).iter().sum::<f64>();
-    let entropy = |positions: Vec<usize>| {
-        positions.into_iter().filter_map(|at| Some(found.step_before(at)?.entropy)).sum::<f64>()
-    };
+    let entropy = |positions: Vec<usize>| found.entropies(positions.into_iter()).iter().sum::<f64>();
     let parts = [
         nll(found.span().collect()),
         entropy(found.span().collect()),

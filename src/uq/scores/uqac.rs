@@ -8,13 +8,13 @@ use crate::{backend::reference::log_sum_exp, uq::Member, uq::ensemble::marginal}
 scores! {
     UQAC:
     "p_attn", "P_attn", "probability of the whole chain and the answer", rank: 2
-        => |found| Some(over(found, chain_rows(found)).0);
+        => |found| Some(product_and_mean(&logprobs(found, chain_rows(found))).0);
     "attn_mean", "P_attn, mean", "mean token probability, whole chain and answer", rank: 4
-        => |found| Some(over(found, chain_rows(found)).1);
+        => |found| Some(product_and_mean(&logprobs(found, chain_rows(found))).1);
     "p_sim", "P_sim", "probability of the kept chain and the answer", rank: 1
-        => |found| Some(over(found, found.kept.iter().copied()).0);
+        => |found| Some(product_and_mean(&logprobs(found, found.kept.iter().copied())).0);
     "sim_mean", "P_sim, mean", "mean token probability, kept chain and answer", rank: 3
-        => |found| Some(over(found, found.kept.iter().copied()).1);
+        => |found| Some(product_and_mean(&logprobs(found, found.kept.iter().copied())).1);
     "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", rank: 0, of_ensemble: true
         => |found| Some(marginal(found.ensemble));
     // For when P_attn underflows.
@@ -30,11 +30,6 @@ scores! {
 
 fn chain_rows(found: &Found) -> impl Iterator<Item = i64> {
     found.chain.iter().map(|link| link.row)
-}
-
-/// ∏ p and the mean of p over the tokens that `rows` (relative) predict and the answer's.
-fn over(found: &Found, rows: impl Iterator<Item = i64>) -> (f64, f64) {
-    product_and_mean(&logprobs(found, rows))
 }
 
 /// ln p of the tokens that `rows` (relative) predict and of the answer's.
