@@ -1,7 +1,7 @@
 //! Colours and output width. Styles are hand-written: a [`Style`] is copied into every character's cell and written as
 //! one escape sequence; console's supports neither.
 
-use std::{io::IsTerminal, sync::atomic::AtomicU8, sync::atomic::Ordering::Relaxed};
+use std::{io::IsTerminal, sync::OnceLock};
 
 /// Text style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub fn ramp(p: f64) -> u8 {
     }
 }
 
-/// Set by [`TermStyle::choose_colour`]: 0 unset, 1 never, 2 always.
-static CHOICE: AtomicU8 = AtomicU8::new(0);
+/// Set by [`TermStyle::choose_colour`].
+static CHOICE: OnceLock<bool> = OnceLock::new();
 
 /// Capabilities of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +41,9 @@ pub struct TermStyle {
 }
 
 impl TermStyle {
-    /// Forces colours on standard output on or off from now on, whether or not it is a terminal.
+    /// Forces colours on standard output on or off, once and for all, whether or not it is a terminal.
     pub fn choose_colour(always: bool) {
-        CHOICE.store(1 + u8::from(always), Relaxed);
+        let _ = CHOICE.set(always);
     }
 
     /// For standard output. Unless a choice was made, colour requires a terminal and neither `NO_COLOR` nor
@@ -57,13 +57,9 @@ impl TermStyle {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
         let terminal = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
         let width = columns.or_else(|| terminal().filter(|&columns| columns > 0)).unwrap_or(MAX_WIDTH);
-        TermStyle {
-            colour: match CHOICE.load(Relaxed) {
-                0 => std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
-                choice => choice == 2,
-            },
-            width: width.clamp(MIN_WIDTH, MAX_WIDTH),
-        }
+        let usual = || std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb;
+        let colour = CHOICE.get().copied().unwrap_or_else(usual);
+        TermStyle { colour, width: width.clamp(MIN_WIDTH, MAX_WIDTH) }
     }
 
     /// The text in this style if colours are enabled, followed by a reset.
