@@ -2,6 +2,7 @@
 
 use super::{Benchmark, TaskError, TaskOptions};
 use crate::{files::FileError, files::entries, files::name, model::hub::dataset_snapshots};
+use regex::Regex;
 use std::path::{Path, PathBuf};
 
 impl Benchmark {
@@ -55,22 +56,19 @@ impl Benchmark {
 pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![folder.to_path_buf()];
     for part in pattern.split('/').filter(|part| *part != ".") {
-        let fits = |name: &str| {
-            let name = name.to_lowercase();
-            let plain = if part.ends_with(".jsonl") { name.strip_suffix(".gz").unwrap_or(&name) } else { &name };
-            name_matches(plain, part) && !(part.contains('*') && name.contains("train"))
-        };
+        let glob = glob(part);
+        let fits = |name: &str| glob.is_match(name) && !(part.contains('*') && name.to_lowercase().contains("train"));
         let inside = found.iter().flat_map(|folder| entries(folder).unwrap_or_default());
         found = inside.filter(|path| fits(&name(path))).collect();
     }
     found
 }
 
-/// Whether a name matches the pattern, where `*` is any text.
-fn name_matches(name: &str, pattern: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return name == pattern };
-    let Some(name) = name.strip_prefix(start) else { return false };
-    (0..=name.len()).any(|at| name.get(at..).is_some_and(|name| name_matches(name, rest)))
+/// A pattern of names: `*` is any text, case does not count, nor does `.gz` after `.jsonl`.
+fn glob(pattern: &str) -> Regex {
+    let packed = if pattern.ends_with(".jsonl") { r"(?:\.gz)?" } else { "" };
+    let escaped = regex::escape(pattern).replace(r"\*", ".*");
+    Regex::new(&format!("(?is)^{escaped}{packed}$")).expect("text and `.*`")
 }
 
 #[cfg(test)]
@@ -100,10 +98,10 @@ mod tests {
     #[test]
     fn names_match() {
         for (name, pattern) in [("a", "a"), ("ab", "a*"), ("a", "a*"), ("xay", "*a*"), ("é-x.j", "*-x.j"), ("", "*")] {
-            assert!(name_matches(name, pattern), "{name} {pattern}");
+            assert!(glob(pattern).is_match(name), "{name} {pattern}");
         }
         for (name, pattern) in [("a", "b"), ("ba", "a*"), ("ab", "*a"), ("a.jsonl.bak", "a*.jsonl")] {
-            assert!(!name_matches(name, pattern), "{name} {pattern}");
+            assert!(!glob(pattern).is_match(name), "{name} {pattern}");
         }
     }
 
