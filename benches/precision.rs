@@ -90,7 +90,7 @@ fn find(engine: &mut Engine, item: &Value) -> Found {
     let assessed = uqac::assess(&mut traced, rule, None, &parameters).expect("a pass").expect("an answer");
     let chain = assessed.outcome.chain.iter().map(|link| link.row).collect();
     let logprobs = traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect();
-    Found { chain, logprobs, p: assessed.outcome.scores.p() }
+    Found { chain, logprobs, p: assessed.outcome.scores["p"] }
 }
 
 /// Mean and max absolute difference.

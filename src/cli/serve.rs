@@ -2,8 +2,8 @@
 
 use super::options::{AssessArgs, examples_and_rules, note_samples, note_settings};
 use super::*;
-use crate::eval::{assess::Request, assess::calibration, calibration::Calibration};
 use crate::serve::{Settings, serve};
+use crate::{eval::assess::Request, eval::assess::calibration, uq::scores::needs_ensemble};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 /// Serve OpenAI's API with a confidence for each answer
@@ -44,7 +44,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     note_settings(&engine, 1.0);
     let calibration = calibration(&folder, &engine, None, &parameters.reading, *abstain)?;
     note_samples(calibration.as_ref(), 0, "in requests, uqac.samples:");
-    parameters.ensemble = method.ensemble.unwrap_or(calibration.as_ref().is_some_and(Calibration::needs_ensemble));
+    let needed = || calibration.as_ref().is_some_and(|found| needs_ensemble(&found.score));
+    parameters.ensemble = method.ensemble.unwrap_or_else(needed);
     let settings = args.settings.clone();
     let api_key = settings.api_key.or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {

@@ -8,7 +8,7 @@
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
 use crate::io::record::{Calibrated, Origin, Samples};
-use crate::{cache, files, files::FileError, uq::Reading, uq::scores::needs_ensemble};
+use crate::{cache, files, files::FileError, uq::Reading};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, path::Path, path::PathBuf};
@@ -202,11 +202,6 @@ impl Calibration {
             out_of_range,
             certified: !out_of_range && self.certified.as_ref().is_some_and(|certified| x > certified.above),
         })
-    }
-
-    /// Whether its score needs P's ensemble.
-    pub fn needs_ensemble(&self) -> bool {
-        needs_ensemble(&self.score)
     }
 
     /// The calibration for this model and reading, if there is one: in the cache folder (the user's own) or next to the model.

@@ -213,7 +213,7 @@ proptest! {
                 for (score, value) in outcome.scores.iter() {
                     prop_assert!(value.is_finite(), "{}={}: {} is {}", rule.name, value, score.key, value);
                 }
-                prop_assert!((0.0..=1.0).contains(&outcome.scores.p()));
+                prop_assert!((0.0..=1.0).contains(&outcome.scores["p"]));
             }
         }
     }

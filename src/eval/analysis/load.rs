@@ -298,7 +298,7 @@ pub fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) 
     let (mut lines, mut good) = (Lines::open(file)?, 0);
     let (mut notes, mut bad): (Vec<String>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
     while let Some(line) = lines.next_line()? {
-        match line.parse() {
+        match serde_json::from_slice(line.bytes) {
             Ok(found) => {
                 good += 1;
                 each(found);

@@ -85,12 +85,6 @@ pub struct Shard {
     pub of: usize,
 }
 
-impl Shard {
-    pub fn has(self, doc_id: usize) -> bool {
-        doc_id % self.of == self.index - 1
-    }
-}
-
 /// Max shards of a run: each is a file.
 const MAX_SHARDS: usize = 100_000;
 

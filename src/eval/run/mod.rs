@@ -57,7 +57,7 @@ impl RunOptions {
     pub fn items<'t>(&self, task: &'t Task) -> impl Iterator<Item = &'t Question> + use<'t> {
         let shard = self.shard;
         let limited = task.items.iter().take(self.limit.unwrap_or(usize::MAX));
-        limited.filter(move |item| shard.is_none_or(|shard| shard.has(item.doc_id)))
+        limited.filter(move |item| shard.is_none_or(|Shard { index, of }| item.doc_id % of == index - 1))
     }
 }
 

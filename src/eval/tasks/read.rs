@@ -86,7 +86,7 @@ fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {
         return Err(TaskError::Layout { path: path.to_path_buf(), expected: "lines of at most 4 MiB", found });
     }
     let not_json = |source| TaskError::Json { path: path.to_path_buf(), line: line.number, source };
-    Ok(Record { value: line.parse().map_err(not_json)?, path: path.to_path_buf(), place })
+    Ok(Record { value: serde_json::from_slice(line.bytes).map_err(not_json)?, path: path.to_path_buf(), place })
 }
 
 /// The object in a JSON file.

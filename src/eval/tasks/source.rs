@@ -13,10 +13,10 @@ impl Benchmark {
     }
 
     fn find_in(&self, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
-        if let Some(path) = data {
-            if std::fs::metadata(path).map_err(FileError::at(path))?.is_file() {
-                return Ok(path.to_path_buf());
-            }
+        if let Some(path) = data
+            && std::fs::metadata(path).map_err(FileError::at(path))?.is_file()
+        {
+            return Ok(path.to_path_buf());
         }
         let sure = self.patterns.iter().map(|pattern| (pattern, true));
         let patterns = sure.chain(self.shared_patterns.iter().map(|pattern| (pattern, false)));

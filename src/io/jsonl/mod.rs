@@ -3,7 +3,6 @@
 pub mod append;
 
 use crate::files::{self, Capped};
-use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, Take};
 use std::{fs::File, path::Path, path::PathBuf};
 use thiserror::Error;
@@ -30,13 +29,6 @@ pub struct Line<'a> {
     pub bytes: &'a [u8],
     /// Set if the line exceeds this limit in bytes; `bytes` is then only its start.
     pub over_limit: Option<u64>,
-}
-
-impl Line<'_> {
-    /// The JSON value of the line.
-    pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
-        serde_json::from_slice(self.bytes)
-    }
 }
 
 /// The lines of a file, without blank ones.
@@ -212,7 +204,7 @@ mod tests {
         let long = limited.next_line().unwrap().unwrap();
         assert_eq!((long.over_limit, long.bytes.len()), (Some(100), 101));
         let next = limited.next_line().unwrap().unwrap();
-        assert_eq!((next.number, next.over_limit, next.parse::<u8>().unwrap()), (2, None, 1));
+        assert_eq!((next.number, next.over_limit, serde_json::from_slice::<u8>(next.bytes).unwrap()), (2, None, 1));
         assert_eq!(lines(&input).with_limit(100).count(), 2);
         // as long as the limit fits
         assert_eq!(lines(b"12345\n").with_limit(5).next_line().unwrap().unwrap().over_limit, None);

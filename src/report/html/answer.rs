@@ -16,8 +16,9 @@ pub fn answer(report: &AskReport, page: bool) -> String {
         Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
         None => {
             let (key, value) = scores.as_ref().map_or((RANKING, f64::NAN), Scores::ranking);
+            let p = scores.as_ref().and_then(|scores| scores.get("p"));
             let ranking = format!("rank by {key}: {}", number(value));
-            ("UQAC P", number(scores.as_ref().map_or(f64::NAN, Scores::p)), vec![ranking, UNCALIBRATED.to_owned()])
+            ("UQAC P", number(p.unwrap_or(f64::NAN)), vec![ranking, UNCALIBRATED.to_owned()])
         }
     };
     let out_of_range = calibrated.as_ref().is_some_and(|found| found.out_of_range);

@@ -196,11 +196,6 @@ impl Scores {
         Scores(all().map(|score| (!samples::needs_samples(score.key)).then(|| value(score))).collect())
     }
 
-    /// UQAC's P; NaN without the ensemble.
-    pub fn p(&self) -> f64 {
-        self.get("p").unwrap_or(f64::NAN)
-    }
-
     /// The score to rank by and its value: [`RANKING`], with samples [`G4_AGREEMENT`]; NaN if its inputs were not recorded.
     pub fn ranking(&self) -> (&'static str, f64) {
         let of = |key| Some((key, self.get(key)?));
