@@ -2,11 +2,11 @@
 
 pub mod values;
 
-use super::rules::{self, RULES, Rules};
-use crate::{backend::entropy::EntropyRule, model::reply::Thinking, units::is_default};
+use super::rules::{self, RULES, Rules, Setting};
+use crate::{backend::entropy::EntropyRule, model::reply::Thinking, units::is_default, units::text_of};
 use crate::{engine::ThinkingBudget, engine::TraceParts, names::named, names::one_of};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use values::{PARAMETERS, Values};
 
@@ -115,29 +115,23 @@ impl Reading {
 
     /// Sets a parameter or a rule by its name and the value's; returns the value in JSON.
     pub fn set(&mut self, name: &str, value: &str) -> Result<Value, RuleError> {
-        let invalid = |name, expected| RuleError::Value { name, expected, found: value.to_owned() };
-        if let Some(of) = PARAMETERS.iter().find(|of| of.name == name) {
-            let known = (of.set)(&mut self.values, value);
-            return known.then(|| (of.get)(&self.values)).ok_or_else(|| invalid(of.name, of.expected.to_owned()));
-        }
-        let rule = RULES.iter().find(|rule| rule.name == name).ok_or_else(|| RuleError::Name(name.to_owned()))?;
-        let set = (rule.set)(&mut self.rules, value).map(|()| json!(value));
-        set.ok_or_else(|| invalid(rule.name, one_of(&(rule.values)())))
+        let number = set(PARAMETERS, &mut self.values, name, value);
+        let set = number.or_else(|| set(RULES, &mut self.rules, name, value));
+        set.unwrap_or_else(|| Err(RuleError::Name(name.to_owned())))
     }
+}
 
-    /// The rules that differ from the profile's: names and values.
-    pub fn changed(&self) -> BTreeMap<String, String> {
-        let own = self.profile.rules();
-        let changed = RULES.iter().filter(|rule| (rule.get)(&self.rules) != (rule.get)(&own));
-        changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules).to_owned())).collect()
-    }
+/// Sets the one with this name; `None` if there is none.
+fn set<T>(settings: &[Setting<T>], of: &mut T, name: &str, value: &str) -> Option<Result<Value, RuleError>> {
+    let Setting { name, values, get, set, .. } = settings.iter().find(|setting| setting.name == name)?;
+    let invalid = || RuleError::Value { name, expected: one_of(&values()), found: value.to_owned() };
+    Some(set(of, value).then(|| get(of)).ok_or_else(invalid))
+}
 
-    /// The parameters that differ from the published ones: names and values.
-    pub fn changed_values(&self) -> BTreeMap<String, Value> {
-        let of = |of: &values::Parameter| (of.name.to_owned(), (of.get)(&self.values));
-        let published = |of: &&values::Parameter| (of.get)(&self.values) == (of.get)(&Values::PUBLISHED);
-        PARAMETERS.iter().filter(|parameter| !published(parameter)).map(of).collect()
-    }
+/// Those that differ from the usual ones: names and values.
+fn changed<T>(settings: &[Setting<T>], of: &T, usual: &T) -> BTreeMap<String, Value> {
+    let changed = settings.iter().filter(|setting| (setting.get)(of) != (setting.get)(usual));
+    changed.map(|setting| (setting.name.to_owned(), (setting.get)(of))).collect()
 }
 
 impl Default for Reading {
@@ -154,9 +148,9 @@ impl From<Profile> for Reading {
 
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.profile.name())?;
-        self.changed_values().iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))?;
-        self.changed().iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+        let WrittenReading { profile, rules, parameters } = (*self).into();
+        f.write_str(profile.name())?;
+        parameters.iter().chain(&rules).try_for_each(|(name, value)| write!(f, " {name}={}", text_of(value)))
     }
 }
 
@@ -165,14 +159,16 @@ impl fmt::Display for Reading {
 struct WrittenReading {
     profile: Profile,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    rules: BTreeMap<String, String>,
+    rules: BTreeMap<String, Value>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     parameters: BTreeMap<String, Value>,
 }
 
 impl From<Reading> for WrittenReading {
     fn from(reading: Reading) -> Self {
-        WrittenReading { profile: reading.profile, rules: reading.changed(), parameters: reading.changed_values() }
+        let Reading { profile, rules, values } = reading;
+        let parameters = changed(PARAMETERS, &values, &Values::PUBLISHED);
+        WrittenReading { profile, rules: changed(RULES, &rules, &profile.rules()), parameters }
     }
 }
 
@@ -180,10 +176,8 @@ impl TryFrom<WrittenReading> for Reading {
     type Error = RuleError;
 
     fn try_from(WrittenReading { profile, rules, parameters }: WrittenReading) -> Result<Self, RuleError> {
-        Reading::new(
-            profile,
-            rules.into_iter().chain(parameters.into_iter().map(|(name, value)| (name, value.to_string()))),
-        )
+        let settings = rules.into_iter().chain(parameters);
+        Reading::new(profile, settings.map(|(name, value)| (name, text_of(&value))))
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Reading::set`]: super::Reading::set
 
 use crate::{backend::entropy::EntropyRule, engine::encode::Encoding, names::Named, names::named};
+use serde_json::Value;
 
 named! {
     /// How the answer is found in the text.
@@ -98,17 +99,17 @@ impl MemberFloor {
     }
 }
 
-/// One rule: a row of [`RULES`].
-pub struct Rule {
+/// What is set by name, as in `k=32`: a row of [`RULES`], or of the [parameters](super::values::PARAMETERS).
+pub struct Setting<T> {
     /// Its name in options and in JSON.
     pub name: &'static str,
     pub meaning: &'static str,
-    /// The names of its values.
+    /// The names of its values; of a number, its range in words.
     pub values: fn() -> Vec<&'static str>,
-    /// The name of its current value.
-    pub get: fn(&Rules) -> &'static str,
-    /// Sets it by the name of a value; `None` if there is no such value.
-    pub set: fn(&mut Rules, &str) -> Option<()>,
+    /// Its current value: a rule's by name.
+    pub get: fn(&T) -> Value,
+    /// Sets it; whether there is such a value.
+    pub set: fn(&mut T, &str) -> bool,
 }
 
 /// Declares [`Rules`], the three profiles' values and [`RULES`] from one table.
@@ -130,12 +131,12 @@ macro_rules! rules {
         pub const REFERENCE: Rules = Rules { $($field: $type::$reference,)+ };
 
         /// All rules, in the order of the pipeline.
-        pub const RULES: &[Rule] = &[$(Rule {
+        pub const RULES: &[Setting<Rules>] = &[$(Setting {
             name: $name,
             meaning: $meaning,
             values: $type::names,
-            get: |rules| rules.$field.name(),
-            set: |rules, name| Named::named(name).ok().map(|value| rules.$field = value),
+            get: |rules| rules.$field.name().into(),
+            set: |rules, name| Named::named(name).map(|value| rules.$field = value).is_ok(),
         },)+];
     };
 }
@@ -168,8 +169,9 @@ rules! {
 
 /// Help text: a line `name=value|value  meaning` per rule.
 pub fn help() -> String {
-    let line =
-        |rule: &Rule| format!("  {:<38} {}\n", format!("{}={}", rule.name, (rule.values)().join("|")), rule.meaning);
+    let line = |rule: &Setting<Rules>| {
+        format!("  {:<38} {}\n", format!("{}={}", rule.name, (rule.values)().join("|")), rule.meaning)
+    };
     RULES.iter().map(line).collect()
 }
 
@@ -181,10 +183,10 @@ mod tests {
     fn every_rule_can_be_set_to_each_of_its_values_and_nothing_else() {
         for rule in RULES {
             let values = (rule.values)();
-            assert!(values.len() >= 2 && values.contains(&(rule.get)(&PAPER)), "{}", rule.name);
+            assert!(values.len() >= 2 && values.iter().any(|value| (rule.get)(&PAPER) == *value), "{}", rule.name);
             for value in values {
                 let mut rules = CORRECTED;
-                (rule.set)(&mut rules, value).unwrap();
+                assert!((rule.set)(&mut rules, value));
                 assert_eq!((rule.get)(&rules), value);
                 let others = RULES.iter().filter(|other| other.name != rule.name);
                 assert!(
@@ -193,7 +195,7 @@ mod tests {
                     rule.name
                 );
             }
-            assert_eq!((rule.set)(&mut CORRECTED.clone(), "no such value"), None);
+            assert!(!(rule.set)(&mut CORRECTED.clone(), "no such value"));
         }
     }
 
@@ -203,12 +205,12 @@ mod tests {
         for target in [PAPER, REFERENCE] {
             let mut rules = CORRECTED;
             for rule in RULES {
-                (rule.set)(&mut rules, (rule.get)(&target)).unwrap();
+                assert!((rule.set)(&mut rules, (rule.get)(&target).as_str().unwrap()));
             }
             assert_eq!(rules, target);
         }
-        let differs = |rule: &&Rule| (rule.get)(&REFERENCE) != (rule.get)(&CORRECTED);
-        let in_paper = |rule: &&Rule| (rule.get)(&PAPER) != (rule.get)(&CORRECTED);
+        let differs = |rule: &&Setting<Rules>| (rule.get)(&REFERENCE) != (rule.get)(&CORRECTED);
+        let in_paper = |rule: &&Setting<Rules>| (rule.get)(&PAPER) != (rule.get)(&CORRECTED);
         assert!(RULES.iter().all(|rule| differs(&rule) || in_paper(&rule)));
     }
 }

@@ -28,7 +28,7 @@ use controls::Control;
 use early::EarlyStopping;
 
 use super::{metrics::Balanced, metrics::Metric, sample::Similarity};
-use crate::units::count;
+use crate::units::{count, text_of};
 use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
@@ -344,8 +344,7 @@ impl SweepSetting {
 
     /// `k=8, theta=0.5`
     pub fn name(&self) -> String {
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let pairs: Vec<String> = self.setting.iter().map(|(key, value)| format!("{key}={}", text(value))).collect();
+        let pairs: Vec<String> = self.setting.iter().map(|(key, value)| format!("{key}={}", text_of(value))).collect();
         pairs.join(", ")
     }
 }

@@ -5,7 +5,7 @@ use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::{RunError, controls::draw_number, controls::setting, manifest::Manifest};
 use crate::uq::{Parameters, Profile, RuleError, pipeline};
 use crate::{backend::DType, backend::ValueType, eval::sample::Sample, eval::sample::SweepPoint, names::Named};
-use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, uq::values::names};
+use crate::{engine::Engine, io::jsonl::append::Appender, io::record::Status, units::text_of, uq::values::names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, collections::HashSet};
@@ -91,8 +91,7 @@ impl Applied {
             if name == "draw" {
                 applied.parameters.draw = draw_number(options.seed, value.as_u64().unwrap_or_default());
             } else {
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                applied.set(name, &text)?;
+                applied.set(name, &text_of(value))?;
             }
         }
         Ok(applied)

@@ -1,21 +1,11 @@
 //! The method's numbers, from one table: field, published value, name on the command line, and range.
 
-use super::super::rules::RULES;
+use super::super::rules::{RULES, Setting};
 use crate::engine::SELECTED_HEADS;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Max heads per row that every device's trace can hold.
 const MAX_HEADS: usize = 32;
-
-/// A number that is set by name, as in `k=32`.
-pub struct Parameter {
-    pub name: &'static str,
-    pub meaning: &'static str,
-    pub expected: &'static str,
-    /// Whether the text is a value.
-    pub(super) set: fn(&mut Values, &str) -> bool,
-    pub(super) get: fn(&Values) -> Value,
-}
 
 macro_rules! values {
     ($($(#[$doc:meta])+ $field:ident: $type:ty = $published:expr,
@@ -29,10 +19,10 @@ macro_rules! values {
         }
 
         /// Every number of the method.
-        pub static PARAMETERS: &[Parameter] = &[$(Parameter {
+        pub static PARAMETERS: &[Setting<Values>] = &[$(Setting {
             name: $name,
             meaning: $meaning,
-            expected: $expected,
+            values: || vec![$expected],
             set: |to, text| {
                 let value = text.parse().ok().filter(|value: &$type| ($range).contains(value));
                 to.$field = value.unwrap_or(to.$field);
@@ -71,6 +61,6 @@ pub fn names() -> String {
 
 /// Help text: a line `name=published value  meaning` per parameter.
 pub fn help() -> String {
-    let set = |of: &Parameter| format!("{}={}", of.name, (of.get)(&Values::PUBLISHED));
+    let set = |of: &Setting<Values>| format!("{}={}", of.name, (of.get)(&Values::PUBLISHED));
     PARAMETERS.iter().map(|of| format!("  {:<38} {}\n", set(of), of.meaning)).collect()
 }
