@@ -11,7 +11,7 @@ use crate::report::term::{AskReport, TermStyle, one_line};
 use crate::{
     backend::sampling::Sampling, eval::samples::Drawing, io::record::AnswerRecord, units::count, units::number,
 };
-use std::{io::Read, ops::ControlFlow, time::Instant};
+use std::{ops::ControlFlow, time::Instant};
 
 /// Answer a question and show the answer's confidence
 #[derive(Args)]
@@ -129,14 +129,11 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
 
 /// The question, read from standard input if it is `-`.
 fn question(argument: &str) -> Result<String, CliError> {
-    let mut text = argument.to_owned();
-    if argument == "-" {
-        /// In bytes; more than any context holds.
-        const MAX: u64 = 64 << 20;
-        text.clear();
-        let read = files::Capped::new(std::io::stdin(), MAX).read_to_string(&mut text);
-        read.map_err(FileError::at(Path::new("standard input")))?;
-    }
+    /// In bytes; more than any context holds.
+    const MAX: u64 = 64 << 20;
+    let read = || std::io::read_to_string(files::Capped::new(std::io::stdin(), MAX));
+    let text = if argument == "-" { read() } else { Ok(argument.to_owned()) };
+    let text = text.map_err(FileError::at(Path::new("standard input")))?;
     let text = text.trim_end_matches(['\n', '\r']);
     if text.trim().is_empty() { Err(CliError::NoQuestion) } else { Ok(text.to_owned()) }
 }

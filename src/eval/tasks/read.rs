@@ -4,7 +4,7 @@ use super::TaskError;
 use crate::files::{self, Capped, FileError, MAX_SETTINGS};
 use crate::io::jsonl::{Line, Lines, unpacked};
 use serde_json::Value;
-use std::{io::Read, path::Path, path::PathBuf};
+use std::{io, path::Path, path::PathBuf};
 
 /// A JSON object from a file, with its location.
 pub(super) struct Record {
@@ -53,10 +53,9 @@ fn shown(value: Option<&Value>) -> String {
 
 /// A file's text, decompressed if gzipped, without its byte order mark.
 pub(super) fn text(path: &Path) -> Result<String, TaskError> {
-    let mut text = String::new();
     let unpacked = files::open(path).and_then(unpacked);
-    let read = unpacked.and_then(|file| Capped::new(file, MAX_SETTINGS).read_to_string(&mut text));
-    read.map_err(FileError::at(path))?;
+    let read = unpacked.and_then(|file| io::read_to_string(Capped::new(file, MAX_SETTINGS)));
+    let text = read.map_err(FileError::at(path))?;
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
