@@ -27,6 +27,7 @@ mod stages;
 mod timeline;
 
 use clap::{Parser, Subcommand};
+use machine::{Machine, MachineError};
 use report::{Problem, Report};
 use shapes::checkpoint;
 use std::path::PathBuf;
@@ -131,8 +132,19 @@ pub fn write_json(path: PathBuf, report: &Report) -> Result<(), Fatal> {
     }
 }
 
+/// Device name and size.
+fn described(machine: &Machine) -> Result<String, MachineError> {
+    match machine {
+        Machine::Cpu { threads, .. } => Ok(format!("CPU, {threads} threads")),
+        Machine::Cuda { context, .. } => {
+            let total = context.mem_get_info()?.1;
+            Ok(format!("{}, {:.0} GiB", context.name()?, total as f64 / (1u64 << 30) as f64))
+        }
+    }
+}
+
 fn print_device(choice: DeviceChoice) -> Result<(), Fatal> {
-    println!("{}", machine::Machine::open(choice, 0, SMALL_BUFFER)?.describe()?);
+    println!("{}", described(&Machine::open(choice, 0, SMALL_BUFFER)?)?);
     Ok(())
 }
 

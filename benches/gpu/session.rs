@@ -6,7 +6,7 @@ use crate::machine::{Machine, resolve};
 use crate::measure::{Bench, Deadline, Sizes, StageError};
 use crate::report::{Report, Row};
 use crate::shapes::{self, Shape};
-use crate::{Fatal, agreement, answered, checkpoint, stages, timeline};
+use crate::{Fatal, agreement, answered, checkpoint, described, stages, timeline};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -215,7 +215,7 @@ impl Session<'_> {
     /// The machine and its rates.
     fn describe(&mut self) -> Result<(), Fatal> {
         let machine = &mut self.rig.machine;
-        let device = machine.describe()?;
+        let device = described(machine)?;
         println!("{device}");
         let about = &mut self.log.report.about;
         about.insert("device".to_owned(), device);

@@ -70,17 +70,6 @@ impl Machine {
         Ok(Machine::Cuda { context, stream, from, to })
     }
 
-    /// Device name and size.
-    pub fn describe(&self) -> Result<String, MachineError> {
-        match self {
-            Machine::Cpu { threads, .. } => Ok(format!("CPU, {threads} threads")),
-            Machine::Cuda { context, .. } => {
-                let total = context.mem_get_info()?.1;
-                Ok(format!("{}, {:.0} GiB", context.name()?, total as f64 / (1u64 << 30) as f64))
-            }
-        }
-    }
-
     /// Bytes per second between the chip and its memory: reads on a CPU, copies (read plus written) on a GPU.
     pub fn bandwidth(&mut self) -> Result<f64, MachineError> {
         match self {
