@@ -4,7 +4,7 @@ pub mod values;
 
 use super::rules::{self, RULES, Rules, Setting};
 use crate::{backend::entropy::EntropyRule, model::reply::Thinking, units::is_default, units::text_of};
-use crate::{engine::ThinkingBudget, engine::TraceParts, names::named, names::one_of};
+use crate::{engine::ThinkingBudget, engine::TraceParts, names::Named, names::named, names::one_of};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt, str::FromStr};
