@@ -5,6 +5,7 @@
                                       prints their folder (for LD_LIBRARY_PATH)
   build.py [options] tests [NAME..]   tests/cuda_kernels/NAME.cpp (default: all), built and run
   build.py [options] lab [NAME..]     kernels/lab/NAME.cpp (default: all): likewise, the lab's checks
+  build.py [options] library FILE.cu  a file with kernels and the functions that launch them, through shim/runtime.h; prints its path
   build.py [options] selftest         the shim's and the driver's own tests
 
 A test that includes .cu files exports their kernels itself and is linked with the shim only; any other is linked with all
@@ -176,6 +177,15 @@ class Builder:
             stamp.write_text(inputs)
         return self.folder
 
+    def library(self, file):
+        """A shared library of the C functions of a file that launches its own kernels."""
+        wrapper, library = self.work / f"{file.stem}.cpp", self.folder / f"{file.stem}.so"
+        wrapper.write_text(f'#include "shim.h"\n#include "shim/runtime.h"\n#pragma GCC visibility push(default)\n#include "{file.resolve()}"\n')
+        part = self.folder / f"{file.stem}.{os.getpid()}.part"
+        run([self.cxx, *self.flags, "-shared", "-o", part, self.object(wrapper, [self.kernels]), self.shim_object()])
+        part.rename(library)
+        return library
+
     # ---- tests ----
 
     def test_object(self, source):
@@ -235,7 +245,7 @@ def arguments():
     parser.add_argument("--kernels", help="the kernels' folder (default: ROOT/kernels)")
     parser.add_argument("--out", help="default: ROOT/target/cuda_host")
     parser.add_argument("--jobs", type=int, help="default: all cores")
-    parser.add_argument("what", choices=["lib", "tests", "lab", "selftest"])
+    parser.add_argument("what", choices=["lib", "library", "tests", "lab", "selftest"])
     parser.add_argument("names", nargs="*")
     return parser.parse_args()
 
@@ -251,6 +261,8 @@ def main():
         builder = Builder(options)
         if options.what == "lib":
             print(builder.lib())
+        elif options.what == "library":
+            print(*(builder.library(Path(name)) for name in options.names))
         elif options.what == "tests":
             return 0 if builder.run_all(builder.build_tests(options.names)) else 1
         elif options.what == "lab":
