@@ -57,7 +57,7 @@ size_t entropy_attention_workspace(const struct EntropyAttention* a);
 const char* entropy_attention(const struct EntropyAttention* a, void* stream);
 
 /// After the last layer, once for each: attention weights [batch, rows, K, stride] of those selected heads that are this layer's, zeros
-/// beyond a row's own position.
+/// beyond a row's own position. Reads k and lengths again, but not the queries.
 const char* entropy_attention_weights(const struct EntropyAttention* a, float* weights, int stride, void* stream);
 #ifdef __cplusplus
 }
@@ -98,7 +98,7 @@ __global__ void finish_heads(EntropyAttention a, Work work) {
   const int at = blockIdx.x * 4 + threadIdx.x / 32, place = threadIdx.x % 32 / 8;
   if (at >= a.batch * a.rows * a.heads) return;
   const places::Head<K> head = work.head<K>(a, at / a.heads, at % a.heads);
-  const HeadState state = work.states[at];
+  HeadState state = work.states[at], whole = state;
   const int row = head.span.end - 1;
   float lacking = 0.f;
   for (int i = place; i < MAX_NEAREST + 2 + place; i += 4) {  // the first position, the row's own, the nearest; eight lanes each
@@ -106,7 +106,6 @@ __global__ void finish_heads(EntropyAttention a, Work work) {
     const float e = head.weight(t), w = reweighting(row, t);
     if (e > 0.f) lacking += e * ((1.f - w) * logf(e) - (w > 0.f ? w * logf(w) : 0.f));
   }
-  HeadState whole = state;
   raise<true>(whole, state.m, state.m);
   whole.zw = state.z;
   whole.sw += warp_reduce<Sum>(threadIdx.x % 8 == 0 ? lacking : 0.f);

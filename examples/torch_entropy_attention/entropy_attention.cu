@@ -61,13 +61,13 @@ const char* run(const EntropyAttention& a, float* weights, int stride, void* str
                 unsigned prefill_bytes) {
   const Workspace w = workspace(a);
   const int rows = a.batch * a.rows, groups = a.kv_heads * ceil_div(a.heads / a.kv_heads, 8);
-  const char* error = launch(stream, prepare, ceil_div(rows * a.heads, 128), 128, 0, a, w, lines(a), parts(a));
-  if (error) return error;
+  if (const char* error = launch(stream, prepare, ceil_div(rows * a.heads, 128), 128, 0, a, w, lines(a), parts(a))) return error;
   if (weights) return launch(stream, weigh_heads<K>, dim3(rows * a.keep, ceil_div(stride, 16)), 128, 0, a, w, weights, stride);
-  error = a.rows == 1 ? launch(stream, decode, dim3(groups, a.splits, rows), 128, decode_bytes, a.queries, w.rows, w.sequences, 0, a.heads,
-                               a.kv_heads, a.window, a.softcap, a.splits, w.partial_out, w.partial_states, w.arrivals, a.out, w.states)
-                      : launch(stream, prefill, dim3(a.batch * parts(a), a.kv_heads), 128, prefill_bytes, a.queries, w.rows, w.parts,
-                               w.sequences, 0, a.heads, a.kv_heads, a.window, a.softcap, a.out, w.states, RoundedRows{});
+  const char* error =
+      a.rows == 1 ? launch(stream, decode, dim3(groups, a.splits, rows), 128, decode_bytes, a.queries, w.rows, w.sequences, 0, a.heads,
+                           a.kv_heads, a.window, a.softcap, a.splits, w.partial_out, w.partial_states, w.arrivals, a.out, w.states)
+                  : launch(stream, prefill, dim3(a.batch * parts(a), a.kv_heads), 128, prefill_bytes, a.queries, w.rows, w.parts,
+                           w.sequences, 0, a.heads, a.kv_heads, a.window, a.softcap, a.out, w.states, RoundedRows{});
   if (!error) error = launch(stream, finish_heads<K>, ceil_div(rows * a.heads, 4), 128, 0, a, w);
   if (error || a.keep == 0) return error;
   const unsigned shared = attn_select_shared_bytes + a.heads * attn_select_per_head_shared_bytes +
@@ -80,16 +80,16 @@ const char* run(const EntropyAttention& a, float* weights, int stride, void* str
   if (a.cache == CACHE && a.head_dim == D)                                                                                 \
     return run<K>(a, weights, stride, stream, attn_decode_##TYPES##_d##D, attn_decode_##TYPES##_d##D##_shared_bytes,       \
                   attn_prefill_##TYPES##_d##D##_t2, attn_prefill_##TYPES##_d##D##_t2_shared_bytes);
-#define ENTROPY_HEAD_DIM(D)                                                                                                \
+#define ENTROPY_DIM(D)                                                                                                     \
   ENTROPY_CASE(ENTROPY_F16, kf16_vf16, __half, D) ENTROPY_CASE(ENTROPY_BF16, kbf16_vbf16, __nv_bfloat16, D)                \
   ENTROPY_CASE(ENTROPY_F32_KEYS, kf32_vf16, Halves, D) ENTROPY_CASE(ENTROPY_F32, kf32_vf32, Halves, D)
 
 const char* dispatch(const EntropyAttention& a, float* weights, int stride, void* stream) {
   if (a.heads % a.kv_heads || a.sequence_stride % a.head_dim || a.head_stride % a.head_dim)
     return "heads: a multiple of kv_heads; strides: multiples of head_dim";
-  if (a.splits < 1 || a.splits > attn_decode::MAX_SPLITS || a.keep < 0 || a.keep > MAX_KEEP) return "splits: 1..=128; keep: 0..=32";
-  ENTROPY_HEAD_DIM(16) ENTROPY_HEAD_DIM(32) ENTROPY_HEAD_DIM(64) ENTROPY_HEAD_DIM(96)
-  ENTROPY_HEAD_DIM(128) ENTROPY_HEAD_DIM(256) ENTROPY_HEAD_DIM(512)
+  if (a.splits < 1 || a.splits > attn_decode::MAX_SPLITS) return "splits: 1..=128";
+  if (a.keep < 0 || a.keep > MAX_KEEP || (a.keep > 0 && !a.ids)) return "keep: 0..=32, with ids";
+  ENTROPY_DIM(16) ENTROPY_DIM(32) ENTROPY_DIM(64) ENTROPY_DIM(96) ENTROPY_DIM(128) ENTROPY_DIM(256) ENTROPY_DIM(512)
   return "head_dim: 16, 32, 64, 96, 128, 256 or 512";
 }
 

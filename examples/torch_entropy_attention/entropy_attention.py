@@ -24,7 +24,7 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_int) for name in "cache batch rows heads kv_heads head_dim window splits layer keep gamma".split()],
         *[("softcap", ctypes.c_float), ("k", ctypes.c_void_p), ("v", ctypes.c_void_p)],
-        *[("sequence_stride", ctypes.c_longlong), ("head_stride", ctypes.c_longlong)],
+        *[(name, ctypes.c_longlong) for name in ("sequence_stride", "head_stride")],
         *[(name, ctypes.c_void_p) for name in "lengths queries out lse entropy reweighted_entropy ids workspace".split()],
     ]
 
@@ -63,8 +63,9 @@ class Attention:
 
     def __init__(self, queries, k, v, lengths, *, window=0, softcap=0.0, splits=16, keep=0, gamma=True, after=None):
         head_dim, wide = queries.shape[3], k.shape[3] // queries.shape[3]
-        caches = [(torch.float16, torch.float16, 1), (torch.bfloat16, torch.bfloat16, 1), (torch.float16, torch.float16, 2), (torch.float16, torch.float32, 2)]
-        if (k.dtype, v.dtype, wide) not in caches or queries.dtype != torch.float32 or lengths.dtype != torch.int32:
+        f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+        caches = [(f16, f16, 1), (bf16, bf16, 1), (f16, f16, 2), (f16, f32, 2)]  # as `EntropyCache` numbers them
+        if (k.dtype, v.dtype, wide) not in caches or queries.dtype != f32 or lengths.dtype != torch.int32:
             raise TypeError(f"no kernel for k {k.dtype} x {wide}, v {v.dtype}, queries {queries.dtype}, lengths {lengths.dtype}")
         if [s // wide for s in k.stride()[:3]] != [*v.stride()[:3]] or v.stride()[2:] != (head_dim, 1) or (k.data_ptr() | v.data_ptr()) % 16:
             raise ValueError(f"k and v: the same strides, a head's tokens side by side, aligned to 16 bytes; not {k.stride()}, {v.stride()}")
@@ -76,8 +77,8 @@ class Attention:
         self.arguments = Arguments(caches.index((k.dtype, v.dtype, wide)), *queries.shape[:3], k.shape[1], head_dim, window, splits,
                                    after.arguments.layer + 1 if after else 0, keep, gamma, softcap, k.data_ptr(), v.data_ptr(),
                                    *v.stride()[:2], *[x.data_ptr() for x in arrays])  # fmt: skip
-        size = library(queries.is_cuda).entropy_attention_workspace(ctypes.byref(self.arguments))
-        self.workspace = after.workspace if after else empty(size, dtype=torch.uint8)
+        size = library(queries.is_cuda).entropy_attention_workspace
+        self.workspace = after.workspace if after else empty(size(ctypes.byref(self.arguments)), dtype=torch.uint8)
         self.arguments.workspace = self.workspace.data_ptr()
         self.call("entropy_attention")
 
