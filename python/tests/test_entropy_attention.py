@@ -62,7 +62,7 @@ class Dense:
             on = w > 0
             if not on.any():
                 return w, precision(np.inf)
-            e = np.where(on, w * np.exp(s - s[on].max()), precision(0))
+            e = w * np.exp(np.where(on, s - s[on].max(), -np.inf))
             alpha = e / total(e)
             positive = alpha[alpha > 0]
             return alpha, -total(positive * np.log(positive))
