@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use uqac::internals::{Sample, Variant};
-use uqac::{Conversation, Engine, EngineOptions, Response, TraceParts};
+use uqac::{Conversation, Engine, EngineOptions, Response, TraceParts, Traced};
 
 /// Chain tokens per response, chosen at random.
 const TRIPLETS: usize = 2;

@@ -4,7 +4,9 @@
 
 use std::error::Error;
 use std::ops::{ControlFlow, Range};
-use uqac::{AnswerRule, Conversation, Engine, EngineOptions, GenerateOptions, Parameters, Profile, TracedSequence};
+use uqac::{
+    AnswerRule, Conversation, Engine, EngineOptions, GenerateOptions, Parameters, Profile, Traced, TracedSequence,
+};
 
 /// Mean ln p of the response tokens that contain a digit; `None` if there are none.
 fn digit_logprob(response: &uqac::Response) -> Option<f64> {

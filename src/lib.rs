@@ -71,7 +71,7 @@ pub use engine::encode::{Encoding, ResponseText, encode, encode_prompt};
 pub use engine::running::{Measure, RunningConfidence, WINDOW};
 pub use engine::{
     BATCH_SIZE, Batch, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, Generation, LoadError,
-    Progress, Response, Speculate, Ticket, TraceParts, TracedSequence,
+    Progress, Response, Speculate, Ticket, TraceParts, TraceQueries, Traced, TracedSequence,
 };
 pub use model::chat::{ChatTemplate, Conversation, Message};
 pub use model::hub::locate_model;

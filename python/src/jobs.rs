@@ -17,7 +17,7 @@ use uqac::internals::assess::{Request, assess, calibration, sequence};
 use uqac::internals::samples::Drawing;
 use uqac::{
     AnswerRecord, BadItem, Batch, Calibration, Conversation, Engine, FinishReason, GenerateOptions, Item, Message,
-    Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, TracedSequence, encode_prompt,
+    Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, Traced, TracedSequence, encode_prompt,
 };
 
 /// A model, and what has been loaded along with it.

@@ -19,7 +19,7 @@ pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use pace::{Speculate, SpeculationStats};
 pub use response::{Response, Variant};
 pub use thinking::ThinkingBudget;
-pub use trace::{SELECTED_HEADS, TraceQueries, TracedSequence};
+pub use trace::{SELECTED_HEADS, TraceQueries, Traced, TracedSequence};
 
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding, simd::Isa};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};

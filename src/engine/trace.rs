@@ -224,6 +224,24 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
     if norms > 0.0 { (dot(a, b) / norms) as f32 } else { 0.0 }
 }
 
+/// Queries of the method to the owner of a response's KV cache and trace: an engine, or a test with fixed results.
+pub trait Traced {
+    type Error;
+
+    /// α* of each row (absolute): `max` over the row's K selected heads of the reweighted, normalized attention α'.
+    /// Row T yields T + 1 weights; positions 0 and T are 0.
+    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, Self::Error>;
+
+    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute. 0 if one of
+    /// the two was not traced.
+    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, Self::Error>;
+
+    /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
+    /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
+    /// (at its own: the replacement's).
+    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, Self::Error>;
+}
+
 /// Queries about a [`Response`], in any order: cache entries that scoring variants overwrites are restored before the next query
 /// that reads them.
 pub struct TraceQueries<'a> {
@@ -234,17 +252,15 @@ pub struct TraceQueries<'a> {
     stale_from: &'a mut usize,
 }
 
-impl TraceQueries<'_> {
-    /// α* of each row (absolute): `max` over the row's K selected heads of the reweighted, normalized attention α'.
-    /// Row T yields T + 1 weights; positions 0 and T are 0.
-    pub fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
+impl Traced for TraceQueries<'_> {
+    type Error = EngineError;
+
+    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
         self.restore()?;
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
-    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute. 0 if one of
-    /// the two was not traced.
-    pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>> {
+    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>> {
         let (width, mut cosines) =
             (self.backend.spec().hidden_size, Vec::with_capacity(positions.len() * answer.len()));
         let answer = self.backend.hidden_states(self.sequence, answer)?;
@@ -256,10 +272,7 @@ impl TraceQueries<'_> {
         Ok(cosines)
     }
 
-    /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
-    /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
-    /// (at its own: the replacement's).
-    pub fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>> {
+    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>> {
         self.restore()?;
         let (response, sequence) = (self.response, self.sequence);
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
@@ -276,7 +289,9 @@ impl TraceQueries<'_> {
         }
         Ok(rescored.into_iter().map(|variant| variant.logprobs).collect())
     }
+}
 
+impl TraceQueries<'_> {
     /// Reruns the response's own rows where the cache holds a variant's.
     pub(super) fn restore(&mut self) -> Result<()> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);

@@ -7,7 +7,7 @@ use crate::engine::encode::{EncodeError, ResponseText, encode, encode_prompt, pr
 use crate::engine::{Engine, EngineError, FinishReason, Generation, TracedSequence};
 use crate::io::record::{CutOff, Record, RowTrace, Samples, top_entries};
 use crate::uq::answer::{AnswerRule, Finder, Grader, lists_options};
-use crate::uq::{Link, Parameters, Reading, Scores, pipeline};
+use crate::uq::{Link, Parameters, Reading, Scores, Traced, pipeline};
 use crate::{backend::entropy::Gamma, io::target::Target};
 use crate::{io::item::Content, io::item::Item, uq::rules::FirstRow, uq::rules::Rules};
 use serde_json::Value;

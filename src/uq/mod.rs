@@ -18,43 +18,12 @@ pub mod similarity;
 pub mod stopwords;
 
 pub use crate::backend::{Step, TokenLogprob};
-pub use crate::engine::{Response, Variant};
+pub use crate::engine::{Response, Traced, Variant};
 pub use parameters::{ChainRule, Parameters, Profile, Reading, RuleError, RuleSetting, values};
 pub use scores::Scores;
 
-use crate::engine::{EngineError, TraceQueries};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-
-/// Queries of the method to the owner of a response's KV cache and trace: an engine, or a test with fixed results.
-pub trait Traced {
-    type Error;
-
-    /// As [`TraceQueries::attention_rows`].
-    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, Self::Error>;
-
-    /// As [`TraceQueries::cosines`].
-    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, Self::Error>;
-
-    /// As [`TraceQueries::score_variants`].
-    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, Self::Error>;
-}
-
-impl Traced for TraceQueries<'_> {
-    type Error = EngineError;
-
-    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
-        TraceQueries::attention_rows(self, rows)
-    }
-
-    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
-        TraceQueries::cosines(self, positions, answer)
-    }
-
-    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
-        TraceQueries::score_variants(self, variants, positions)
-    }
-}
 
 /// One link of the attention chain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

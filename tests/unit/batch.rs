@@ -14,7 +14,7 @@ use uqac::engine::{
     TraceParts,
 };
 use uqac::model::reply::Thinking;
-use uqac::uq::Variant;
+use uqac::uq::{Traced, Variant};
 
 /// One engine of a model with attention in all layers, and one of a model with delta nets.
 fn engines() -> impl Iterator<Item = Engine> {

@@ -6,7 +6,7 @@ use test_support::{model, tiny};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, Step, ValueType, WeightFormat};
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, TraceParts};
-use uqac::uq::Variant;
+use uqac::uq::{Traced, Variant};
 
 fn engine(folder: &std::path::Path, threads: usize) -> Engine {
     Engine::load(folder, EngineOptions { threads, ..EngineOptions::default() }).unwrap()

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use test_support::{golden, model, numbers, read_lines, token_ids};
 use uqac::engine::{Engine, EngineOptions};
-use uqac::uq::{Parameters, Profile};
+use uqac::uq::{Parameters, Profile, Traced};
 
 const MODELS: [(&str, &str); 3] = [
     ("smollm2-135m", "smollm2-135m-instruct"),

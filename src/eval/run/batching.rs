@@ -7,7 +7,7 @@ use super::{Event, OnEvent, RunError, controls::controls, folder::FolderError, m
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Ticket, TracedSequence};
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, Uq, score_map};
-use crate::uq::{Outcome, pipeline};
+use crate::uq::{Outcome, Traced, pipeline};
 use crate::{
     backend::sampling::Sampling, engine::encode::ResponseText, eval::grading, io::jsonl::append::Appender, names::Named,
 };
