@@ -99,7 +99,7 @@ fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDist
     if tokens.len() == prompt_len {
         return Ok(());
     }
-    let entropy = sample.uq.profile.rules().head_entropy;
+    let entropy = sample.uq.reading.rules.head_entropy;
     let every_head = TraceParts { heads: engine.spec().total_heads(), entropy, ..TraceParts::default() };
     let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
     for row in prompt_len..tokens.len() {

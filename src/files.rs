@@ -1,6 +1,6 @@
 //! Untrusted files: opened without blocking, read up to a size limit, compared by identity.
 
-use serde_json::Value;
+use serde_json::{Value, error::Category};
 use std::io::{self, ErrorKind, Read, Take};
 use std::{fs::File, fs::Metadata, fs::OpenOptions, path::Path, path::PathBuf, sync::LazyLock};
 
@@ -82,6 +82,19 @@ pub(crate) fn replace_non_numbers(json: &mut [u8]) {
     for word in words.collect::<Vec<_>>() {
         json[word.clone()].fill(b' ');
         (json[word.start], json[word.end - 1]) = (b'{', b'}');
+    }
+}
+
+/// What is wrong with JSON, in a person's words; lines and columns count from 1.
+pub(crate) fn json_fault(error: impl std::borrow::Borrow<serde_json::Error>) -> String {
+    let error = error.borrow();
+    let (text, column) = (error.to_string(), error.column());
+    let why = text.split(" at line ").next().unwrap_or_default().replace("expected ident", "expected a value");
+    match (error.classify(), error.line()) {
+        (Category::Data | Category::Io, _) => why,
+        (Category::Eof, _) => "not valid JSON: it ends too early".to_owned(),
+        (Category::Syntax, 1) => format!("not valid JSON: {why} at column {column}"),
+        (Category::Syntax, line) => format!("not valid JSON: {why} at line {line}, column {column}"),
     }
 }
 
@@ -185,6 +198,20 @@ mod tests {
         assert_eq!(read_to_string(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
         std::fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:0").unwrap();
         assert!(read(&path, 99).unwrap_err().to_string().contains("a Git LFS pointer"));
+    }
+
+    #[test]
+    fn faults_of_json_are_said_in_words() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Named {
+            _name: String,
+        }
+        let fault = |text: &str| json_fault(serde_json::from_str::<Named>(text).unwrap_err());
+        assert_eq!(fault("nonsense"), "not valid JSON: expected a value at column 2");
+        assert_eq!(fault("{\n  5"), "not valid JSON: key must be a string at line 2, column 3");
+        assert_eq!(fault("{\"_name\": \"x\"\n"), "not valid JSON: it ends too early");
+        assert_eq!(fault("{\"_name\": 5}"), "invalid type: integer `5`, expected a string");
+        assert_eq!(fault("{}"), "missing field `_name`");
     }
 
     #[test]

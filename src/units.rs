@@ -10,10 +10,20 @@ pub fn text_of(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Parses a count within a range.
+/// Parses a whole number within a range, in the words of a person.
 #[cfg(feature = "program")]
-pub fn count(range: std::ops::RangeInclusive<u64>) -> clap::builder::RangedU64ValueParser<usize> {
-    clap::builder::RangedU64ValueParser::new().range(range)
+pub fn whole<N: TryFrom<u64>>(range: std::ops::RangeInclusive<u64>) -> impl Fn(&str) -> Result<N, String> + Clone {
+    move |text| {
+        let found =
+            text.parse().ok().filter(|number| range.contains(number)).and_then(|number| N::try_from(number).ok());
+        found.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// A [`whole`] number of things.
+#[cfg(feature = "program")]
+pub fn count(range: std::ops::RangeInclusive<u64>) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    whole(range)
 }
 
 /// Parses a number within a range, or says what is `expected`.

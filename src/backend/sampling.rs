@@ -28,7 +28,8 @@ impl Sampling {
     pub fn penalty(text: &str) -> Result<f32, String> {
         let penalty =
             text.parse().ok().filter(|penalty| Self::PENALTIES.contains(penalty)).map(|penalty| penalty as f32);
-        penalty.ok_or_else(|| format!("expected a number in {:?}; 1: no penalty", Self::PENALTIES))
+        let (least, most) = (Self::PENALTIES.start(), Self::PENALTIES.end());
+        penalty.ok_or_else(|| format!("expected a number from {least} to {most}; 1: no penalty"))
     }
 
     /// Applies the repetition penalty of a sequence of `tokens` to its next logits.

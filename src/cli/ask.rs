@@ -9,7 +9,8 @@ use crate::model::chat::{Conversation, Message};
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::{AskReport, TermStyle, one_line};
 use crate::{
-    backend::sampling::Sampling, eval::samples::Drawing, io::record::AnswerRecord, units::count, units::number,
+    backend::sampling::Sampling, eval::samples::Drawing, eval::samples::MAX_SAMPLES, io::record::AnswerRecord,
+    units::count, units::number, units::whole,
 };
 use std::{ops::ControlFlow, time::Instant};
 
@@ -21,25 +22,25 @@ pub struct AskArgs {
     #[arg(value_name = "QUESTION")]
     question: String,
     /// Max tokens of the response
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
-    max_tokens: u64,
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = count(1..=u32::MAX.into()))]
+    max_tokens: usize,
     /// Sampling temperature; 0: greedy
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = number(0.0..=f32::MAX, "expected a number ≥ 0"), allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = number(0.0..=f32::MAX, "expected a number ≥ 0"))]
     temperature: f32,
     /// Sample from the smallest set of tokens with this total probability
     #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = number(0f32.next_up()..=1.0, "expected a number above 0 and at most 1"))]
     top_p: f32,
     /// Sample from the K most probable tokens; 0: from all
-    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
+    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0, value_parser = count(0..=u32::MAX.into()))]
     top_k: usize,
     /// Repetition penalty of Hugging Face's generation_config.json, on the tokens of prompt and response; 1: none
     #[arg(long, hide_short_help = true, value_name = "X", default_value_t = 1.0, value_parser = Sampling::penalty)]
     repetition_penalty: f32,
     /// Sampling seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Also draw N responses at temperature 0.5, alongside, for the scores of their agreement: g4_agreement
-    #[arg(long, value_name = "N", value_parser = count(0..=128), default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = count(0..=MAX_SAMPLES as u64), default_value_t = 0)]
     samples: usize,
     /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat_template")]
@@ -82,7 +83,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, Failure> {
     let prompt = encode_prompt(&engine, &conversation, !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let options = GenerateOptions {
-        max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
+        max_tokens: args.max_tokens,
         sampling: Sampling { temperature, top_p, top_k, seed, repetition_penalty },
         trace: Some(parameters.trace_parts()),
         running: args.early.running(),

@@ -17,8 +17,8 @@ use crate::{backend::DeviceChoice, engine::EngineOptions, engine::Speculate};
 )]
 pub struct BenchArgs {
     /// MiB of the buffer for the bandwidth, many times the caches
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    buffer: u32,
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = units::count(1..=65536))]
+    buffer: usize,
     /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -34,7 +34,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let options = EngineOptions { device: machine::resolve(args.model.engine.device), ..args.model.options() };
     let mut engine = load(&folder, options)?;
     engine.set_speculate(Speculate::Off);
-    let bytes = (args.buffer as usize) << 20;
+    let bytes = args.buffer << 20;
     // on a device, two buffers must fit next to the model
     let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = Machine::open(options.device, options.threads, bytes)?;

@@ -31,7 +31,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Seed of the cross-validation folds
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = units::whole::<u32>(0..=u32::MAX.into()))]
     seed: u32,
     /// Replace a calibration fitted on more answers (the output file's, and the one next to the model)
     #[arg(long)]

@@ -33,6 +33,8 @@ pub enum CliError {
     File(#[from] FileError),
     #[error("--methods {0} needs a chat template for its further turns and cannot be used with --no-chat-template")]
     NeedsChatTemplate(&'static str),
+    #[error("--samples and --temperature are those of --methods self-consistency; add it, or leave them out")]
+    NoSamples,
     #[error("--thinking-budget needs marked thoughts and cannot be used with --thinking none")]
     NoThoughts,
     #[error("{address}: {source}{}", listen_hint(source))]

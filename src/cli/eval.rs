@@ -7,9 +7,10 @@ use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::{RunOptions, controls::draw_number, folder::RunFolder, manifest::EvalOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
-use crate::{engine::Engine, engine::EngineOptions, engine::encode::EncodeError, uq::ChainRule, uq::Parameters};
+use crate::uq::{ChainRule, Parameters, scores::samples::needs_samples};
+use crate::{engine::Engine, engine::EngineOptions, engine::encode::EncodeError};
 use crate::{eval::run::sweep::Sweep, eval::run::sweep::settings, report::term::TermStyle, report::term::escaped_json};
-use crate::{names::Named, report::tables::build::brief, report::tables::markup::text, units::count};
+use crate::{names::Named, report::tables::build::brief, report::tables::markup::text, units::count, units::number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// Run a model over benchmarks: answers, grades, confidences
@@ -45,6 +46,12 @@ pub struct EvalArgs {
     /// Methods to run besides UQAC and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
+    /// Self-consistency: samples per question [default: 5]
+    #[arg(long, value_name = "N", value_parser = count(1..=1000), hide_short_help = true)]
+    samples: Option<usize>,
+    /// Self-consistency: temperature [default: 0.5]
+    #[arg(long, value_name = "T", value_parser = number(0f32.next_up()..=f32::MAX, "expected a number above 0: samples must differ"), hide_short_help = true)]
+    temperature: Option<f32>,
     /// Print results.json instead of the main numbers
     #[arg(long)]
     json: bool,
@@ -82,6 +89,8 @@ impl EvalArgs {
             running: self.early.running(),
             thinking_budget: self.early.thinking_budget,
             methods: keys.map(str::to_owned).collect(),
+            samples: self.samples.unwrap_or(self.options.samples),
+            temperature: self.temperature.unwrap_or(self.options.temperature),
             boxed_instruction: match self.boxed_instruction {
                 Some(true) => BoxedInstruction::All,
                 None if engine.spec().family.boxed_instruction => BoxedInstruction::Math,
@@ -97,6 +106,10 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     let settings = settings(&args.sweep, args.options.draws)?;
     let parameters = args.method.parameters()?;
     args.early.budget(&parameters)?;
+    let draws = own_passes(&args.methods).any(|method| method.scores.iter().any(|score| needs_samples(score.key)));
+    if !draws && (args.samples.is_some() || args.temperature.is_some()) {
+        return Err(CliError::NoSamples.into());
+    }
     load_tasks(args, TaskOptions::default())?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.load(&model_folder)?;

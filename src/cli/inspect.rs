@@ -16,8 +16,8 @@ pub struct InspectArgs {
     #[arg(value_name = "MODEL")]
     model: String,
     /// Context length for the memory figures [default: the model's, at most 4096]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    context: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = units::count(1..=u32::MAX.into()))]
+    context: Option<usize>,
     /// Number of concurrent sequences for the memory figures
     #[arg(long, value_name = "N", value_parser = units::count(1..=1024), default_value_t = 1)]
     batch: usize,
@@ -30,33 +30,38 @@ pub struct InspectArgs {
 
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let folder = locate(&args.model)?;
-    let engine = if Weights::are_in(&folder) {
-        load(&folder, args.engine.options())?
-    } else {
-        note("note: the folder has no weights; sizes and memory are those of config.json, in bf16, on the CPU");
-        Engine::outline(&folder)?
+    let engine = match (Weights::are_in(&folder), folder.join("tokenizer.json").is_file()) {
+        (true, true) => load(&folder, args.engine.options())?,
+        (has_weights, _) => {
+            let of_config = "weights; sizes and memory are those of config.json, in bf16, on the CPU";
+            let what = if has_weights { "tokenizer.json; memory is that of the CPU" } else { of_config };
+            note(&format!("note: the folder has no {what}"));
+            Engine::outline(&folder)?
+        }
     };
     let longest = engine.spec().max_position_embeddings;
-    let context = args.context.map_or(longest.min(4096), |n| n as usize);
+    let context = args.context.unwrap_or(longest.min(4096));
     if context > longest {
         note(&format!("warning: --context {context} is beyond the model's context of {longest} tokens"));
     }
-    let facts = facts(&engine, &folder.display().to_string(), (context, args.batch));
+    let facts = facts(&engine, &folder.display().to_string(), (context, args.batch))?;
     Ok(show(args.json, &facts, || tables(&facts, TermStyle::of_stdout()))?)
 }
 
 /// All facts, grouped.
-fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
+fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Result<Value, Failure> {
     let (weights, matrices) = (engine.weights(), engine.weights().matrices());
     let (options, (k_cache, v_cache)) = (engine.options(), engine.cache_types());
     // for settings that checkpoints store in several places
     let found_in = engine.spec().sources.iter().map(|(setting, place)| (setting.clone(), json!(place)));
     let found_in = found_in.chain([("head".to_owned(), json!(weights.head.name))]);
-    json!({
+    let parameters =
+        Weights::tensors(engine.spec())?.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum::<usize>();
+    Ok(json!({
         "model": model_facts(engine.spec(), folder),
         "weights": {
             "matrices": matrices.len(),
-            "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
+            "parameters": parameters,
             "type": weights.types(), "bytes": weights.byte_len(), "bytes_per_decoded_token": engine.weight_bytes_per_token(),
         },
         "tokenizer": Some(engine).filter(|engine| engine.tokenizer().vocab_size() > 0).map(tokenizer_facts),
@@ -67,7 +72,7 @@ fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
         },
         "found_in": found_in.collect::<Map<_, _>>(),
         "memory": memory_facts(engine, memory),
-    })
+    }))
 }
 
 /// The spec as it is, in the terms of `config.json`; of what differs between layers, the distinct values in order of appearance.

@@ -19,7 +19,7 @@ mod signals;
 use crate::eval::run::{fingerprint::Fingerprint, manifest::FORMAT, manifest::Manifest, manifest::Model};
 use crate::{backend::entropy::Gamma, engine::Engine, files, files::FileError, report::term::TermStyle, units};
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
+use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::{CliError, Failure, is_broken_pipe};
 use say::{Level, counted, detail, note, print, print_json, says, show, write};
 use std::{ffi::OsString, path::Path, path::PathBuf, process::ExitCode, sync::OnceLock};
@@ -94,7 +94,13 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 fn run(arguments: Vec<OsString>) -> Result<ExitCode, Failure> {
-    let parsed = Cli::try_parse_from(arguments);
+    // `-1` is a value: each option says itself what it expects
+    let values = |arg: clap::Arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_values)
+    };
+    let commands = Cli::command().mut_subcommands(|command| command.mut_args(values));
+    let parsed = commands.try_get_matches_from(arguments).and_then(|mut found| Cli::from_arg_matches_mut(&mut found));
     let Cli { quiet, verbose, color, command } = parsed.unwrap_or_else(|error| suggesting(error).exit());
     say::set(match (quiet, verbose) {
         (true, _) => Level::Quiet,

@@ -70,7 +70,7 @@ fn template_argument(text: &str) -> Result<(String, serde_json::Value), String> 
 /// Reads γ from a file.
 fn gamma(path: &str) -> Result<Gamma, String> {
     let text = files::read_to_string(Path::new(path), files::MAX_SETTINGS).map_err(|error| error.to_string())?;
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(files::json_fault)?;
     let values: Option<Vec<f64>> = serde_json::from_value(value.get("gamma").unwrap_or(&value).clone()).ok();
     values
         .and_then(|values| Gamma::new(&values))
@@ -257,7 +257,7 @@ pub fn named<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
 #[command(next_help_heading = "Early stopping")]
 pub struct EarlyArgs {
     /// End a response once its running confidence falls below C
-    #[arg(long, value_name = "C", value_parser = number(f64::MIN..=f64::MAX, "expected a number"), allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "C", value_parser = number(f64::MIN..=f64::MAX, "expected a number"), hide_short_help = true)]
     stop_below: Option<f64>,
     /// Quantity averaged over the window
     #[arg(long, value_parser = named::<Measure>(), default_value = Measure::Group.name(), requires = "stop_below", hide_short_help = true)]

@@ -2,18 +2,19 @@
 
 use super::progress::{ANALYSIS, work};
 use super::*;
-use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
+use crate::eval::analysis::{Analysis, AnalysisOptions, analyse, methods::known};
 use crate::report::tables::markup::{latex, markdown, text};
 use crate::report::tables::{build::tables, facts::csv};
 use crate::report::term::{TermStyle, escaped_json};
 use crate::report::{html, pictures::galleries, svg::Picture};
+use crate::uq::scores::Score;
 use clap::ValueEnum;
 
 /// Tables and pictures of evaluations
 ///
 /// Reads folders written by `uqac eval --output`; needs no model. Merges the shards of a run, in one folder or several.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, after_long_help = examples_and_methods())]
 pub struct ReportArgs {
     /// Folders of runs
     #[arg(required = true, value_name = "DIR")]
@@ -39,6 +40,14 @@ Examples:
   uqac report runs/abacus
   uqac report runs/qwen runs/llama --format html --output report
   uqac report runs/qwen --methods p,p_sim,self_consistency --against self_consistency";
+
+fn examples_and_methods() -> String {
+    let line = |of: &Score| format!("  {:<26} {:<29} {}\n", of.key, of.name, of.meaning);
+    format!(
+        "{EXAMPLES}\n\nMethods (--methods, --against): key, name in tables, meaning\n{}",
+        known().map(line).collect::<String>()
+    )
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {

@@ -29,7 +29,7 @@ pub struct ScoreArgs {
     #[arg(long)]
     explain: bool,
     /// Only the first N items of the input
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = units::whole::<u64>(0..=u64::MAX))]
     limit: Option<u64>,
     /// Keep the records of an earlier run and score only the rest
     #[arg(long, conflicts_with = "overwrite")]

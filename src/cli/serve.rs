@@ -17,7 +17,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
     /// Port to listen on; 0: any free port
-    #[arg(long, value_name = "N", default_value_t = 8080)]
+    #[arg(long, value_name = "N", default_value_t = 8080, value_parser = units::whole::<u16>(0..=u16::MAX.into()))]
     port: u16,
     #[command(flatten)]
     settings: Settings,

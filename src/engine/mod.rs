@@ -125,13 +125,13 @@ impl Engine {
     }
 
     /// A model that is not there as a whole, of which only `config.json` is needed: an engine on the CPU that answers what does
-    /// not depend on values, with the tokenizer if the folder has one.
+    /// not depend on values, with the weights and the tokenizer if the folder has them.
     ///
     /// # Errors
     /// Those of the files that are there.
     pub fn outline(folder: &Path) -> Result<Engine, LoadError> {
         let spec = ModelSpec::from_folder(folder)?;
-        let weights = Weights::shapes(&spec)?;
+        let weights = if Weights::are_in(folder) { Weights::open(folder, &spec) } else { Weights::shapes(&spec) }?;
         let tokenizer = match Tokenizer::from_folder(folder) {
             Err(TokenizerError::Missing { .. }) => Tokenizer::empty()?,
             tokenizer => tokenizer?,

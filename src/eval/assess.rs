@@ -121,14 +121,15 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     let assessed = pipeline::assess(traced, request.finder, request.answer.clone(), parameters)?;
     let samples = samples(traced, assessed.as_ref().map(|found| found.answer.text.as_str()), request)?;
     let of_samples = samples.as_ref().map(Samples::scores).unwrap_or_default();
+    let fits = |found: &&Calibration| found.samples.is_none_or(|drawn| drawn.is_of(samples.as_ref()));
+    let calibration = request.calibration.filter(fits);
+    let undrawn = request.calibration.filter(|_| calibration.is_none()).and_then(|found| Some(found.samples?.samples));
     let record = match assessed {
         Some(pipeline::Assessed { answer, mut outcome, .. }) => {
             outcome.scores.add(&of_samples);
             let correct = request.target.map(|target| target.accepts(&answer.text));
             let trace =
                 if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
-            let fits = |found: &&Calibration| found.samples.is_none_or(|drawn| drawn.is_of(samples.as_ref()));
-            let calibration = request.calibration.filter(fits);
             let confidence = calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
             Record { correct, trace, confidence, ..Record::ok(id, reading, prompt_len, answer.text, outcome) }
         }
@@ -149,7 +150,7 @@ pub fn assess(traced: &mut TracedSequence<'_>, id: Value, request: &Request<'_>)
     let (thought, weights) = (response.thought(&reply), traced.engine().options().weights);
     let record = Record { thought, cut_off, forced, samples, weights, ..record };
     Ok(match request.abstain {
-        true if !certified => record.withhold(response.text),
+        true if !certified => record.withhold(response.text, undrawn),
         abstain => Record { abstained: abstain.then_some(false), ..record },
     })
 }

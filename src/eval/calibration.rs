@@ -8,7 +8,7 @@
 use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
 use crate::io::record::{Calibrated, Origin, Samples};
-use crate::{cache, files, files::FileError, uq::Reading};
+use crate::{cache, files, files::FileError, files::json_fault, uq::Reading};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, path::Path, path::PathBuf};
@@ -177,7 +177,7 @@ impl Map {
 pub enum CalibrationError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{}: not a calibration: {why}; make it again with `uqac calibrate`, or remove it", path.display())]
+    #[error("{}: not a calibration: {}; make it again with `uqac calibrate`, or remove it", path.display(), json_fault(why))]
     Invalid { path: PathBuf, why: serde_json::Error },
     #[error("{}: fitted on {there} answers, more than these {items}; use --replace to take this one all the same", path.display())]
     Larger { path: PathBuf, there: usize, items: usize },

@@ -5,7 +5,7 @@
 
 use crate::io::record::{Answer, CutOff, Status};
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::uq::{Link, Member, Outcome, Profile, Scores};
+use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use crate::{engine::FinishReason, model::chat::encode_plain, units::is_default};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value};
@@ -136,7 +136,9 @@ pub struct Uq {
     /// The reason, if `status` is `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    pub profile: Profile,
+    /// What it was measured under: the profile, and the rules and parameters that differ from it.
+    #[serde(flatten)]
+    pub reading: Reading,
     /// `length`: the response was cut off (truncated).
     pub finish: FinishReason,
     /// Where it was cut off.

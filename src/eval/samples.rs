@@ -9,6 +9,9 @@ use std::{collections::BTreeMap, collections::HashMap, collections::VecDeque, op
 /// Temperature of samples, unless an evaluation sets another.
 pub const TEMPERATURE: f32 = 0.5;
 
+/// Most samples beside a response of `ask`.
+pub const MAX_SAMPLES: usize = 128;
+
 /// Options of a sample beside a response with these: drawn from the whole distribution, and not traced.
 pub fn options(of: &GenerateOptions, temperature: f32) -> GenerateOptions {
     let Sampling { seed, repetition_penalty, .. } = of.sampling;

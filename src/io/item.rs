@@ -9,8 +9,8 @@
 mod tools;
 
 use super::{jsonl::Line, jsonl::Lines, jsonl::ReadError, target::Target};
-use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader};
+use crate::{files::json_fault, model::chat::Conversation};
 use regex::bytes::Regex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
@@ -136,14 +136,10 @@ impl Item {
 fn fields(text: &[u8]) -> Result<Fields<'_>, String> {
     // serde would also read a struct from an array
     if text.trim_ascii_start().first() != Some(&b'{') {
-        let value: &RawValue = serde_json::from_slice(text).map_err(not_json)?;
+        let value: &RawValue = serde_json::from_slice(text).map_err(json_fault)?;
         return Err(wrong("the line", "an object", value.get()));
     }
-    serde_json::from_slice(text).map_err(not_json)
-}
-
-fn not_json(error: serde_json::Error) -> String {
-    format!("not valid JSON: {error}")
+    serde_json::from_slice(text).map_err(json_fault)
 }
 
 fn missing(field: &str) -> String {
@@ -207,7 +203,7 @@ fn target(fields: &Fields, doc: &Doc, content: &Content) -> Result<Option<Target
     };
     let mut choices = [doc.choices, doc.options, fields.choices].into_iter().flatten();
     let choices = choices.find_map(|choices| serde_json::from_str(choices.get()).ok());
-    let mut value: Value = serde_json::from_str(target.get()).map_err(not_json)?;
+    let mut value: Value = serde_json::from_str(target.get()).map_err(json_fault)?;
     if let (Some(_), Some(alternatives)) = (fields.resps, value.as_str().and_then(tools::python_list)) {
         value = alternatives.into();
     }

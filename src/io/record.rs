@@ -146,7 +146,7 @@ impl Samples {
 /// A response that is not to be taken for an answer, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Withheld {
-    pub why: &'static str,
+    pub why: String,
     pub answer: Option<Answer>,
     pub response: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,14 +230,17 @@ impl Record {
     }
 
     /// Moves the answer and its response to [`withheld`](Self::withheld).
-    pub fn withhold(self, response: String) -> Record {
+    /// `samples`: how many its calibration is of, if they were not drawn.
+    pub fn withhold(self, response: String, samples: Option<usize>) -> Record {
         let why = match (&self.answer, &self.confidence) {
             (None, _) => "the response has no final answer",
-            (_, None) => "the calibrated score was not computed",
+            (_, None) => &samples.map_or("the calibrated score was not computed".to_owned(), |n| {
+                format!("the calibration holds beside {n} samples (--samples {n}; in requests uqac.samples)")
+            }),
             (_, Some(found)) if found.out_of_range => "no answer of the calibration has such a score",
             _ => "its score is not above the threshold certified by `uqac calibrate --target-risk`",
         };
-        let withheld = Some(Withheld { why, answer: self.answer, response, samples: self.samples });
+        let withheld = Some(Withheld { why: why.to_owned(), answer: self.answer, response, samples: self.samples });
         Record { abstained: Some(true), answer: None, samples: None, withheld, ..self }
     }
 

@@ -12,7 +12,7 @@ pub mod weights;
 pub use config::ModelSpec;
 pub use weights::Weights;
 
-use crate::files;
+use crate::files::{self, json_fault};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 pub enum ModelError {
     #[error("{}: cannot be read: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("{}: not valid JSON: {source}", path.display())]
+    #[error("{}: {}", path.display(), json_fault(source))]
     Json { path: PathBuf, source: serde_json::Error },
     /// `key` is `.` if the whole file is meant, as when a key is missing.
     #[error("{}: {}{message}", path.display(), if key == "." { String::new() } else { format!("{key}: ") })]

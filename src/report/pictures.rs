@@ -101,6 +101,7 @@ fn costs(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str
             None => series.push(Series { name, spots: vec![spot] }),
         }
     }
+    series.iter_mut().for_each(|series| sort_by(&mut series.spots, |a, b| a.passes.total_cmp(&b.passes)));
     let of = format!(
         "{} · {} · 95 % intervals, unless too few are right or wrong · side by side: at one cost",
         run.name, task.task

@@ -177,6 +177,12 @@ fn a_calibration_of_samples_applies_to_samples_drawn_the_same_way() {
     draws(run.path(), 2);
     draws(other.path(), 5);
     assert!(calibrated(&[run.path(), other.path()]).unwrap_err().contains("different samples"));
+    draws(other.path(), 129);
+    assert!(
+        calibrated(&[other.path()])
+            .unwrap_err()
+            .contains("129 samples at temperature 0.5; ask and serve draw at most 128")
+    );
     assert_eq!(calibrated(&[run.path()]).unwrap().samples, Some(Drawn { samples: 2, temperature: 0.5 }));
     let arguments = ["calibrate", run.path().to_str().unwrap(), "--score", "g4_agreement", "--replace"];
     let fitted = uqac(cache.path(), &arguments);

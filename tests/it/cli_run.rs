@@ -346,9 +346,21 @@ fn inspect_shows_the_model_as_tables_and_as_json() {
     let facts: Value = serde_json::from_str(text(&output.stdout)).unwrap();
     // one-byte values, and a four-byte scale per head
     assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * (8 * 4 + 8 + 4));
+    // every tensor's numbers, vectors included
+    let file = std::fs::read(folder.path().join("model/model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let shapes = header.as_object().unwrap().values().filter_map(|tensor| tensor["shape"].as_array());
+    let numbers: u64 = shapes.map(|shape| shape.iter().map(|n| n.as_u64().unwrap()).product::<u64>()).sum();
+    assert_eq!(facts["weights"]["parameters"], numbers);
     let tables = uqac(folder.path(), &["inspect", "model"]);
     let tables = text(&tables.stdout);
     for part in ["LlamaForCausalLM", "kv cache", "chat template", "KiB", "2048"] {
         assert!(tables.contains(part), "{part}: {tables}");
     }
+    std::fs::remove_file(folder.path().join("model/tokenizer.json")).unwrap();
+    let output = uqac(folder.path(), &["inspect", "model", "--json"]);
+    assert!(text(&output.stderr).contains("note: the folder has no tokenizer.json"), "{}", text(&output.stderr));
+    let without: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!((&without["weights"], &without["tokenizer"]), (&facts["weights"], &Value::Null));
 }

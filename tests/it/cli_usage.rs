@@ -88,7 +88,16 @@ fn wrong_usage_is_exit_code_2() {
     let tasks = "valid names: gsm8k, math, bbh, bbh:SUBTASK, abacus, ";
     fails(&["eval", "--output", "x", "--tasks", "mmlu"], &["unknown task \"mmlu\"", tasks, "FILE.jsonl"]);
     fails(&["eval", "--methods", "x"], &["uqac, self-consistency, verbalized"]);
-    fails(&["eval", "--batch-size", "0"], &["0 is not in 1..=1024"]);
+    fails(&["eval", "--batch-size", "0"], &["from 1 to 1024"]);
+    fails(&["ask", "--samples", "-1", "1+1?"], &["'-1' for '--samples <N>'", "a whole number from 0 to 128"]);
+    fails(&["ask", "--seed", "x", "1+1?"], &["a whole number from 0 to 18446744073709551615"]);
+    fails(&["eval", "-n", "-1"], &["a whole number from 0"]);
+    fails(&["serve", "--port", "99999"], &["a whole number from 0 to 65535"]);
+    fails(&["calibrate", "run", "--target-risk", "-1"], &["above 0 and below 1"]);
+    for option in ["--samples", "--temperature"] {
+        let unused = ["eval", "--tasks", "abacus", "--output", "x", "--methods", "verbalized", option, "5"];
+        fails(&unused, &["--methods self-consistency"]);
+    }
     fails(&["--color", "pink", "devices"], &["pink", "auto, always, never"]);
 }
 

@@ -273,6 +273,18 @@ fn other_options_or_questions_are_refused_with_the_difference() {
     refused(&["--profile", "paper"], &["options.profile", "\"corrected\"", "\"paper\""]);
     refused(&["--k-cache", "bf16"], &["model.k_cache: the earlier run has \"f32\", this one \"bf16\""]);
     refused(&ALL, &["options.methods"]);
+    refused(&["--set", "k=2"], &["options.parameters.k: the earlier run has null, this one 2"]);
+    // each record says what is not as published
+    let other = setup.path("other");
+    setup.ok(&other, &["--set", "k=2", "threshold=above"]);
+    for (folder, parameters, threshold) in
+        [(&folder, Value::Null, Value::Null), (&other, json!({"k": 2}), json!("above"))]
+    {
+        for sample in samples(folder) {
+            let uq = &sample["uq"];
+            assert_eq!((&uq["parameters"], &uq["rules"]["threshold"]), (&parameters, &threshold));
+        }
+    }
     setup.write_task(3, "gone");
     refused(&[], &["another question", "samples_sums.jsonl"]);
     assert_eq!(samples(&folder), before);

@@ -345,6 +345,9 @@ fn the_page_leads_with_its_finding() {
     for term in ["row", "α*", "φ", "γ", "AUROC", "ECE", "coverage"] {
         assert!(html.contains(&format!("<dt>{term}</dt><dd>")), "{term}");
     }
+    // without a pointer
+    let g4 = "<dt>G4 <code>g4</code></dt><dd>mean −ln of NLL and entropy; what to rank by</dd>";
+    assert!(html.contains(g4) && html.contains("<dt>Accuracy</dt><dd>share of right answers"), "{html}");
     // every column explains itself
     assert_eq!(html.matches("<th scope=\"col\"").count(), html.matches(" title=\"").count());
     assert!(!html.contains("[-0."), "minus signs, not hyphens");

@@ -203,7 +203,7 @@ fn empty(tokens: ResponseTokens) -> Uq {
     let generate = 0.004 * tokens.ids.len() as f64;
     Uq {
         status: Status::NoAnswer,
-        profile: Profile::Corrected,
+        reading: Profile::Corrected.into(),
         finish: FinishReason::Stop,
         prompt_len: N_INSTR,
         thought: 0,

@@ -14,7 +14,7 @@ use super::load::{self, Item};
 use super::{AnalysisError, Method};
 use crate::eval::calibration::{Calibration, Certified, Drawn, FORMAT, HeldOut, Input, Map, Uncertified, bounded};
 use crate::eval::metrics::{Binning, Isotonic, Platt, Ranking, RiskControl, auroc, brier, ece, permutation};
-use crate::eval::samples::TEMPERATURE;
+use crate::eval::samples::{MAX_SAMPLES, TEMPERATURE};
 use crate::{
     eval::metrics::risk::Controlled,
     eval::run::fingerprint::Fingerprint,
@@ -49,9 +49,10 @@ pub enum CalibrateError {
     #[error("{first} and {other} have different {what}; a calibration covers one")]
     Different { first: String, other: String, what: &'static str },
     #[error(
-        "{name}: samples at temperature {found}; those of ask and serve have {TEMPERATURE}, so they are needed here"
+        "{name}: {} samples at temperature {}; ask and serve draw at most {MAX_SAMPLES}, at {TEMPERATURE}, so such are needed here",
+        found.samples, found.temperature
     )]
-    Temperature { name: String, found: f64 },
+    Samples { name: String, found: Drawn },
     #[error(
         "{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones"
     )]
@@ -97,9 +98,9 @@ pub fn calibrate(
     };
     let (model, reading) = of(first)?;
     let samples = drawn(&first.manifest);
-    let other = samples.map(|drawn| drawn.temperature).filter(|found| *found != f64::from(TEMPERATURE));
-    if let Some(found) = other.filter(|_| score.is_some_and(needs_samples)) {
-        return Err(CalibrateError::Temperature { name: name(first), found });
+    let other = |of: &Drawn| of.temperature != f64::from(TEMPERATURE) || of.samples > MAX_SAMPLES;
+    if let Some(found) = samples.filter(|found| other(found) && score.is_some_and(needs_samples)) {
+        return Err(CalibrateError::Samples { name: name(first), found });
     }
     for run in others {
         let what = match of(run)? {

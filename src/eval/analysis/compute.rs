@@ -14,7 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
     let mut runs = load(folders)?;
     runs.iter_mut().for_each(score_task_identity);
-    runs.iter_mut().flat_map(|run| run.items.values_mut()).for_each(score_fewer_samples);
+    for Run { items, manifest, .. } in &mut runs {
+        let drawn = manifest["options"]["samples"].as_u64().unwrap_or(u64::MAX);
+        items.values_mut().for_each(|item| score_fewer_samples(item, drawn as usize));
+    }
     let mut methods = methods_of(&runs);
     // the default may be absent: then the first method is the baseline
     let against = Some(&options.against).filter(|key| **key != AnalysisOptions::default().against);
@@ -47,15 +50,15 @@ fn score_task_identity(run: &mut Run) {
     }
 }
 
-/// Adds the scores of an answered item's first samples alone.
-fn score_fewer_samples(item: &mut Item) {
+/// Adds the scores of an answered item's first samples alone, of fewer than the run drew.
+fn score_fewer_samples(item: &mut Item, drawn: usize) {
     let Some((samples, answer)) = item.samples().zip(item.uq.answer.as_ref()) else { return };
     // those of older versions: numbers and formulas, for which one grader does
     let form = |answer: &String| normal_form(answer, Grader::Math);
     let same = |other: &Option<String>| other.as_ref().is_some_and(|other| form(other) == form(&answer.text));
     let agrees = |n: usize| samples.agrees.get(n).copied().unwrap_or_else(|| same(&samples.answers[n]));
     let (g4, mut agreeing) = (item.score("g4").map(sigmoid), 0.0);
-    for n in 1..=samples.answers.len().min(MOST_SAMPLES) {
+    for n in 1..=samples.answers.len().min(MOST_SAMPLES).min(drawn.saturating_sub(1)) {
         agreeing += f64::from(agrees(n - 1));
         let share = agreeing / n as f64;
         for (key, score) in [(AGREEMENT, Some(share)), (G4_AGREEMENT, g4.map(|sigma| share + sigma))] {

@@ -2,7 +2,7 @@
 
 use super::Method;
 use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
-use crate::files::{self, FileError, entries, name};
+use crate::files::{self, FileError, entries, json_fault, name};
 use crate::io::jsonl::{Lines, ReadError};
 use crate::{
     eval::metrics::Confidence,
@@ -277,7 +277,7 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
         Err(error) => return Err(FileError::at(&file)(error).into()),
     };
     let manifest: Map<String, Value> = serde_json::from_str(&text)
-        .map_err(|error| AnalysisError::Manifest { file: file.clone(), why: error.to_string() })?;
+        .map_err(|error| AnalysisError::Manifest { file: file.clone(), why: json_fault(&error) })?;
     match manifest.get("format").and_then(Value::as_u64) {
         Some(found) if found > u64::from(super::FORMAT) => Err(AnalysisError::Format { file, found }),
         _ => Ok(manifest.into()),
@@ -306,7 +306,7 @@ pub fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) 
             Err(_) if !line.bytes.ends_with(b"\n") => {
                 notes.push(format!("{name}: line {} is half-written and left out", line.number));
             }
-            Err(error) => bad.push((line.number, error.to_string())),
+            Err(error) => bad.push((line.number, json_fault(&error))),
         }
     }
     match bad.first() {

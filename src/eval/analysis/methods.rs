@@ -17,6 +17,8 @@ pub struct Method {
     pub key: String,
     /// Display name.
     pub name: String,
+    /// Definition; empty for a score that this program does not know.
+    pub meaning: &'static str,
     pub group: Group,
     /// Whether its scores claim to be probabilities, so that their calibration can be measured.
     pub probability: bool,
@@ -45,15 +47,6 @@ pub(super) fn first_samples(key: &str) -> Option<(&str, usize)> {
 /// The baseline that uses only an item's subtask.
 pub const TASK_IDENTITY: &str = "task_identity";
 
-/// Products of probabilities, and the scores that hold their logarithms.
-const LOGARITHMS: [(&str, &str); 5] = [
-    ("answer_prob", "answer_logprob"),
-    ("response_prob", "response_logprob"),
-    ("p_attn", "attn_logprob"),
-    ("p_sim", "sim_logprob"),
-    ("p", "p_logprob"),
-];
-
 /// Keys of the scores of a run's methods with their own passes.
 pub fn of_run(manifest: &Value) -> Vec<&'static str> {
     let keys: Vec<String> = Deserialize::deserialize(&manifest["options"]["methods"]).unwrap_or_default();
@@ -70,7 +63,6 @@ impl Method {
     /// A method by its key, over items that have the scores `keys`. An unknown one counts as a probability if all its
     /// `scores` are in [0, 1].
     pub fn of(key: &str, keys: &BTreeSet<&str>, mut scores: impl Iterator<Item = f64>) -> Method {
-        let log = LOGARITHMS.iter().find(|(product, log)| *product == key && keys.contains(log));
         let first = first_samples(key);
         let whole = first.map_or(key, |(key, _)| key);
         let known = known().find(|known| known.key == whole);
@@ -80,10 +72,11 @@ impl Method {
         Method {
             key: key.to_owned(),
             name: first.map_or(name.to_owned(), |(_, n)| format!("{name} ({n})")),
+            meaning: known.map_or("", |known| known.meaning),
             group: known.map_or(Group::Other, |known| known.group),
             probability: known.map_or_else(in_unit_interval, |known| known.is_probability),
             own_answer: known.is_some_and(|known| known.of_majority),
-            log: log.map(|(_, log)| *log),
+            log: known.and_then(|known| known.log).filter(|log| first.is_none() && keys.contains(log)),
         }
     }
 
@@ -106,7 +99,7 @@ mod tests {
     fn every_score_has_a_key_of_its_own_and_is_shown_by_what_it_costs() {
         let keys: BTreeSet<&str> = known().map(|score| score.key).collect();
         assert_eq!(keys.len(), known().count());
-        assert!(LOGARITHMS.iter().all(|(product, _)| keys.contains(product)));
+        assert_eq!(known().filter_map(|known| known.log).filter(|log| keys.contains(log)).count(), 5);
         let groups: Vec<Group> = known().map(|score| score.group).collect();
         assert!(groups.is_sorted() && !groups.contains(&Group::Other));
     }

@@ -28,7 +28,7 @@ use controls::Control;
 use early::EarlyStopping;
 
 use super::{metrics::Balanced, metrics::Metric, sample::Similarity};
-use crate::units::{count, text_of};
+use crate::units::{count, text_of, whole};
 use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
@@ -44,7 +44,7 @@ pub struct AnalysisOptions {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = count(0..=100_000))]
     pub resamples: usize,
     /// Seed of the bootstrap
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u32>(0..=u32::MAX.into()))]
     pub seed: u32,
     /// Methods to report, by their keys in uq.scores [default: all]
     #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]

@@ -294,7 +294,7 @@ pub fn assess(
 
 /// The sample of an item without a response, with the reason.
 pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<String>) -> Sample {
-    let profile = options.parameters.reading.profile;
+    let reading = options.parameters.reading;
     Sample {
         doc_id: item.doc_id,
         id: item.doc.get("id").cloned(),
@@ -305,7 +305,7 @@ pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<S
         resps: Vec::new(),
         filtered_resps: Vec::new(),
         metrics: BTreeMap::from([("acc".to_owned(), 0.0)]),
-        uq: Uq { status: Status::Error, error: why, profile, finish: FinishReason::Interrupted, ..Uq::default() },
+        uq: Uq { status: Status::Error, error: why, reading, finish: FinishReason::Interrupted, ..Uq::default() },
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::manifest::Manifest;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
-use crate::{cache, files, files::FileError};
+use crate::{cache, files, files::FileError, files::json_fault};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{io, path::Path, path::PathBuf};
 
@@ -12,7 +12,7 @@ use std::{io, path::Path, path::PathBuf};
 pub enum FolderError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{}: not a manifest of this program: {source}; give another --output", path.display())]
+    #[error("{}: not a manifest of this program: {}; give another --output", path.display(), json_fault(source))]
     Manifest { path: PathBuf, source: serde_json::Error },
     #[error("{}: format {found}, this program writes format {expected}; use that version, or a new --output", path.display())]
     Format { path: PathBuf, expected: u32, found: u32 },

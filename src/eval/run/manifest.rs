@@ -7,7 +7,7 @@ use crate::eval::{
     tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER},
 };
 use crate::{
-    engine::ThinkingBudget, engine::running::RunningConfidence, units::count, units::is_default, units::number,
+    engine::ThinkingBudget, engine::running::RunningConfidence, units::count, units::is_default, units::whole,
     uq::Parameters, uq::Profile,
 };
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ pub struct EvalOptions {
     #[arg(skip)]
     pub thinking_budget: Option<usize>,
     /// Seed of all random draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// Keys of the methods: `uqac`, and those with passes of their own.
     #[arg(skip)]
@@ -106,15 +106,14 @@ pub struct EvalOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "X", value_parser = Sampling::penalty, hide_short_help = true)]
     pub repetition_penalty: Option<f32>,
-    /// Self-consistency: samples per question
-    #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value_t = 5, hide_short_help = true)]
+    /// Self-consistency's samples per question, and their temperature.
+    #[arg(skip = 5_usize)]
     pub samples: usize,
-    /// Self-consistency: temperature
-    #[arg(long, value_name = "T", value_parser = number(0f32.next_up()..=f32::MAX, ABOVE_ZERO), default_value_t = TEMPERATURE, hide_short_help = true)]
+    #[arg(skip = TEMPERATURE)]
     pub temperature: f32,
     /// Random control chains per response, and per --sweep chain=random..; 0: no controls
     #[serde(default, skip_serializing_if = "is_default")]
-    #[arg(long, value_name = "N", default_value_t = 5, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count(0..=u32::MAX.into()), hide_short_help = true)]
     pub draws: usize,
     /// Use prompts verbatim, for base models
     #[arg(long = "no-chat-template", action = clap::ArgAction::SetFalse, hide_short_help = true)]
@@ -123,7 +122,7 @@ pub struct EvalOptions {
     pub boxed_instruction: BoxedInstruction,
     /// Use the first N questions of each task, with their answers, as examples for the rest
     #[serde(default, skip_serializing_if = "is_default")]
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=u32::MAX.into()))]
     pub shots: usize,
     /// Prompt template; {question} is replaced with the question, \n with a line break
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,8 +146,6 @@ fn prompt_template(text: &str) -> Result<String, String> {
     let expected = || format!("expected a text with {PLACEHOLDER}");
     if text.contains(PLACEHOLDER) { Ok(text.replace("\\n", "\n")) } else { Err(expected()) }
 }
-
-const ABOVE_ZERO: &str = "expected a number above 0: samples must differ";
 
 /// Hashes missing from older versions' manifests.
 const NEWER_HASHES: [&str; 3] = ["generation_config", "weights_index", "tokenizer_config"];

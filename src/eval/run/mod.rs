@@ -39,7 +39,7 @@ pub enum RunError {
 #[derive(Clone, Copy, clap::Args)]
 pub struct RunOptions {
     /// Only the first N items of each task
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count(0..=u64::MAX))]
     pub limit: Option<usize>,
     /// Part I of N (from 1): every N-th item; the parts may share a folder
     #[arg(long, value_name = "I/N")]

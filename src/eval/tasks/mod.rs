@@ -13,7 +13,7 @@
 //! nothing is downloaded; the error names the download command.
 
 use crate::uq::answer::{AnswerPattern, AnswerRule};
-use crate::{files::FileError, io::jsonl::ReadError, io::target::Target, model::demo::DemoError};
+use crate::{files::FileError, files::json_fault, io::jsonl::ReadError, io::target::Target, model::demo::DemoError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -208,7 +208,7 @@ pub enum TaskError {
     #[error(transparent)]
     Line(#[from] ReadError),
     /// Not JSON; `line` counts from 1.
-    #[error("{}, line {line}: not valid JSON: {source}", path.display())]
+    #[error("{}, line {line}: {}", path.display(), json_fault(source))]
     Json { path: PathBuf, line: u64, source: serde_json::Error },
     /// A record's field is missing or has another type.
     #[error("{}, {place}: field \"{field}\": expected {expected}, found {found}", path.display())]

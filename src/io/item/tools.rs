@@ -1,7 +1,7 @@
 //! Responses as other tools write them: vLLM, and lm-evaluation-harness.
 
-use super::{Content, Fields, list, missing, not_json, typed, wrong};
-use crate::{model::chat::Conversation, model::chat::Message, uq::answer::pattern};
+use super::{Content, Fields, list, missing, typed, wrong};
+use crate::{files::json_fault, model::chat::Conversation, model::chat::Message, uq::answer::pattern};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
@@ -60,7 +60,7 @@ pub(super) fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, 
             value => value.is_number(),
         }
     }
-    let read = |found: &RawValue| serde_json::from_str::<Value>(found.get()).map_err(not_json);
+    let read = |found: &RawValue| serde_json::from_str::<Value>(found.get()).map_err(json_fault);
     let found = fields.arguments.ok_or_else(|| missing("arguments"))?;
     let (arguments, resps) = (read(found)?, read(responses)?);
     let request = arguments.get(0).or_else(|| arguments.get("gen_args_0"));

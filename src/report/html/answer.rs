@@ -5,7 +5,9 @@ use super::page::filled;
 use crate::report::term::{
     AskReport, Mark, OUT_OF_RANGE, Piece, UNCALIBRATED, confidence, number, origin, token_of, votes,
 };
-use crate::{io::record::Record, names::Named, uq::Scores, uq::scores::RANKING, uq::scores::as_shown};
+use crate::{
+    io::record::Record, names::Named, uq::Scores, uq::scores::RANKING, uq::scores::Score, uq::scores::as_shown,
+};
 use minijinja::{Value, context};
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without
@@ -22,15 +24,17 @@ pub fn answer(report: &AskReport, page: bool) -> String {
         }
     };
     let out_of_range = calibrated.as_ref().is_some_and(|found| found.out_of_range);
-    notes.extend(report.record.samples.as_ref().map(|samples| format!("samples: {}", votes(samples))));
+    notes.extend(report.record.samples.as_ref().map(|samples| format!("samples: {}", votes(samples, usize::MAX))));
     notes.extend(out_of_range.then(|| OUT_OF_RANGE.to_owned()));
     let scores = scores.iter().flat_map(|scores| {
         let shown = as_shown().iter().filter_map(|score| Some((score, scores.get(score.key)?)));
-        shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
+        let row =
+            |score: &Score, value| [score.key.to_owned(), number(value), format!("{}: {}", score.name, score.meaning)];
+        shown.map(move |(score, value)| Value::from(row(score, value).to_vec()))
     });
     let data = context! {
         page, thought, label, shown, notes,
-        withheld => report.record.withheld.as_ref().map(|withheld| withheld.why),
+        withheld => report.record.withheld.as_ref().map(|withheld| &withheld.why),
         answer => answer.as_ref().map(|_| report.answer_text().trim().to_owned()),
         value => calibrated.as_ref().filter(|_| !out_of_range).map(|found| found.value),
         segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),
@@ -47,7 +51,7 @@ fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece)
         format!("p {}{similarity}", number(report.p(Some(j))))
     });
     let replies = token == Some(report.record.thought) && token != Some(0);
-    context! { text, class => mark.map(Mark::name), title, replies }
+    context! { text, class => mark.map(Named::name), title, replies }
 }
 
 #[cfg(test)]

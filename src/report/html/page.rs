@@ -2,7 +2,7 @@
 
 use super::data::{Items, script_safe};
 use crate::report::svg::{Picture, escape, theme};
-use crate::report::tables::{Table, meaning};
+use crate::report::tables::{Table, heads, meaning};
 use crate::report::{finding::Finding, pictures::Gallery, term::sanitize::visible};
 use crate::{eval::analysis::Method, uq::answer::pattern};
 use minijinja::{AutoEscape, Environment, Value, context, escape_formatter, value::Serde};
@@ -71,7 +71,8 @@ impl Page {
     pub fn render(&self) -> String {
         let items: Vec<String> = self.runs.iter().map(Items::json).collect();
         let run = |run: &Items| json!({"model": visible(&run.model), "task": visible(&run.task)});
-        let method = |method: &Method| json!([visible(&method.key), visible(&method.name)]);
+        let method = |method: &Method| json!([visible(&method.key), visible(&method.name), method.meaning]);
+        let methods: Vec<_> = self.methods.iter().map(method).collect();
         let document = Document {
             title: &self.title,
             body: include_str!("page.html"),
@@ -79,13 +80,15 @@ impl Page {
             script: concat!(include_str!("tex.js"), include_str!("items.js")),
             connects: false,
             head: json!({
-                "methods": self.methods.iter().map(method).collect::<Vec<_>>(),
+                "methods": methods,
                 "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
             }),
         };
         let data = context! {
             findings => Value::from(Serde(&self.findings)),
             tables => Value::from(Serde(&self.tables)),
+            scores => Value::from(Serde(&methods)),
+            heads => heads().map(|[name, _, meaning]| [name, meaning].into_iter().collect()).collect::<Vec<Value>>(),
             open_tables => OPEN_TABLES,
             galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
             left_out => self.runs.iter().map(|run| run.left_out).sum::<usize>(),

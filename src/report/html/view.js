@@ -28,7 +28,7 @@ function drawResponse(item) {
   const [begin, end] = item.span ?? [0, 0];
   const inAnswer = (token) => token >= begin && token < end;
   const response = make("div", "response");
-  const detail = make("p", "detail", "Point at a token, or choose one with the arrow keys.");
+  const detail = make("p", "detail", "Point at or tap a token, or choose one with the arrow keys.");
   detail.setAttribute("aria-live", "polite");
   const strongest = Math.max(1e-9, ...item.chain.map(([, score]) => score));
   const view = { item, strongest, links, kept, inAnswer, response, spans: new Map(), marked: [], detail, held: null };
@@ -174,7 +174,7 @@ function drawAlternatives(item) {
 }
 
 function drawScores(item) {
-  const rows = HEAD.methods.map(([, name, ...meaning], i) => [name, number(item.scores[i]), ...meaning]);
-  const known = rows.filter((_, i) => item.scores[i] !== undefined);
-  return table(item, "Scores", ["score", "value", "meaning"].slice(0, HEAD.methods[0]?.length), known, [1]);
+  const named = (key, name) => make("span", "", name + " ", make("code", "", key));
+  const rows = HEAD.methods.map(([key, name, meaning], i) => [named(key, name), number(item.scores[i]), meaning]);
+  return table(item, "Scores", ["score", "value", "meaning"], rows.filter((_, i) => item.scores[i] !== undefined), [1]);
 }

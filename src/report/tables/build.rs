@@ -7,6 +7,7 @@ use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
+use crate::uq::scores::samples::G4_AGREEMENT;
 use crate::{eval::metrics::MeanSd, eval::metrics::Metric, eval::sample::Similarity, report::term::quoted};
 
 /// Every table of a report, in order; tables for one benchmark or across several only if they have rows.
@@ -36,7 +37,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
 }
 
 /// Keys of the main scores.
-pub const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_length"];
+pub const MAIN: [&str; 6] = ["p", "response_prob", "min_token_prob", "g4", G4_AGREEMENT, "trace_length"];
 
 /// Summary at the end of a run: accuracy, and the AUROC of the main scores, one row per benchmark.
 pub fn brief(analysis: &Analysis) -> Table {
@@ -148,7 +149,10 @@ impl<'a> Scope<'a> {
             self.analysis.methods.iter().any(|method| method.log.is_some()).then(|| logarithms.to_owned()),
             task.items.iter().all(|item| item.sweep.is_empty()).then(|| unknown_gain.to_owned()),
             task.method(TASK_IDENTITY).is_some().then(|| identity.to_owned()),
-            most_missing.map(|most| format!("{} has no score for {} answered items.", most.method, most.missing)),
+            most_missing.map(|most| {
+                let name = self.analysis.name_of(&most.method);
+                format!("{name} has no score for {} answered items.", most.missing)
+            }),
         ];
         let shared = self.rows.iter().filter(|(_, same)| !same.is_empty()).map(|(method, same)| {
             let names: Vec<&str> = same.iter().map(|method| method.name.as_str()).collect();

@@ -122,7 +122,12 @@ pub fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
     let ends = |rest: &str| rest.is_empty() || rest.starts_with([',', ' ']);
     let fits = |name: &str| measure.strip_prefix(name).is_some_and(ends);
-    let mut heads = include_str!("heads.txt").lines().filter_map(|line| line.split_once('|'));
-    let (_, about) = heads.find(|(name, _)| fits(name.trim_end()))?;
-    about.split_once('|').map(|(arrow, meaning)| (arrow.trim(), meaning.trim()))
+    heads().find(|[name, ..]| fits(name)).map(|[_, arrow, meaning]| (arrow, meaning))
+}
+
+/// Every column header without a task: its name, arrow and meaning.
+pub fn heads() -> impl Iterator<Item = [&'static str; 3]> {
+    include_str!("heads.txt")
+        .lines()
+        .filter_map(|line| line.split('|').map(str::trim).collect::<Vec<_>>().try_into().ok())
 }

@@ -10,7 +10,7 @@ mod columns;
 pub mod facts;
 pub mod markup;
 
-pub use columns::{Format, meaning};
+pub use columns::{Format, heads, meaning};
 
 use serde::Serialize;
 

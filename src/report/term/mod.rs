@@ -15,7 +15,7 @@ use crate::{engine::TracedSequence, engine::encode::ResponseText, model::tokeniz
 use crate::{uq::Link, uq::Scores, uq::scores::RANKING, uq::scores::as_shown, uq::scores::samples::G4_AGREEMENT};
 use colour::ramp;
 use draw::marked_cells;
-use sanitize::cut;
+use sanitize::{cut, text_width};
 
 /// A response and its assessment by the method.
 #[derive(Clone, Debug, Default)]
@@ -54,13 +54,21 @@ pub(super) fn origin(calibrated: &Calibrated) -> String {
     format!("from {score}, calibrated on {n} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
 }
 
-/// The answers of samples: `2 of 3 agree: 48 ×2, 36 ×1`
-pub(super) fn votes(samples: &Samples) -> String {
-    let vote = |(answer, count): &(Option<String>, usize)| {
-        format!("{} ×{count}", answer.as_deref().map_or("no answer".to_owned(), one_line))
-    };
-    let votes: Vec<String> = samples.counts.iter().map(vote).collect();
-    format!("{} of {} agree: {}", samples.agreeing(), samples.answers.len(), votes.join(", "))
+/// The answers of samples, as many as there is room for: `2 of 3 agree: 48 ×2, 36 ×1`
+pub(super) fn votes(samples: &Samples, room: usize) -> String {
+    let all = samples.answers.len();
+    let nothing_to_agree_with = samples.agrees.is_empty();
+    let mut text =
+        if nothing_to_agree_with { format!("{all} drawn") } else { format!("{} of {all} agree", samples.agreeing()) };
+    for (i, (answer, count)) in samples.counts.iter().enumerate() {
+        let answer = answer.as_deref().map_or("no answer".to_owned(), |answer| cut(&one_line(answer), room / 3));
+        let vote = format!("{} {answer} ×{count}", if i == 0 { ":" } else { "," });
+        if text_width(&text) + text_width(&vote) + 3 > room {
+            return text + ", …";
+        }
+        text += &vote;
+    }
+    text
 }
 
 impl AskReport {
@@ -89,7 +97,8 @@ impl AskReport {
         }
         let (Some(_), Some(scores)) = (&self.record.answer, &self.record.scores) else {
             let text = visible(self.text.trim_end());
-            return format!("{text}\n\nNo final answer was found in the response, so there is no confidence.\n");
+            let none = "No final answer was found in the response, so there is no confidence.";
+            return format!("{text}\n\n{none}\n{}", self.samples(style));
         };
         let mut parts = vec![self.headline(scores, style), self.drawing(style)];
         if all_scores {
@@ -102,8 +111,7 @@ impl AskReport {
     /// The confidence with its basis, or P with what it is not; a bar only for a confidence within the calibration's
     /// range.
     fn headline(&self, scores: &Scores, style: TermStyle) -> String {
-        let label = |text: &str| style.paint(Style::BOLD, &format!("{text:HEADLINE$}"));
-        let row = |name: &str, value: &str| format!("{}  {value}\n", label(name));
+        let row = |name: &str, value: &str| row(name, value, style);
         let room = style.width.saturating_sub(HEADLINE + 2);
         let dim = |text: &str| format!("{:HEADLINE$}  {}\n", "", style.paint(Style::DIM, &cut(text, room)));
         let out = match &self.record.confidence {
@@ -124,9 +132,13 @@ impl AskReport {
             }
         };
         let answer = one_line(&self.answer_text());
-        let samples =
-            self.record.samples.as_ref().map_or(String::new(), |found| row("samples", &cut(&votes(found), room)));
-        row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out + &samples
+        row("answer", &style.paint(Style::BOLD, &cut(answer.trim(), room))) + &out + &self.samples(style)
+    }
+
+    /// A line for the samples, if there are any.
+    fn samples(&self, style: TermStyle) -> String {
+        let room = style.width.saturating_sub(HEADLINE + 2);
+        self.record.samples.as_ref().map_or(String::new(), |found| row("samples", &votes(found, room), style))
     }
 
     /// The answer as it appears in the text.
@@ -209,6 +221,11 @@ pub(super) fn token_of(row: i64) -> Option<usize> {
     usize::try_from(row.checked_add(1)?).ok()
 }
 
+/// A line beside its label.
+fn row(label: &str, value: &str, style: TermStyle) -> String {
+    format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
+}
+
 /// A number in a table: three decimals, or an exponent if these would show nothing.
 pub(super) fn number(x: f64) -> String {
     match x.abs() {
@@ -240,7 +257,8 @@ fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| all || MAIN_SCORES.contains(&score.key)) {
         let Some(value) = scores.get(score.key) else { continue };
-        let (key, meaning) = (score.key.to_owned(), cut(score.meaning, room));
+        let name = if all { format!("{}: ", score.name) } else { String::new() };
+        let (key, meaning) = (score.key.to_owned(), cut(&format!("{name}{}", score.meaning), room));
         table.row([(key, Style::PLAIN), (number(value), Style::PLAIN), (meaning, Style::DIM)]);
     }
     let more = look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n";
@@ -251,7 +269,6 @@ fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
 mod tests {
     use super::*;
     use crate::io::record::Answer;
-    use crate::report::term::sanitize::text_width;
     use crate::uq::{Member, Outcome, Profile};
     use serde_json::Value;
 
@@ -312,7 +329,7 @@ rank by     0.500  g4
     6  \" 48\"       0.970       1.000                   answer
 
   score                   value  higher is more confident
-  p                       0.870  UQAC's P: probability of …
+  p                       0.870  UQAC P: probability of th…
   p_sim                   0.600  probability of the kept c…
 ";
         let rendered = sample.render(true, PLAIN);
@@ -338,6 +355,14 @@ rank by     0.500  g4
         assert!(rendered.contains("\nrank by     1.122  g4_agreement\n"), "{rendered}");
         assert!(rendered.contains("\nsamples     2 of 4 agree: 48 ×2, no answer ×1, 4 8 ×1\n"), "{rendered}");
         assert!(rendered.contains("\n  self_consistency  0.500  the weight"), "{rendered}");
+        // an answer is shown whole, or not
+        let narrow = sample.render(false, TermStyle { width: 46, ..PLAIN });
+        assert!(narrow.contains("\nsamples     2 of 4 agree: 48 ×2, …\n"), "{narrow}");
+        let none = Record::no_answer(Value::Null, Profile::Corrected, 10);
+        let samples = sample.record.samples.take().map(|samples| Samples { agrees: Vec::new(), ..samples });
+        let rendered = AskReport { record: Record { samples, ..none }, ..sample }.render(false, PLAIN);
+        let end = "no confidence.\nsamples     4 drawn: 48 ×2, no answer ×1, 4 8 ×1\n";
+        assert!(rendered.ends_with(end), "{rendered}");
     }
 
     fn calibrated(value: f64, out_of_range: bool) -> Calibrated {
@@ -373,14 +398,15 @@ confidence  0.42  █████████████░░░░░░░�
         let sample = sample(&TOKENS, 0.87);
         let with = |confidence| Record { confidence, ..sample.record.clone() };
         let none = Record::no_answer(Value::Null, Profile::Corrected, 10);
-        for (record, why) in [
-            (with(Some(calibrated(0.42, false))), "not above the threshold"),
-            (with(Some(calibrated(0.94, true))), "no answer of the calibration"),
-            (with(None), "was not computed"),
-            (none, "no final answer"),
+        for (record, samples, why) in [
+            (with(Some(calibrated(0.42, false))), None, "not above the threshold"),
+            (with(Some(calibrated(0.94, true))), None, "no answer of the calibration"),
+            (with(None), None, "was not computed"),
+            (with(None), Some(5), "beside 5 samples (--samples 5; in requests uqac.samples)"),
+            (none, None, "no final answer"),
         ] {
             let answer = record.answer.clone();
-            let record = record.withhold(sample.text.clone());
+            let record = record.withhold(sample.text.clone(), samples);
             let rendered = AskReport { record: record.clone(), ..sample.clone() }.render(true, PLAIN);
             assert!(rendered.contains(why) && rendered.contains("--abstain"), "{rendered}");
             assert!(!rendered.contains("48") && !rendered.contains("0."), "{rendered}");

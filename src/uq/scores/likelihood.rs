@@ -5,11 +5,12 @@ use crate::uq::predictions::{chosen, counted_span, product_and_mean, token_logpr
 
 scores! {
     SINGLE_PASS:
-    "answer_prob", "P(answer)", "probability of the answer's tokens", rank: 0, is_probability: true, of_answer: true
+    "answer_prob", "P(answer)", "probability of the answer's tokens", rank: 0, is_probability: true, of_answer: true,
+        log: Some("answer_logprob")
         => |found| Some(product_and_mean(&found.answer_logprobs()).0);
     "answer_mean", "P(answer), mean", "mean probability of the answer's tokens",
         rank: 0, is_probability: true, of_answer: true => |found| Some(product_and_mean(&found.answer_logprobs()).1);
-    "response_prob", "P(response)", "probability of the whole response", rank: 0, is_probability: true
+    "response_prob", "P(response)", "probability of the whole response", rank: 0, is_probability: true, log: Some("response_logprob")
         => |found| Some(product_and_mean(&found.response_logprobs()).0);
     "response_mean", "P(response), mean", "mean token probability", rank: 0, is_probability: true
         => |found| Some(product_and_mean(&found.response_logprobs()).1);

@@ -57,6 +57,8 @@ pub struct Score {
     pub rank: u8,
     /// Whether it is meant as a probability, so that its calibration can be measured.
     pub is_probability: bool,
+    /// Key of the score that holds the logarithm of this product of probabilities.
+    pub log: Option<&'static str>,
     /// Whether it needs the answer's position.
     pub of_answer: bool,
     /// Whether it needs the ensemble, the only part of the method with passes of its own.
@@ -75,6 +77,7 @@ pub const SINGLE_PASS: Score = Score {
     group: Group::SinglePass,
     rank: 2,
     is_probability: false,
+    log: None,
     of_answer: false,
     of_ensemble: false,
     of_majority: false,

@@ -7,15 +7,15 @@ use crate::{backend::reference::log_sum_exp, uq::Member, uq::ensemble::marginal}
 
 scores! {
     UQAC:
-    "p_attn", "P_attn", "probability of the whole chain and the answer", rank: 2
+    "p_attn", "P_attn", "probability of the whole chain and the answer", rank: 2, log: Some("attn_logprob")
         => |found| Some(product_and_mean(&logprobs(found, chain_rows(found))).0);
     "attn_mean", "P_attn, mean", "mean token probability, whole chain and answer", rank: 4
         => |found| Some(product_and_mean(&logprobs(found, chain_rows(found))).1);
-    "p_sim", "P_sim", "probability of the kept chain and the answer", rank: 1
+    "p_sim", "P_sim", "probability of the kept chain and the answer", rank: 1, log: Some("sim_logprob")
         => |found| Some(product_and_mean(&logprobs(found, found.kept.iter().copied())).0);
     "sim_mean", "P_sim, mean", "mean token probability, kept chain and answer", rank: 3
         => |found| Some(product_and_mean(&logprobs(found, found.kept.iter().copied())).1);
-    "p", "UQAC P", "UQAC's P: probability of the answer, summed over the ensemble", rank: 0, of_ensemble: true
+    "p", "UQAC P", "probability of the answer, summed over the ensemble", rank: 0, of_ensemble: true, log: Some("p_logprob")
         => |found| Some(marginal(found.ensemble));
     // For when P_attn underflows.
     "attn_logprob", "ln P_attn", "logarithm of P_attn", rank: 7, is_probability: false
