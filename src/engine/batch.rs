@@ -167,10 +167,8 @@ impl Batch<'_> {
         let generation = Generation { tokens, prompt_len, finish: FinishReason::Length, steps };
         let has_stop = !request.0.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
-        let mut watch = match &request.0.thinking_budget {
-            Some(budget) => Some(Watch::new(&self.engine.tokenizer, prompt, budget.clone())?),
-            None => None,
-        };
+        let watched = request.0.thinking_budget.clone();
+        let mut watch = watched.map(|budget| Watch::new(&self.engine.tokenizer, prompt, budget)).transpose()?;
         let closing = watch.as_mut().map(|watch| watch.closing(&[])).transpose()?.flatten().unwrap_or_default();
         let guesses =
             self.engine.guesses() && !request.is_penalized() && trace.is_none_or(|trace| !trace.parts.layer_means);

@@ -39,13 +39,11 @@ impl FromStr for Speculate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Speculate, String> {
-        match text {
-            "off" => Ok(Speculate::Off),
-            "auto" => Ok(Speculate::Auto),
-            count => match count.parse() {
-                Ok(count @ 1..=15) => Ok(Speculate::Fixed(count)),
-                _ => Err("expected off, auto or a number from 1 to 15".to_owned()),
-            },
+        match (text, text.parse()) {
+            ("off", _) => Ok(Speculate::Off),
+            ("auto", _) => Ok(Speculate::Auto),
+            (_, Ok(count @ 1..=15)) => Ok(Speculate::Fixed(count)),
+            _ => Err("expected off, auto or a number from 1 to 15".to_owned()),
         }
     }
 }

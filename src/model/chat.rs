@@ -183,12 +183,9 @@ pub struct ChatTemplate {
 /// Additional variables of a chat template; they may replace special tokens.
 pub type Arguments = Map<String, Json>;
 
-/// Variables that a conversation sets.
-const RESERVED: [&str; 4] = ["messages", "add_generation_prompt", "tools", "documents"];
-
 /// Whether a variable is set by the conversation, and not by an argument.
 pub fn is_reserved(name: &str) -> bool {
-    RESERVED.contains(&name)
+    ["messages", "add_generation_prompt", "tools", "documents"].contains(&name)
 }
 
 /// Max bytes of a template; published ones have up to 40 thousand.

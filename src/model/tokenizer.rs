@@ -141,9 +141,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        for &id in ids {
-            self.token_text(id)?;
-        }
+        ids.iter().try_for_each(|id| self.token_text(*id).map(drop))?;
         if ids.is_empty() {
             return Ok(String::new()); // some decoders assume there is a last token
         }

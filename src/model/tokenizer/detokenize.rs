@@ -47,9 +47,7 @@ impl Plan {
     /// The name of an unsupported step: it looks beyond one token, or follows the join.
     pub fn new(decoder: Option<&DecoderWrapper>) -> Result<Self, String> {
         let mut plan = Self { per_token: Vec::new(), join: Join::Spaces, strip: None };
-        let Some(decoder) = decoder else {
-            return Ok(plan);
-        };
+        let Some(decoder) = decoder else { return Ok(plan) };
         plan.join = Join::Text;
         let mut steps = Vec::new();
         flatten(decoder, &mut steps);
