@@ -24,8 +24,9 @@ pub struct Batch<'e> {
     pub(super) failed: VecDeque<(Ticket, EngineError)>,
     /// Texts, besides a sequence's own, from which its next tokens are guessed.
     pub(super) others: Lookup,
-    /// Whether responses that are taken out are added to them.
-    shares_guesses: bool,
+    /// Whether responses that are taken out are added to them. Only for responses of a single user: token timing would reveal them
+    /// to others.
+    pub shares_guesses: bool,
     /// Number of responses ever started.
     started: u64,
 }
@@ -270,12 +271,6 @@ impl Batch<'_> {
         let finished = std::mem::take(&mut self.running);
         finished.iter().for_each(|r| self.engine.backend.close(r.id));
         Ok(finished.into_iter().map(|r| r.generation).collect())
-    }
-
-    /// Lets responses guess from those taken out before. Only for responses of a single user: token timing would reveal them to
-    /// others.
-    pub fn share_guesses(&mut self) {
-        self.shares_guesses = true;
     }
 
     /// Adds a text from which other responses may guess tokens.

@@ -65,7 +65,7 @@ pub(super) fn generate<'t>(
         ..GenerateOptions::default()
     };
     let mut batch = engine.batch(&generate);
-    batch.share_guesses();
+    batch.shares_guesses = true;
     let (items, owners, waiting, seconds) = (HashMap::new(), HashMap::new(), VecDeque::new(), HashMap::new());
     let mut run = Run { task, options, batch, questions, lines, on_event, items, owners, waiting, seconds };
     loop {
