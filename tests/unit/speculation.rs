@@ -8,7 +8,8 @@ use test_support::{cuda_host, long_tests, tiny};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, DeviceChoice, HeadRecord, ValueType};
 use uqac::engine::{
-    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Speculate, SpeculationStats, TraceParts, Traced as _,
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Speculate, SpeculationStats, TraceParts,
+    Traced as _,
 };
 
 const ALL: TraceParts = TraceParts { wide: true, head_attention: true, ..TraceParts::PUBLISHED };
