@@ -53,6 +53,8 @@ pub(super) struct Running {
     limit: usize,
     /// [`ModelSpec::short_context`](crate::model::ModelSpec::short_context)
     short: Option<usize>,
+    /// Whether it was run with the frequencies of longer texts.
+    is_long: bool,
     pub(super) generation: Generation,
     /// If there are stop strings.
     text: Option<StopText>,
@@ -193,7 +195,8 @@ impl Batch<'_> {
         let (context, short) = (self.engine.spec().max_position_embeddings, self.engine.spec().short_context());
         let limit = request.0.max_tokens.min(context - generation.prompt_len);
         let index = self.running.len();
-        self.running.push(Running { ticket, id, stream, request, limit, short, generation, ..Running::default() });
+        let is_long = self.engine.spec().is_long(generation.tokens.len());
+        self.running.push(Running { ticket, id, stream, request, limit, short, is_long, generation, ..Running::default() });
         &mut self.running[index]
     }
 
@@ -305,7 +308,7 @@ impl Batch<'_> {
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
     pub(super) fn last_rows(&mut self) -> Result<()> {
         let Batch { engine, running, .. } = self;
-        for running in running.iter_mut().filter(|r| r.needs_last_row()) {
+        for running in running.iter_mut().filter(|r| r.is_misfit() || r.needs_last_row()) {
             let ran = running.run_last_row(engine);
             running.settle(ran)?;
         }
@@ -358,28 +361,40 @@ impl Running {
         self.short.is_some_and(crosses)
     }
 
-    /// Starts again with the frequencies of long texts, which its steps so far are then predicted with; returns the first row to run.
-    fn lengthen(&mut self, engine: &mut Engine) -> Result<usize> {
+    /// Whether it has ended at a length whose frequencies it was not run with: its last token is the first beyond the short context,
+    /// or a stop string has cut it back to that.
+    fn is_misfit(&self) -> bool {
+        let differs = |short| self.is_long != (self.generation.tokens.len() > short);
+        self.finished && self.error.is_none() && self.short.is_some_and(differs)
+    }
+
+    /// Starts again with the frequencies of a text of `length` tokens, which its steps so far are then predicted with; returns the
+    /// first row to run.
+    fn restart(&mut self, engine: &mut Engine, length: usize) -> Result<usize> {
         let Generation { tokens, prompt_len, steps, .. } = &mut self.generation;
         let trace = self.request.0.trace.map(|parts| TraceOptions { first_row: *prompt_len - 1, parts });
         let backend = &mut *engine.backend;
-        let id = backend.open_for(usize::MAX, trace)?;
+        let id = backend.open_for(length, trace)?;
         backend.close(std::mem::replace(&mut self.id, id));
-        let last = tokens.len() - 1;
-        if last < *prompt_len {
+        self.is_long = backend.spec().is_long(length);
+        if steps.is_empty() {
             return Ok(0);
         }
-        for (step, long) in steps.iter_mut().zip(super::trace_response(backend, id, tokens, last, *prompt_len)?) {
-            *step = Step { forced: step.forced, ..long };
+        let ran = *prompt_len - 1 + steps.len();
+        for (step, again) in steps.iter_mut().zip(super::trace_response(backend, id, tokens, ran, *prompt_len)?) {
+            *step = Step { forced: step.forced, ..again };
         }
         backend.reserve(id, *prompt_len + self.limit)?;
-        Ok(last)
+        Ok(ran)
     }
 
-    /// Runs the row of its last token, which predicts nothing.
+    /// Runs the row of its last token, which predicts nothing; all rows again if it [is a misfit](Self::is_misfit).
     fn run_last_row(&mut self, engine: &mut Engine) -> Result<()> {
-        if self.outgrows(0) {
-            self.lengthen(engine)?;
+        if self.is_misfit() {
+            self.restart(engine, self.generation.tokens.len())?;
+        }
+        if !self.needs_last_row() {
+            return Ok(());
         }
         let prediction = Prediction { row: 0, next: Next::Given(None), detail: true };
         forward::forward(&mut *engine.backend, &Pass::all(&[self.last_row()], true))?;
@@ -392,7 +407,7 @@ impl Running {
         let (room, closing, vocabulary) = (self.tokens_left(), std::mem::take(&mut self.closing), engine.vocabulary());
         // a response ends at its limit, whose row predicts nothing
         let closed = &closing[..closing.len().min(room.saturating_sub(1))];
-        let start = if self.outgrows(closed.len()) { self.lengthen(engine)? } else { start };
+        let start = if self.outgrows(closed.len()) { self.restart(engine, usize::MAX)? } else { start };
         let (first, last) = (self.last_row().position, self.decode_row());
         let tokens = [&self.generation.tokens[start..], closed].concat();
         let (mut results, predicts) = (Vec::new(), |row: usize| row >= first && room > 0);

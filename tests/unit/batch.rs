@@ -323,7 +323,8 @@ fn a_repetition_penalty() {
 }
 
 /// Responses that grow beyond longrope's short context on this device: the tokens are transformers', which recomputes its cache
-/// there; what is recorded is what scoring the text records, whatever else runs, guesses included. With `exact`, bit for bit.
+/// there; what is recorded is what scoring the text records, whatever else runs, guesses included, also of a text that a stop string
+/// cuts back to the short context. With `exact`, bit for bit.
 pub fn responses_outgrow_the_short_context(device: DeviceChoice, exact: bool) {
     let family = families().into_iter().find(|family| family.name == "phi3_longrope_long").unwrap();
     tiny::write_tokenizer(&family.folder);
@@ -335,7 +336,16 @@ pub fn responses_outgrow_the_short_context(device: DeviceChoice, exact: bool) {
     let sampling = Sampling { repetition_penalty: 1.2, ..Sampling::GREEDY };
     let thinks: Vec<u32> = b"Well: <think>\n".iter().map(|byte| u32::from(*byte)).collect();
     let thinking_budget = Some(ThinkingBudget { tokens: 2, thinking: Thinking::Auto });
+    // the text of tokens on both sides of the border, and of two after it
+    let whole = [prompt, &tokens[1]].concat();
+    let stops = [short - 2..short + 2, short + 1..short + 3].map(|range| {
+        let stop = vec![engine.tokenizer().decode(&whole[range.clone()]).unwrap()];
+        (range.start, GenerateOptions { stop, ..greedy.clone() })
+    });
+    let ends_at = |options: &GenerateOptions| stops.iter().find(|(_, stopped)| stopped.stop == options.stop);
     let kinds = [
+        (prompt, stops[0].1.clone()),
+        (prompt, stops[1].1.clone()),
         (prompt, greedy.clone()),
         (prompt, GenerateOptions { sampling, ..greedy.clone() }),
         (prompt, GenerateOptions { max_tokens: short + 1 - prompt.len(), ..greedy.clone() }),
@@ -346,14 +356,19 @@ pub fn responses_outgrow_the_short_context(device: DeviceChoice, exact: bool) {
         assert_eq!(alone(&mut engine, prompt, &greedy).tokens[prompt.len()..], tokens[1]);
         for (prompt, options) in kinds.iter().filter(|_| exact) {
             let found = alone(&mut engine, prompt, options);
-            assert!(found.tokens.len() > short);
+            match ends_at(options) {
+                Some((at, _)) => assert_eq!((found.tokens.len(), found.finish), (*at, FinishReason::Stop)),
+                None => assert!(found.tokens.len() > short),
+            }
             let mut scored = engine.trace(&found.tokens, prompt.len(), TraceParts::default()).unwrap();
             for (scored, found) in scored.parts().0.steps.iter().zip(&found.steps) {
                 assert_eq!(*scored, Step { forced: false, ..found.clone() });
             }
-            let rows = [short - 1, short, found.tokens.len() - 1];
+            let rows = [short - 1, short, found.tokens.len() - 1].map(|row| row.min(found.tokens.len() - 1));
             let expected = scored.parts().1.attention_rows(&rows).unwrap();
             drop(scored);
+            let untraced = alone(&mut engine, prompt, &GenerateOptions { trace: None, ..options.clone() });
+            assert_eq!((untraced.tokens.len(), untraced.logprob()), (found.tokens.len(), found.logprob()));
             let (_, mut traced) = engine.generate_traced(prompt, options, go_on).unwrap();
             assert_eq!(traced.parts().1.attention_rows(&rows).unwrap(), expected);
         }
