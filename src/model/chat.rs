@@ -308,7 +308,8 @@ impl ChatTemplate {
 
     /// Whether a name occurs in the template.
     pub fn reads(&self, name: &str) -> bool {
-        self.source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
+        let mut words = self.source.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| word == name && !name.is_empty())
     }
 
     /// Message `i` as the template reads it.

@@ -136,11 +136,14 @@ fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
 }
 
 /// The cache folder of the hub's own library.
-fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let environment = |name: &str| environment(name).map(|value| expanded(value, &environment));
+fn hub_cache(raw: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let environment = |name: &str| raw(name).map(|value| expanded(value, &raw));
     let own = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].into_iter().filter_map(environment);
     let own = own.map(PathBuf::from).find(|folder| !folder.as_os_str().is_empty());
-    own.or_else(|| Some(cache::folder_of("HF_HOME", "huggingface", environment)?.join("hub")))
+    // expanded once more, as there
+    own.or_else(|| {
+        Some(expanded(cache::folder_of("HF_HOME", "huggingface", environment)?.join("hub").into(), &raw).into())
+    })
 }
 
 /// A path with its leading `~`, and then its variables, replaced as by Python's `expanduser` and `expandvars`: unknown variables,

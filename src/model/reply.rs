@@ -183,6 +183,16 @@ impl Thinking {
         self.markers(text).iter().any(|(_, kind)| !matches!(kind, Kind::Frame | Kind::End))
     }
 
+    /// Whether a token is, or belongs to, what marks a thought.
+    pub fn marks(&self, token: &str) -> bool {
+        match self {
+            Thinking::Auto => formats()
+                .any(|row| matches!(row[..], [open, close, ..] if open.contains(token) || close.contains(token))),
+            Thinking::None => false,
+            Thinking::Tags { open, close } => open.contains(token) || close.contains(token),
+        }
+    }
+
     /// What closes the thought that a prompt ends with the beginning of.
     fn left_open(&self, prompt: &str) -> Option<&str> {
         let mut open = None;

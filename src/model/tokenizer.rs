@@ -15,7 +15,7 @@ pub use detokenize::byte_of_char;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, collections::HashSet, io::ErrorKind, ops::Range, path::Path, path::PathBuf};
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, models::ModelWrapper};
 
 pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;
 
@@ -77,13 +77,12 @@ pub struct Tokenizer {
     id_bound: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// The BOS, and `add_bos_token` of `tokenizer_config.json`, if the post-processor of `tokenizer.json` does otherwise.
-    bos_rule: Option<(u32, bool)>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and, if present, `tokenizer_config.json` (BOS and EOS text, `add_bos_token`,
-    /// `clean_up_tokenization_spaces`, added tokens that `tokenizer.json` lacks, the chat template) of `folder`.
+    /// Reads `tokenizer.json` and, if present, `tokenizer_config.json` (BOS and EOS text, `clean_up_tokenization_spaces`, added tokens
+    /// that `tokenizer.json` lacks, the chat template) of `folder`. As in transformers 5, the file's post-processor alone decides what
+    /// is put around a text, not `add_bos_token` or `add_eos_token`.
     ///
     /// # Errors
     /// A file that is missing, unreadable or inconsistent, and the remedy.
@@ -103,7 +102,7 @@ impl Tokenizer {
         Self::build(json.as_bytes(), TokenizerConfig::default(), PathBuf::new())
     }
 
-    fn build(json: &[u8], config: TokenizerConfig, path: PathBuf) -> Result<Self> {
+    fn build(json: &[u8], mut config: TokenizerConfig, path: PathBuf) -> Result<Self> {
         let parsed = on_known_stack(|| caught(|| file::read(json)));
         let parsed = parsed.map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
         let mut inner = parsed.map_err(|message| TokenizerError::Parse { path: path.clone(), message })?;
@@ -113,10 +112,11 @@ impl Tokenizer {
             .map_err(|found| TokenizerError::UnsupportedDecoder { path: path.clone(), found })?;
         let id_of = |name: &str| inner.token_to_id(config.special_tokens.get(name)?);
         let (bos_id, eos_id) = (id_of("bos_token"), id_of("eos_token"));
-        let bos_rule = bos_rule(&inner, &config, bos_id)?;
+        // transformers ignores it for BPE, where a space before a sign is the text's own
+        config.clean_up_tokenization_spaces.take_if(|_| matches!(inner.get_model(), ModelWrapper::BPE(_)));
         let vocab_size = inner.get_vocab_size(true);
         let id_bound = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
-        Ok(Self { inner, plan, config, vocab_size, id_bound, bos_id, eos_id, bos_rule })
+        Ok(Self { inner, plan, config, vocab_size, id_bound, bos_id, eos_id })
     }
 
     /// Token ids of `text`. Special tokens written out in the text become those tokens; `add_special_tokens` adds what
@@ -125,15 +125,8 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`] if the tokenizer's model rejects the text.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
-        let mut ids = encode_raw(&self.inner, text, add_special_tokens)?;
-        match self.bos_rule {
-            Some((bos, true)) if add_special_tokens => ids.insert(0, bos),
-            Some((bos, false)) if add_special_tokens && ids.first() == Some(&bos) => {
-                ids.remove(0);
-            }
-            _ => {}
-        }
-        Ok(ids)
+        let encoding = caught(|| self.inner.encode_fast(text, add_special_tokens)).map_err(TokenizerError::Encode)?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of `ids` as in transformers' `decode(ids)`: special tokens kept, `clean_up_tokenization_spaces` respected.
@@ -193,6 +186,12 @@ impl Tokenizer {
         self.id_bound
     }
 
+    /// Special tokens, which transformers' `skip_special_tokens` leaves out: ids and texts.
+    pub fn special_tokens(&self) -> impl Iterator<Item = (u32, String)> {
+        let added = self.inner.get_added_tokens_decoder().into_iter();
+        added.filter(|(_, token)| token.special).map(|(id, token)| (id, token.content))
+    }
+
     /// Text of the token that ends a sequence, if the model has one.
     pub fn eos_token(&self) -> Option<&str> {
         self.config.special_tokens.get("eos_token").map(String::as_str)
@@ -215,11 +214,6 @@ impl Tokenizer {
         let unknown = TokenizerError::UnknownId { id, vocab_size: self.vocab_size };
         self.inner.id_to_token(id).or_else(unused).ok_or(unknown)
     }
-}
-
-fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
-    let encoding = caught(|| inner.encode_fast(text, add_special_tokens)).map_err(TokenizerError::Encode)?;
-    Ok(encoding.get_ids().to_vec())
 }
 
 /// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to about 40 million.
@@ -246,13 +240,6 @@ fn add_missing_tokens(inner: &mut tokenizers::Tokenizer, config: &TokenizerConfi
     Ok(())
 }
 
-/// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text; see [`Tokenizer::bos_rule`].
-fn bos_rule(inner: &tokenizers::Tokenizer, config: &TokenizerConfig, bos: Option<u32>) -> Result<Option<(u32, bool)>> {
-    let (Some(bos), Some(wanted)) = (bos, config.add_bos_token) else { return Ok(None) };
-    let added = encode_raw(inner, "a", true)?.first() == Some(&bos);
-    Ok((added != wanted).then_some((bos, wanted)))
-}
-
 // `tokenizer_config.json`: transformers' settings of a tokenizer beyond `tokenizer.json`.
 
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is missing.
@@ -269,7 +256,6 @@ pub(crate) struct TokenizerConfig {
     older_tokens: BTreeMap<u32, Token>,
     /// Special tokens written out in a text are not those tokens, but text.
     split_special_tokens: Option<bool>,
-    pub add_bos_token: Option<bool>,
     pub clean_up_tokenization_spaces: Option<bool>,
     /// By id.
     pub added_tokens_decoder: Option<BTreeMap<u32, Token>>,

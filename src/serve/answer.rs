@@ -7,7 +7,7 @@ use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::uq::{Member, scores::RANKING, scores::samples::SCORES};
 use crate::{backend::TokenLogprob, eval::sample::EnsembleMember, eval::sample::ResponseTokens, io::record::Record};
 use serde_json::{Map, Value, json};
-use std::{sync::Arc, sync::Mutex, time::Instant};
+use std::{ops::Range, sync::Arc, sync::Mutex, time::Instant};
 
 /// A message from the engine thread to a request's client.
 pub enum Event {
@@ -243,7 +243,29 @@ fn settled(text: &str, stop: &[String]) -> usize {
     cut(text, stop).min(text.len() - stop.iter().map(partial).max().unwrap_or(0))
 }
 
-/// A token's log-probability and those of its alternatives; `offset`: characters before it.
+/// The beginning of a response's text without that of hidden tokens; moves the `ranges` of its tokens.
+pub fn hide(text: &str, ranges: &mut [Range<usize>], hides: impl Fn(usize) -> bool) -> String {
+    let hidden: Vec<_> = (0..ranges.len()).filter(|i| hides(*i)).map(|i| ranges[i].clone()).collect();
+    let (shown, mut gone) = (visible(text, 0, &hidden), 0);
+    for (i, range) in ranges.iter_mut().enumerate() {
+        let start = range.start.saturating_sub(gone).min(shown.len());
+        gone += if hides(i) { range.len() } else { 0 };
+        *range = start..range.end.saturating_sub(gone).clamp(start, shown.len());
+    }
+    shown
+}
+
+/// A text without the hidden ranges of the longer one in which it starts at `start`.
+fn visible(text: &str, start: usize, hidden: &[Range<usize>]) -> String {
+    let (mut shown, mut from, end) = (String::new(), start, start + text.len());
+    for range in hidden.iter().chain([&(end..end)]) {
+        shown += &text[from - start..range.start.clamp(from, end) - start];
+        from = range.end.clamp(from, end);
+    }
+    shown
+}
+
+/// A token's log-probability and those of its alternatives; `offset`: characters before it; `start`: whether no token is.
 ///
 /// # Errors
 /// An id outside the vocabulary.
@@ -251,10 +273,10 @@ pub fn token_info(
     tokenizer: &Tokenizer,
     token: u32,
     logprob: Option<f64>,
-    offset: usize,
+    (offset, start): (usize, bool),
     alternatives: &[TokenLogprob],
 ) -> Result<TokenInfo, TokenizerError> {
-    let bytes = |token| tokenizer.token_bytes(token, offset == 0);
+    let bytes = |token| tokenizer.token_bytes(token, start);
     let top = alternatives.iter().map(|t| Ok((bytes(t.token)?, t.logprob))).collect::<Result<_, TokenizerError>>()?;
     Ok(TokenInfo { bytes: bytes(token)?, offset, logprob, top })
 }
@@ -262,23 +284,28 @@ pub fn token_info(
 /// The unsent rest of a streamed choice.
 pub struct Streamed {
     stream: TextStream<Arc<Tokenizer>>,
+    /// With what is hidden, as stop strings see it.
     text: String,
+    hidden: Vec<Range<usize>>,
     /// Each token with the end of its text.
     tokens: Vec<(TokenInfo, usize)>,
+    /// Where the rest of the whole text starts.
+    start: usize,
     /// Bytes and tokens sent.
     sent: (usize, usize),
-    /// Characters of the whole text.
+    /// Characters of the shown text.
     characters: usize,
 }
 
 impl Streamed {
     pub fn new(tokenizer: &Arc<Tokenizer>) -> Streamed {
         let stream = TextStream::new(tokenizer.clone());
-        Streamed { stream, text: String::new(), tokens: Vec::new(), sent: (0, 0), characters: 0 }
+        let (text, hidden, tokens) = (String::new(), Vec::new(), Vec::new());
+        Streamed { stream, text, hidden, tokens, start: 0, sent: (0, 0), characters: 0 }
     }
 
     /// Adds a token; returns the text and tokens that can be sent before any stop string. `logprobs`: alternatives per
-    /// token.
+    /// token; `hides`: whether its text is not shown.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -287,6 +314,7 @@ impl Streamed {
         Progress { token, step, .. }: &Progress,
         stop: &[String],
         logprobs: Option<usize>,
+        hides: bool,
     ) -> Result<(String, Vec<TokenInfo>), TokenizerError> {
         // it begins within the character that is held, unless that turns out to be a broken one
         let (mut begun, held) = (self.stream.held().to_vec(), self.stream.held().len());
@@ -295,17 +323,26 @@ impl Streamed {
         let breaks = error.is_some_and(|error| error.valid_up_to() == 0 && error.error_len() == Some(held));
         let offset = self.characters + usize::from(held > 0 && breaks);
         let piece = self.stream.push(token.token)?;
-        self.characters += piece.chars().count();
         self.text += &piece;
+        let end = self.start + self.text.len();
+        if hides {
+            let own = self.stream.tokenizer.token_bytes(token.token, false)?.len();
+            self.hidden.push(end - own.min(piece.len())..end);
+        }
+        self.characters += visible(&piece, end - piece.len(), &self.hidden).chars().count();
         if let Some(top) = logprobs {
             let alternatives = &step.top[..top.min(step.top.len())];
-            let info = token_info(&self.stream.tokenizer, token.token, Some(token.logprob), offset, alternatives)?;
-            self.tokens.push((info, self.sent.0 + self.text.len()));
+            let place = (offset, self.sent.1 + self.tokens.len() == 0);
+            let info = token_info(&self.stream.tokenizer, token.token, Some(token.logprob), place, alternatives)?;
+            self.tokens.push((info, end));
         }
         let rest = self.text.split_off(settled(&self.text, stop));
-        let text = std::mem::replace(&mut self.text, rest);
+        let settled = std::mem::replace(&mut self.text, rest);
+        let text = visible(&settled, self.start, &self.hidden);
+        self.start += settled.len();
         self.sent.0 += text.len();
-        let whole = self.tokens.iter().take_while(|(_, end)| *end <= self.sent.0).count();
+        self.hidden.retain(|range| range.end > self.start);
+        let whole = self.tokens.iter().take_while(|(_, end)| *end <= self.start).count();
         self.sent.1 += whole;
         Ok((text, self.tokens.drain(..whole).map(|(info, _)| info).collect()))
     }

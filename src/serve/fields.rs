@@ -62,9 +62,9 @@ mod tests {
     #[test]
     fn defaults_ask_for_nothing_and_other_values_are_refused() {
         for (name, nothing, something) in [
-            ("skip_special_tokens", json!(true), json!(false)),
             ("include_reasoning", json!(true), json!(false)),
-            ("separate_reasoning", json!(true), json!(false)),
+            ("reasoning_format", json!("none"), json!("deepseek")),
+            ("n_discard", json!(0), json!(8)),
             ("add_generation_prompt", json!(true), json!(false)),
             ("ignore_eos", json!(false), json!(true)),
             ("return_token_ids", json!(false), json!(true)),
@@ -84,6 +84,7 @@ mod tests {
             ("stream_options", json!({"continuous_usage_stats": false}), json!({"continuous_usage_stats": true})),
             ("guided_json", Value::Null, json!({})),
             ("grammar", json!(""), json!("root ::= x")),
+            ("web_search_options", Value::Null, json!({})),
             ("of_a_later_release", json!([]), json!(false)),
         ] {
             let takes = |value| check(&Map::from_iter([(name.to_owned(), value)]), CHAT).is_ok();

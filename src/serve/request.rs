@@ -50,6 +50,8 @@ pub struct Generate {
     pub named: Vec<u32>,
     /// Whether the tokenizer adds its special tokens around the prompt.
     pub add_special_tokens: bool,
+    /// Whether special tokens of a response are left out of its text, but for the marks of thoughts.
+    pub skip_special_tokens: bool,
     /// Variables of the chat template.
     pub template_arguments: Arguments,
     /// Those of them that the request has in fields of their own: the template must read them.
@@ -103,6 +105,7 @@ struct Common {
     thinking_budget: Option<usize>,
     do_sample: Option<bool>,
     add_special_tokens: Option<bool>,
+    skip_special_tokens: Option<bool>,
     logprob_token_ids: Option<Vec<u32>>,
 }
 
@@ -176,7 +179,7 @@ impl Task {
         let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=usize::MAX)?.or(max_tokens);
         let top = within("top_logprobs", chat.top_logprobs, 0..=MIN_TOP)?;
         let logprobs = chat.logprobs.unwrap_or(false);
-        ApiError::unless(logprobs || top.is_none(), "top_logprobs", "requires logprobs: true")?;
+        ApiError::unless(logprobs || top.unwrap_or(0) == 0, "top_logprobs", "requires logprobs: true")?;
         (generate.chat, generate.prompts) = (true, vec![Prompt::Chat(Conversation::Messages(chat.messages))]);
         generate.options.max_tokens = max_tokens.unwrap_or(generate.options.max_tokens);
         generate.logprobs = logprobs.then_some(top.unwrap_or(0));
@@ -349,7 +352,8 @@ fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
         temperature: if common.do_sample == Some(false) { 0.0 } else { temperature },
         top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
         top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
-        seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
+        // -1 is vLLM's and llama.cpp's word for none
+        seed: common.seed.filter(|seed| *seed != -1).map_or_else(fresh_seed, |seed| seed as u64),
         repetition_penalty: within("repetition_penalty", common.repetition_penalty, Sampling::PENALTIES)?
             .map_or(1.0, |penalty| penalty as f32),
     };
@@ -362,6 +366,7 @@ fn generate(mut body: Value, own: &str) -> Result<(Generate, Value), ApiError> {
         named,
         // a chat template writes them itself
         add_special_tokens: common.add_special_tokens.unwrap_or(own == "read-completion"),
+        skip_special_tokens: common.skip_special_tokens.unwrap_or(true),
         options: GenerateOptions { stop, sampling, ..GenerateOptions::default() },
         stream,
         include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
@@ -417,6 +422,8 @@ mod tests {
         assert_eq!((generate.options.sampling.temperature, generate.options.sampling.top_p), (1.0, 1.0));
         assert_eq!(generate.uqac, Some(UqacOptions::default()));
         assert_ne!(generate.options.sampling.seed, chat(json!({})).unwrap().options.sampling.seed);
+        let seed = |seed: i64| chat(json!({"seed": seed, "top_logprobs": 0})).unwrap().options.sampling.seed;
+        assert_eq!((seed(-2), seed(-1) == seed(-1)), (u64::MAX - 1, false));
         let options = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
         let expected = UqacOptions { scores: Some(vec!["answer_prob"]), explain: true, ..UqacOptions::default() };
         assert_eq!(options, Some(expected));

@@ -1,6 +1,6 @@
 //! The engine thread: requests join its batch and leave it with their confidences.
 
-use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, token_info, uqac};
+use super::answer::{Choice, Event, Reply, Streamed, TokenInfo, Usage, cut, hide, token_info, uqac};
 use super::request::{Generate, Prompt, Task, UqacOptions};
 use super::{Job, Shared, error::ApiError};
 use crate::engine::{Batch, Engine, EngineError, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
@@ -9,15 +9,21 @@ use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerErro
 use crate::{backend::Step, backend::TokenLogprob, engine::encode::ResponseText, engine::encode::encode_prompt_with};
 use crate::{eval::sample::ResponseTokens, eval::samples::Drawing, io::item::Item};
 use serde_json::json;
-use std::{cell::Cell, cell::RefCell, collections::HashMap, collections::VecDeque, ops::ControlFlow, ops::Range};
+use std::{
+    cell::Cell, cell::RefCell, collections::HashMap, collections::HashSet, collections::VecDeque, ops::ControlFlow,
+    ops::Range,
+};
 use std::{panic::AssertUnwindSafe, panic::catch_unwind, rc::Rc, sync::atomic::Ordering::Relaxed};
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.
 pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receiver<Job>, shared: &Shared) {
     let batch = engine.batch(&GenerateOptions { max_tokens: 0, ..GenerateOptions::default() });
+    let thinking = &common.parameters.thinking;
+    let hidden = batch.engine().tokenizer().special_tokens().filter(|(_, text)| !thinking.marks(text));
+    let hidden = Rc::new(hidden.map(|(id, _)| id).collect());
     let (waiting, active, drawing) = (VecDeque::new(), HashMap::new(), Drawing::default());
-    let mut worker = Worker { batch, common, queue: &mut queue, shared, waiting, active, drawing };
+    let mut worker = Worker { batch, common, queue: &mut queue, shared, hidden, waiting, active, drawing };
     let Err(error) = catch_unwind(AssertUnwindSafe(|| worker.work())).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(ApiError::lost(format!("the engine has panicked: {}", text.unwrap_or_default())))
@@ -66,6 +72,8 @@ struct Active {
     /// the whole response.
     held: bool,
     eos: Vec<u32>,
+    /// Tokens that its text is shown without.
+    hidden: Rc<HashSet<u32>>,
 }
 
 struct Worker<'e, 's> {
@@ -74,6 +82,8 @@ struct Worker<'e, 's> {
     common: &'s assess::Request<'s>,
     queue: &'s mut Receiver<Job>,
     shared: &'s Shared,
+    /// Tokens that a response's text is shown without.
+    hidden: Rc<HashSet<u32>>,
     /// Choices waiting for a slot in the batch, by job and index.
     waiting: VecDeque<(Rc<Running>, usize)>,
     active: HashMap<Ticket, Active>,
@@ -243,7 +253,9 @@ impl Worker<'_, '_> {
             if let Some(pass) = pass {
                 steps.extend(batch.generation(pass).ok_or_else(gone)?.steps.iter().cloned());
             }
-            echoed = infos(batch.engine(), &prompt.tokens, &steps, &|i| most_probable(&steps[i], top))?;
+            let (text, ranges) = batch.engine().tokenizer().decode_with_offsets(&prompt.tokens)?;
+            let alternatives = |i: usize| most_probable(&steps[i], top);
+            echoed = infos(batch.engine(), &prompt.tokens, (&text, &ranges), &steps, &alternatives)?;
             echoed.iter_mut().for_each(|info| info.offset = info.offset.saturating_sub(prompt.before));
         }
         if generate.options.max_tokens == 0 {
@@ -254,7 +266,8 @@ impl Worker<'_, '_> {
         let engine = batch.engine();
         let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer()));
         let (held, eos) = (self.common.abstain || !generate.named.is_empty(), engine.spec().eos_token_ids.clone());
-        let mut active = Active { job: job.clone(), index, echoed, streamed, held, eos };
+        let hidden = if generate.skip_special_tokens { self.hidden.clone() } else { Rc::default() };
+        let mut active = Active { job: job.clone(), index, echoed, streamed, held, eos, hidden };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
         let mut on_token = |progress: Progress| active.token(Some(&progress), self.shared);
         let ticket = batch.start_with(pass, &prompt.tokens, stream, request, &mut on_token)?;
@@ -293,7 +306,7 @@ impl Worker<'_, '_> {
         let engine = batch.engine();
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
         let response = &tokens[*prompt_len..];
-        let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
+        let ResponseText { text, mut ranges } = ResponseText::new(engine, response)?;
         let shown = cut(&text, &generate.options.stop);
         let kept = match (shown == text.len(), generate.chat) {
             // the end token has no text, but a completion's log-likelihood includes it
@@ -301,17 +314,18 @@ impl Worker<'_, '_> {
             (true, true) => ranges.len(),
             (false, _) => ranges.iter().take_while(|range| range.start < shown).count(),
         };
+        let text = hide(&text[..shown], &mut ranges, |i| active.hidden.contains(&response[i]));
         let mut logprobs = echoed.clone();
         if let Some(top) = generate.logprobs {
             let alternatives = |i: usize| match named.get(i) {
                 Some(named) => named_tokens(response[i], &steps[i], &generate.named, named),
                 None => most_probable(&steps[i], top),
             };
-            let of_response = infos(engine, &response[..kept], steps, &alternatives)?;
+            let of_response = infos(engine, &response[..kept], (&text, &ranges), steps, &alternatives)?;
             let before = prompt.text.chars().count();
             logprobs.extend(of_response.into_iter().map(|info| TokenInfo { offset: before + info.offset, ..info }));
         }
-        let whole = format!("{}{}", prompt.text, &text[..shown]);
+        let whole = format!("{}{text}", prompt.text);
         let tokens = generate.logprobs.map(|_| logprobs);
         let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(*finish), ..Choice::default() };
         if let Some(options) = &generate.uqac {
@@ -410,7 +424,8 @@ impl Active {
         let Generate { options, logprobs, .. } = &self.job.generate;
         let shows = !self.held && !self.eos.contains(&progress.token.token);
         if let Some(streamed) = self.streamed.as_mut().filter(|_| shows)
-            && let Ok((text, tokens)) = streamed.push(progress, &options.stop, *logprobs)
+            && let Ok((text, tokens)) =
+                streamed.push(progress, &options.stop, *logprobs, self.hidden.contains(&progress.token.token))
         {
             self.send(text, tokens);
         }
@@ -454,20 +469,22 @@ fn named_tokens(token: u32, step: &Step, ids: &[u32], logprobs: &[f64]) -> Vec<T
     chosen.into_iter().chain(named.filter(|named| named.token != token)).collect()
 }
 
-/// Tokens with their log-probabilities; `steps[i]` predicts `tokens[i]`, whose alternatives are `alternatives(i)`.
+/// Tokens with their log-probabilities; `ranges[i]` of the text belongs to `tokens[i]`, which `steps[i]` predicts and whose
+/// alternatives are `alternatives(i)`. The last token may be without text.
 fn infos(
     engine: &Engine,
     tokens: &[u32],
+    (text, ranges): (&str, &[Range<usize>]),
     steps: &[Step],
     alternatives: &dyn Fn(usize) -> Vec<TokenLogprob>,
 ) -> Result<Vec<TokenInfo>, TokenizerError> {
-    let (text, ranges) = engine.tokenizer().decode_with_offsets(tokens)?;
     let (mut bytes, mut characters) = (0, 0);
-    let info = |(i, ((token, range), step)): (usize, ((&u32, &Range<usize>), &Step))| {
+    let info = |(i, (token, step)): (usize, (&u32, &Step))| {
         // starts do not decrease
-        characters += text[bytes..range.start.max(bytes)].chars().count();
-        bytes = range.start.max(bytes);
-        token_info(engine.tokenizer(), *token, step.logprob, characters, &alternatives(i))
+        let start = ranges.get(i).map_or(text.len(), |range| range.start).max(bytes);
+        characters += text[bytes..start].chars().count();
+        bytes = start;
+        token_info(engine.tokenizer(), *token, step.logprob, (characters, i == 0), &alternatives(i))
     };
-    tokens.iter().zip(&ranges).zip(steps).enumerate().map(info).collect()
+    tokens.iter().zip(steps).enumerate().map(info).collect()
 }

@@ -99,7 +99,7 @@ fn poisonous() -> Vec<(&'static str, Value, Option<u16>)> {
         (COMPLETIONS, json!({"prompt": "long ".repeat(1000), "max_tokens": 4}), Some(400)),
         (COMPLETIONS, json!({"prompt": bad, "max_tokens": 4}), Some(500)),
         (CHAT, chat(user(&bad)), Some(500)),
-        (COMPLETIONS, json!({"prompt": "x", "max_tokens": 4, "skip_special_tokens": false}), Some(400)),
+        (COMPLETIONS, json!({"prompt": "x", "max_tokens": 4, "ignore_eos": true}), Some(400)),
         (CHAT, json!({"messages": user(&bad), "max_tokens": 4, "uqac": {"samples": 3}}), Some(500)),
         (CHAT, json!({"messages": user("go"), "n": 8, "max_tokens": 400, "stream": true}), None),
         (CHAT, json!({"messages": user("go"), "max_tokens": 400, "stream": true, "uqac": {"samples": 7}}), None),
@@ -310,6 +310,82 @@ fn streamed_log_probabilities_are_those_of_the_whole_answer() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = server.post(COMPLETIONS, &body);
         assert_eq!((answer.status, answer.error()["param"].clone()), (status, json!("logprob_token_ids")));
+    }
+}
+
+/// A response's text is without special tokens, as transformers and vLLM show it, unless they are asked for; stop strings see them.
+#[test]
+fn special_tokens_are_shown_only_on_request() {
+    const SPECIAL: &str = "aeiou0123";
+    let folder = model(&[]);
+    let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+    tiny::write_weights(folder.path(), &serde_json::from_str(&config).unwrap(), |_, _| ());
+    edit(&folder.path().join("tokenizer.json"), |tokenizer| {
+        let tokens = SPECIAL.chars().map(|c| {
+            json!({"id": c as u32, "content": c, "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false})
+        });
+        tokenizer["added_tokens"].as_array_mut().unwrap().extend(tokens);
+    });
+    let server = Server::of(folder.path().to_str().unwrap(), &[], &[]);
+    let hidden = |text: &str| text.replace(|c| SPECIAL.contains(c), "");
+    let post = |path: &str, more: &[(&str, Value)]| {
+        let mut body = json!({"temperature": 1.5, "seed": 5, "max_tokens": 300, "logprobs": if path == CHAT { json!(true) } else { json!(0) }});
+        body[if path == CHAT { "messages" } else { "prompt" }] =
+            if path == CHAT { user("go on") } else { json!("go on") };
+        more.iter().for_each(|(name, value)| body[*name] = value.clone());
+        let whole = server.post(path, &body).json()["choices"][0].clone();
+        if !body["echo"].is_null() {
+            return whole;
+        }
+        body["stream"] = json!(true);
+        let events = server.post(path, &body).events();
+        let choices: Vec<&Value> = events.iter().map(|event| &event["choices"][0]).collect();
+        let text = |choice: &Value| {
+            choice["text"].as_str().or(choice["delta"]["content"].as_str()).unwrap_or_default().to_owned()
+        };
+        let told = whole["text"].as_str().or(whole["message"]["content"].as_str()).unwrap();
+        assert_eq!(choices.iter().map(|choice| text(choice)).collect::<String>(), told);
+        for list in ["content", "tokens", "text_offset"] {
+            let parts = choices.iter().filter_map(|choice| choice["logprobs"][list].as_array()).flatten();
+            let of_whole = whole["logprobs"][list].as_array().into_iter().flatten();
+            assert!(parts.eq(of_whole), "{list} {more:?}");
+        }
+        whole
+    };
+    let all = [("skip_special_tokens", json!(false))];
+    for path in [CHAT, COMPLETIONS] {
+        let text =
+            |choice: &Value| choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap().to_owned();
+        let (shown, whole) = (post(path, &[]), post(path, &all));
+        assert_eq!(text(&shown), hidden(&text(&whole)));
+        assert!(text(&whole).len() > text(&shown).len() + 3, "{whole}");
+        let tokens = |choice: &Value| {
+            choice["logprobs"]["tokens"].as_array().or(choice["logprobs"]["content"].as_array()).unwrap().len()
+        };
+        assert_eq!(tokens(&shown), tokens(&whole));
+        assert_eq!(shown["uqac"]["answer"], whole["uqac"]["answer"]);
+        // what a stop string of both kinds of tokens leaves
+        let text = text(&whole);
+        let at = text.char_indices().skip(40).find(|(_, c)| SPECIAL.contains(*c)).unwrap().0;
+        let stop = text[at..].chars().take(3).collect::<String>();
+        let before = &text[..text.find(&stop).unwrap()];
+        for (more, expected) in [(&[][..], hidden(before)), (&all[..], before.to_owned())] {
+            let stopped = post(path, &[&[("stop", json!([stop]))], more].concat());
+            let found = stopped["text"].as_str().or(stopped["message"]["content"].as_str()).unwrap();
+            assert_eq!((found, &stopped["finish_reason"]), (&*expected, &json!("stop")));
+        }
+    }
+    // the prompt is the client's own text
+    let echoed = post(COMPLETIONS, &[("echo", json!(true))]);
+    assert!(echoed["text"].as_str().unwrap().starts_with("go on"));
+    let offsets: Vec<u64> =
+        echoed["logprobs"]["text_offset"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap()).collect();
+    let ends: Vec<u64> =
+        offsets[1..].iter().copied().chain([echoed["text"].as_str().unwrap().chars().count() as u64]).collect();
+    let tokens = echoed["logprobs"]["tokens"].as_array().unwrap();
+    for (i, token) in tokens.iter().enumerate().skip(5).filter(|(_, token)| SPECIAL.contains(token.as_str().unwrap())) {
+        assert_eq!(offsets[i], ends[i], "{token}");
     }
 }
 

@@ -93,7 +93,8 @@ fn names_without_a_prefix_and_a_head_alone() {
     let folder = folder();
     let (path, expected, tensors) = (folder.path(), steps(folder.path()), read(folder.path()));
     let renamed = |name: fn(&str) -> String| tensors.iter().map(|(old, tensor)| (name(old), tensor.clone())).collect();
-    let names: [fn(&str) -> String; 3] = [
+    let names: [fn(&str) -> String; 4] = [
+        |old| format!("model.{old}"),
         |old| old.trim_start_matches("model.").to_owned(),
         |old| old.replace("model.embed_tokens", "lm_head"),
         |old| old.replace("model.embed_tokens", "lm_head").trim_start_matches("model.").to_owned(),
@@ -255,7 +256,8 @@ fn end_tokens_of_three_files() {
         folder.path(),
         "generation_config.json",
         json!({"eos_token_id": [2, 3], "repetition_penalty": 1.05,
-        "suppress_tokens": [], "forced_eos_token_id": 0, "min_new_tokens": 0, "num_beams": 1, "no_repeat_ngram_size": 2}),
+        "suppress_tokens": [], "forced_eos_token_id": 0, "min_new_tokens": 0, "num_beams": 1, "no_repeat_ngram_size": 2,
+        "stop_strings": ["\n\n"], "token_healing": false, "max_time": null}),
     );
     put(folder.path(), "tokenizer_config.json", json!({"eos_token": "<end>"}));
     let engine = load(folder.path()).unwrap();
@@ -268,8 +270,12 @@ fn end_tokens_of_three_files() {
         [1, 2, 3, tiny::END].map(place),
         ["config.json", "config.json, generation_config.json", "generation_config.json", "the tokenizer",]
     );
-    let expected =
-        [("repetition_penalty", json!(1.05)), ("no_repeat_ngram_size", json!(2)), ("forced_eos_token_id", json!(0))];
+    let expected = [
+        ("repetition_penalty", json!(1.05)),
+        ("no_repeat_ngram_size", json!(2)),
+        ("forced_eos_token_id", json!(0)),
+        ("stop_strings", json!(["\n\n"])),
+    ];
     assert_eq!(engine.spec().greedy_settings, expected);
 }
 

@@ -30,8 +30,8 @@ pub struct Fingerprint {
     pub weights_index: Option<String>,
     /// Of `tokenizer.json`.
     pub tokenizer: String,
-    /// Of `tokenizer_config.json`: special tokens, and whether one is prepended to a text; and of the older files of special and
-    /// added tokens, where the tokenizer reads them.
+    /// Of `tokenizer_config.json`, which names special tokens; and of the older files of special and added tokens, where the
+    /// tokenizer reads them.
     pub tokenizer_config: Option<String>,
     /// Of the chat template's text, from whichever file; `None` for a model without one.
     pub chat_template: Option<String>,

@@ -19,11 +19,12 @@ const GENERATION_CONFIG: &str = "generation_config.json";
 /// Settings of `generation_config.json` that change a greedy response in transformers, by the number that asks for nothing.
 const GREEDY_SETTINGS: [(f64, &str); 3] = [
     (1.0, "repetition_penalty encoder_repetition_penalty num_beams guidance_scale"),
-    (0.0, "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens"),
+    (0.0, "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens penalty_alpha"),
     (
         -1.0,
         "suppress_tokens begin_suppress_tokens bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id \
-         forced_decoder_ids exponential_decay_length_penalty",
+         forced_decoder_ids exponential_decay_length_penalty stop_strings token_healing watermarking_config force_words_ids \
+         dola_layers max_time",
     ),
 ];
 

@@ -10,7 +10,7 @@ use std::{cell::RefCell, ops::Range, sync::Arc};
 use std::{collections::BTreeSet, collections::HashMap, collections::HashSet, path::Path, path::PathBuf};
 
 /// Layouts of the text model's tensors: alone, the two of multimodal checkpoints, and that of a model saved without its head.
-pub const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
+pub const PREFIXES: [&str; 5] = ["model.", "language_model.model.", "model.language_model.", "model.model.", ""];
 
 /// Weights in one file, or the index of several.
 pub const NAMES: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
