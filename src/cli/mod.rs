@@ -21,7 +21,7 @@ use crate::{backend::entropy::Gamma, engine::Engine, files, files::FileError, re
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::{CliError, Failure, is_broken_pipe};
-use say::{Level, counted, detail, note, print, print_json, says, show, write};
+use say::{Level, counted, note, print, print_json, says, show, write};
 use std::{ffi::OsString, path::Path, path::PathBuf, process::ExitCode, sync::OnceLock};
 
 /// Exit code after a run with failed items.
@@ -84,7 +84,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         // The reader of the output may close it early.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            say::error(&format!("error: {error}"));
+            say::say(Level::Quiet, &format!("error: {error}"));
             ExitCode::from(FAILED)
         }
     }

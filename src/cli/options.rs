@@ -133,7 +133,8 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     let model = format!("{}, a context of {} tokens", spec.architecture, spec.max_position_embeddings);
     let caches = format!("K cache {k_cache}, V cache {v_cache}");
     let seconds = begun.elapsed().as_secs_f64();
-    detail(&format!("{}: {model}, on {device}, {caches}; loaded in {seconds:.2} s", folder.display()));
+    let loaded = format!("{}: {model}, on {device}, {caches}; loaded in {seconds:.2} s", folder.display());
+    say::say(Level::Verbose, &loaded);
     if !options.weights.is_file() {
         note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
     }

@@ -30,21 +30,14 @@ pub fn says(level: Level) -> bool {
 
 /// A message for the user, unless --quiet is set.
 pub fn note(line: &str) {
-    if says(Level::Normal) {
-        error(line);
-    }
+    say(Level::Normal, line);
 }
 
-/// A line of --verbose output.
-pub fn detail(line: &str) {
-    if says(Level::Verbose) {
-        error(line);
+/// A line of this level on standard error, sanitized because errors quote files. A closed standard error is ignored.
+pub fn say(level: Level, line: &str) {
+    if says(level) {
+        let _ = writeln!(std::io::stderr(), "{}", visible(line));
     }
-}
-
-/// A line on standard error, sanitized because errors quote files. A closed standard error is ignored.
-pub fn error(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", visible(line));
 }
 
 /// Writes to standard output.
