@@ -64,7 +64,9 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
     let (whole, start) = Input::of(&args.input, start).map_err(FileError::at(&args.input))?.unzip();
     let lines = Lines::open(&args.input)?;
-    let total = count(args)?;
+    let limit = args.limit.unwrap_or(u64::MAX);
+    // unknown if the input can be read only once
+    let total = if args.input.is_file() { Some(Lines::open(&args.input)?.count().min(limit)) } else { None };
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
     let mut engine = model.load(&folder)?;
     let options = ScoreOptions {
@@ -97,7 +99,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, Failure> {
     let mut progress = Progress::new(total, 1);
     let items = items(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
-    let items = items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
+    let items = items.take(usize::try_from(limit).unwrap_or(usize::MAX));
     for item in items.map_while(|item| item.map_err(|error| ended = Err(error)).ok()) {
         let skipped = done.take(item.as_ref().map_or_else(|bad| &bad.id, |item| &item.id));
         if !skipped {
@@ -133,14 +135,6 @@ fn line_limit(engine: &Engine) -> u64 {
     const OTHER_FIELDS: u64 = 16 << 20;
     let text = engine.spec().max_position_embeddings.saturating_mul(6 * MAX_BYTES_PER_TOKEN) as u64;
     LINE_LIMIT.min(OTHER_FIELDS.saturating_add(text))
-}
-
-/// Number of items; unknown if the input can be read only once.
-fn count(args: &ScoreArgs) -> Result<Option<u64>, Failure> {
-    if !args.input.is_file() {
-        return Ok(None);
-    }
-    Ok(Some(Lines::open(&args.input)?.count().min(args.limit.unwrap_or(u64::MAX))))
 }
 
 /// Turns one input line into one output line. An error in an item affects only that item.
