@@ -196,17 +196,8 @@ impl Batch<'_> {
         let limit = request.0.max_tokens.min(context - generation.prompt_len);
         let index = self.running.len();
         let is_long = self.engine.spec().is_long(generation.tokens.len());
-        self.running.push(Running {
-            ticket,
-            id,
-            stream,
-            request,
-            limit,
-            short,
-            is_long,
-            generation,
-            ..Running::default()
-        });
+        let running = Running { ticket, id, stream, request, limit, is_long, generation, ..Running::default() };
+        self.running.push(Running { short, ..running });
         &mut self.running[index]
     }
 

@@ -292,6 +292,14 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_message_are_one_text() {
+        let parts = r#"[{"type": "text", "text": "What is "}, {"type": "text", "text": "17 + 25?"}]"#;
+        let line =
+            |content: &str| format!(r#"{{"messages": [{{"role": "user", "content": {content}}}], "response": "42"}}"#);
+        assert_eq!(parse(&line(parts)).unwrap().content, parse(&line("\"What is 17 + 25?\"")).unwrap().content);
+    }
+
+    #[test]
     fn both_forms_are_read() {
         let item =
             parse(r#"{"id": "a", "label": 1, "input_ids": [5, 6, 7, 8], "n_instr": 2, "dataset": "d"}"#).unwrap();

@@ -15,7 +15,7 @@ pub use detokenize::byte_of_char;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, collections::HashSet, io::ErrorKind, ops::Range, path::Path, path::PathBuf};
-use tokenizers::{AddedToken, models::ModelWrapper};
+use tokenizers::AddedToken;
 
 pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;
 
@@ -80,9 +80,9 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and, if present, `tokenizer_config.json` (BOS and EOS text, `clean_up_tokenization_spaces`, added tokens
-    /// that `tokenizer.json` lacks, the chat template) of `folder`. As in transformers 5, the file's post-processor alone decides what
-    /// is put around a text, not `add_bos_token` or `add_eos_token`.
+    /// Reads `tokenizer.json` and, if present, `tokenizer_config.json` (BOS and EOS text, added tokens that `tokenizer.json` lacks, the
+    /// chat template) of `folder`. As in transformers 5, the file's post-processor alone decides what is put around a text, not
+    /// `add_bos_token` or `add_eos_token`, and texts of BPE keep their spaces whatever `clean_up_tokenization_spaces` says.
     ///
     /// # Errors
     /// A file that is missing, unreadable or inconsistent, and the remedy.
@@ -102,7 +102,7 @@ impl Tokenizer {
         Self::build(json.as_bytes(), TokenizerConfig::default(), PathBuf::new())
     }
 
-    fn build(json: &[u8], mut config: TokenizerConfig, path: PathBuf) -> Result<Self> {
+    fn build(json: &[u8], config: TokenizerConfig, path: PathBuf) -> Result<Self> {
         let parsed = on_known_stack(|| caught(|| file::read(json)));
         let parsed = parsed.map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
         let mut inner = parsed.map_err(|message| TokenizerError::Parse { path: path.clone(), message })?;
@@ -112,8 +112,6 @@ impl Tokenizer {
             .map_err(|found| TokenizerError::UnsupportedDecoder { path: path.clone(), found })?;
         let id_of = |name: &str| inner.token_to_id(config.special_tokens.get(name)?);
         let (bos_id, eos_id) = (id_of("bos_token"), id_of("eos_token"));
-        // transformers ignores it for BPE, where a space before a sign is the text's own
-        config.clean_up_tokenization_spaces.take_if(|_| matches!(inner.get_model(), ModelWrapper::BPE(_)));
         let vocab_size = inner.get_vocab_size(true);
         let id_bound = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         Ok(Self { inner, plan, config, vocab_size, id_bound, bos_id, eos_id })
@@ -129,7 +127,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `ids` as in transformers' `decode(ids)`: special tokens kept, `clean_up_tokenization_spaces` respected.
+    /// The text of `ids` as in transformers' `decode(ids)`: special tokens kept.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
@@ -138,8 +136,7 @@ impl Tokenizer {
         if ids.is_empty() {
             return Ok(String::new()); // some decoders assume there is a last token
         }
-        let text = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
-        Ok(if self.config.clean_up_tokenization_spaces == Some(true) { detokenize::clean_up(&text) } else { text })
+        caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)
     }
 
     /// The text of one id on its own, as transformers' `decode([id])`; part of a multi-byte character is U+FFFD.
@@ -159,7 +156,7 @@ impl Tokenizer {
         self.plan.bytes(&self.token_text(id)?, start)
     }
 
-    /// The text of `ids` (without clean-up) and, for each id, the byte range of its text therein.
+    /// The text of `ids` and, for each id, the byte range of its text therein.
     ///
     /// Ranges start in order, lie on character boundaries, and together cover the text. They overlap only if a character is
     /// formed by several tokens: each of these gets the whole character. Time is linear in the number of ids.
@@ -256,7 +253,6 @@ pub(crate) struct TokenizerConfig {
     older_tokens: BTreeMap<u32, Token>,
     /// Special tokens written out in a text are not those tokens, but text.
     split_special_tokens: Option<bool>,
-    pub clean_up_tokenization_spaces: Option<bool>,
     /// By id.
     pub added_tokens_decoder: Option<BTreeMap<u32, Token>>,
     /// A string, or a list of named ones.

@@ -245,22 +245,13 @@ fn settled(text: &str, stop: &[String]) -> usize {
 
 /// The beginning of a response's text without that of hidden tokens; moves the `ranges` of its tokens.
 pub fn hide(text: &str, ranges: &mut [Range<usize>], hides: impl Fn(usize) -> bool) -> String {
-    let hidden: Vec<_> = (0..ranges.len()).filter(|i| hides(*i)).map(|i| ranges[i].clone()).collect();
-    let (shown, mut gone) = (visible(text, 0, &hidden), 0);
+    let (mut shown, mut done) = (String::new(), 0);
     for (i, range) in ranges.iter_mut().enumerate() {
-        let start = range.start.saturating_sub(gone).min(shown.len());
-        gone += if hides(i) { range.len() } else { 0 };
-        *range = start..range.end.saturating_sub(gone).clamp(start, shown.len());
-    }
-    shown
-}
-
-/// A text without the hidden ranges of the longer one in which it starts at `start`.
-fn visible(text: &str, start: usize, hidden: &[Range<usize>]) -> String {
-    let (mut shown, mut from, end) = (String::new(), start, start + text.len());
-    for range in hidden.iter().chain([&(end..end)]) {
-        shown += &text[from - start..range.start.clamp(from, end) - start];
-        from = range.end.clamp(from, end);
+        let (start, end) = (range.start.min(text.len()), range.end.min(text.len()));
+        // tokens may share a character
+        let begin = shown.len() - done.saturating_sub(start).min(shown.len());
+        shown += if hides(i) { "" } else { &text[start.max(done).min(end)..end] };
+        (*range, done) = (begin..shown.len(), done.max(end));
     }
     shown
 }
@@ -284,13 +275,14 @@ pub fn token_info(
 /// The unsent rest of a streamed choice.
 pub struct Streamed {
     stream: TextStream<Arc<Tokenizer>>,
-    /// With what is hidden, as stop strings see it.
+    /// With the text of hidden tokens, as stop strings see it, and without.
     text: String,
+    shown: String,
+    /// Bytes of the whole text before that, and ranges of it that are hidden.
+    start: usize,
     hidden: Vec<Range<usize>>,
     /// Each token with the end of its text.
     tokens: Vec<(TokenInfo, usize)>,
-    /// Where the rest of the whole text starts.
-    start: usize,
     /// Bytes and tokens sent.
     sent: (usize, usize),
     /// Characters of the shown text.
@@ -300,8 +292,8 @@ pub struct Streamed {
 impl Streamed {
     pub fn new(tokenizer: &Arc<Tokenizer>) -> Streamed {
         let stream = TextStream::new(tokenizer.clone());
-        let (text, hidden, tokens) = (String::new(), Vec::new(), Vec::new());
-        Streamed { stream, text, hidden, tokens, start: 0, sent: (0, 0), characters: 0 }
+        let (text, shown, hidden, tokens) = (String::new(), String::new(), Vec::new(), Vec::new());
+        Streamed { stream, text, shown, start: 0, hidden, tokens, sent: (0, 0), characters: 0 }
     }
 
     /// Adds a token; returns the text and tokens that can be sent before any stop string. `logprobs`: alternatives per
@@ -325,23 +317,22 @@ impl Streamed {
         let piece = self.stream.push(token.token)?;
         self.text += &piece;
         let end = self.start + self.text.len();
-        if hides {
-            let own = self.stream.tokenizer.token_bytes(token.token, false)?.len();
-            self.hidden.push(end - own.min(piece.len())..end);
-        }
-        self.characters += visible(&piece, end - piece.len(), &self.hidden).chars().count();
+        let own = if hides { self.stream.tokenizer.token_bytes(token.token, false)?.len().min(piece.len()) } else { 0 };
+        self.hidden.extend((own > 0).then_some(end - own..end));
+        self.shown += &piece[..piece.len() - own];
+        self.characters += piece[..piece.len() - own].chars().count();
         if let Some(top) = logprobs {
             let alternatives = &step.top[..top.min(step.top.len())];
             let place = (offset, self.sent.1 + self.tokens.len() == 0);
             let info = token_info(&self.stream.tokenizer, token.token, Some(token.logprob), place, alternatives)?;
             self.tokens.push((info, end));
         }
-        let rest = self.text.split_off(settled(&self.text, stop));
-        let settled = std::mem::replace(&mut self.text, rest);
-        let text = visible(&settled, self.start, &self.hidden);
-        self.start += settled.len();
+        let settled = settled(&self.text, stop);
+        self.text.drain(..settled);
+        self.start += settled;
+        let hidden = self.hidden.iter().map(|range| range.end.min(self.start) - range.start.min(self.start));
+        let text: String = self.shown.drain(..self.start - hidden.sum::<usize>() - self.sent.0).collect();
         self.sent.0 += text.len();
-        self.hidden.retain(|range| range.end > self.start);
         let whole = self.tokens.iter().take_while(|(_, end)| *end <= self.start).count();
         self.sent.1 += whole;
         Ok((text, self.tokens.drain(..whole).map(|(info, _)| info).collect()))

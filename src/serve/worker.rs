@@ -9,11 +9,9 @@ use crate::model::{chat::Conversation, reply::Thinking, tokenizer::TokenizerErro
 use crate::{backend::Step, backend::TokenLogprob, engine::encode::ResponseText, engine::encode::encode_prompt_with};
 use crate::{eval::sample::ResponseTokens, eval::samples::Drawing, io::item::Item};
 use serde_json::json;
-use std::{
-    cell::Cell, cell::RefCell, collections::HashMap, collections::HashSet, collections::VecDeque, ops::ControlFlow,
-    ops::Range,
-};
-use std::{panic::AssertUnwindSafe, panic::catch_unwind, rc::Rc, sync::atomic::Ordering::Relaxed};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::{cell::Cell, cell::RefCell, ops::ControlFlow, ops::Range, rc::Rc, sync::atomic::Ordering::Relaxed};
+use std::{panic::AssertUnwindSafe, panic::catch_unwind};
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty. Once the engine is lost, the answer is that.
@@ -82,7 +80,6 @@ struct Worker<'e, 's> {
     common: &'s assess::Request<'s>,
     queue: &'s mut Receiver<Job>,
     shared: &'s Shared,
-    /// Tokens that a response's text is shown without.
     hidden: Rc<HashSet<u32>>,
     /// Choices waiting for a slot in the batch, by job and index.
     waiting: VecDeque<(Rc<Running>, usize)>,
@@ -422,10 +419,10 @@ impl Active {
             shared.metrics.first_token(self.job.reply.told.begun.elapsed());
         }
         let Generate { options, logprobs, .. } = &self.job.generate;
-        let shows = !self.held && !self.eos.contains(&progress.token.token);
+        let token = &progress.token.token;
+        let (shows, hides) = (!self.held && !self.eos.contains(token), self.hidden.contains(token));
         if let Some(streamed) = self.streamed.as_mut().filter(|_| shows)
-            && let Ok((text, tokens)) =
-                streamed.push(progress, &options.stop, *logprobs, self.hidden.contains(&progress.token.token))
+            && let Ok((text, tokens)) = streamed.push(progress, &options.stop, *logprobs, hides)
         {
             self.send(text, tokens);
         }

@@ -4,7 +4,7 @@
 transformers generates the responses greedily, and `uqac score` scores them; a few more are generated and scored by `uqac eval`,
 which supports PMI and CSL. The peers compute theirs from transformers' float32 forward pass over the same tokens.
 
-    python3 -m venv VENV && VENV/bin/pip install torch transformers scipy boostedprob
+    python3 -m venv VENV && VENV/bin/pip install torch transformers scipy boostedprob pillow
     VENV/bin/pip install --no-deps lm-polygraph deepconf
     VENV/bin/python tests/peers/lm_polygraph.py --uqac target/release/uqac --model FOLDER [--responses 60]
 

@@ -153,6 +153,13 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    /// As Python writes them; only where nothing reads them.
+    #[test]
+    fn numbers_that_json_lacks() {
+        let found = all(lines(br#"{"id": "NaN", "score": NaN, "x": [-Infinity]}"#)).unwrap();
+        assert_eq!(found, [(1, r#"{"id": "NaN", "score": { }, "x": [{       }]}"#.to_owned())]);
+    }
+
     const TEXT: &[u8] = b"\xef\xbb\xbf{\"a\": 1}\r\n\n  \nnot json\n{\"a\": 2}\n{\"a\": 3}";
 
     #[test]

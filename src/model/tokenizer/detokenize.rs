@@ -257,12 +257,6 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     }
 }
 
-/// transformers' `clean_up_tokenization`: removes spaces that old tokenizers put before punctuation and contractions.
-pub(super) fn clean_up(text: &str) -> String {
-    const SPACED: [&str; 10] = [" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"];
-    SPACED.iter().fold(text.to_string(), |text, from| text.replace(from, from.trim()))
-}
-
 /// Flattens nested sequences into one list.
 fn flatten<'d>(decoder: &'d DecoderWrapper, steps: &mut Vec<&'d DecoderWrapper>) {
     match decoder {
