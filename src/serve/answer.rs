@@ -245,7 +245,7 @@ fn settled(text: &str, stop: &[String]) -> usize {
 
 /// The beginning of a response's text without that of hidden tokens; moves the `ranges` of its tokens.
 pub fn hide(text: &str, ranges: &mut [Range<usize>], hides: impl Fn(usize) -> bool) -> String {
-    let (mut shown, mut done) = (String::new(), 0);
+    let (mut shown, mut done) = (String::new(), 0_usize);
     for (i, range) in ranges.iter_mut().enumerate() {
         let (start, end) = (range.start.min(text.len()), range.end.min(text.len()));
         // tokens may share a character
