@@ -183,13 +183,13 @@ impl Thinking {
         self.markers(text).iter().any(|(_, kind)| !matches!(kind, Kind::Frame | Kind::End))
     }
 
-    /// Whether a token is, or belongs to, what marks a thought.
+    /// Whether a token is what marks a thought, or begins it.
     pub fn marks(&self, token: &str) -> bool {
+        let is_mark = |open: &str, close: &str| open.starts_with(token) || close.starts_with(token);
         match self {
-            Thinking::Auto => formats()
-                .any(|row| matches!(row[..], [open, close, ..] if open.contains(token) || close.contains(token))),
+            Thinking::Auto => formats().any(|row| matches!(row[..], [open, close, ..] if is_mark(open, close))),
             Thinking::None => false,
-            Thinking::Tags { open, close } => open.contains(token) || close.contains(token),
+            Thinking::Tags { open, close } => is_mark(open, close),
         }
     }
 
@@ -280,6 +280,22 @@ mod tests {
         assert_eq!(split.text.len(), response.len() - split.start, "{response}");
         assert!(split.thought.iter().all(|range| range.end <= response.len()), "{response}");
         (!split.is_open()).then(|| split.text.trim().to_owned())
+    }
+
+    #[test]
+    fn tokens_that_mark_a_thought() {
+        let tags: Thinking = "<a>,</a>".parse().unwrap();
+        for (token, auto, own) in [
+            ("[THINK]", true, false),
+            ("<|channel>", true, false),
+            ("</think>", true, false),
+            ("</a>", false, true),
+            ("<|im_end|>", false, false),
+            ("K", false, false),
+        ] {
+            assert_eq!((Thinking::Auto.marks(token), tags.marks(token)), (auto, own), "{token}");
+            assert!(!Thinking::None.marks(token));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 """lm-evaluation-harness as a client of `uqac serve`: log-likelihoods with `local-completions`, generation with
 `local-chat-completions`, compared with its `hf` model on the same items.
 
-    python3 -m venv VENV && VENV/bin/pip install 'lm-eval[api]' transformers torch
+    python3 -m venv VENV && VENV/bin/pip install 'lm-eval[api,hf]'
     VENV/bin/python tests/peers/lm_eval.py --uqac target/release/uqac --model FOLDER [--items 40] [--gsm8k FILE]
 
 The model's folder is in Hugging Face layout; `hf` runs it in float32. Items are generated here; --gsm8k uses questions from that
