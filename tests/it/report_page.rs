@@ -206,7 +206,9 @@ fn the_script_gets_what_was_recorded() {
     let outcomes: Vec<&Value> = items.as_array().unwrap().iter().map(|item| &item["outcome"]).collect();
     assert_eq!(outcomes, ["correct", "incorrect", "no_answer"]);
     assert_eq!((&items[0]["truncated"], &items[2]["truncated"]), (&Value::Null, &json!(true)));
-    assert_eq!(embedded(&html, "head")["methods"], json!([["p", "UQAC P"], ["min_token_prob", "Least token p"]]));
+    let p = json!(["p", "UQAC P", "probability of the answer, summed over the ensemble"]);
+    let least = json!(["min_token_prob", "Least token p", "minimum token probability"]);
+    assert_eq!(embedded(&html, "head")["methods"], json!([p, least]));
 }
 
 #[test]
@@ -415,7 +417,7 @@ fn the_script_can_be_parsed() {
 #[test]
 fn alternatives_are_folded_and_scores_are_a_table() {
     const STUB: &str = r#"
-        const HEAD = { methods: [["p", "P"], ["q", "Q"]], runs: [{ model: "m", task: "t" }] }, number = String;
+        const HEAD = { methods: [["p", "P", "of"], ["q", "Q", "of"]], runs: [{ model: "m", task: "t" }] }, number = String;
         const make = (tag, name, ...children) => ({ tag, children, append: (...more) => children.push(...more), setAttribute() {} });"#;
     const ASK: &str = r#"
         const ensemble = Array.from({ length: 11 }, (_, i) => [0, "b", 11 - i]);

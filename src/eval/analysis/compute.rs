@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
     let mut runs = load(folders)?;
     runs.iter_mut().for_each(score_task_identity);
-    for Run { items, manifest, .. } in &mut runs {
-        let drawn = manifest["options"]["samples"].as_u64().unwrap_or(u64::MAX);
-        items.values_mut().for_each(|item| score_fewer_samples(item, drawn as usize));
+    for Run { items, .. } in &mut runs {
+        let drawn = items.values().filter_map(|item| Some(item.samples()?.answers.len())).max();
+        items.values_mut().for_each(|item| score_fewer_samples(item, drawn.unwrap_or(0)));
     }
     let mut methods = methods_of(&runs);
     // the default may be absent: then the first method is the baseline

@@ -29,7 +29,7 @@ pub fn answer(report: &AskReport, page: bool) -> String {
     let scores = scores.iter().flat_map(|scores| {
         let shown = as_shown().iter().filter_map(|score| Some((score, scores.get(score.key)?)));
         let row =
-            |score: &Score, value| [score.key.to_owned(), number(value), format!("{}: {}", score.name, score.meaning)];
+            |score: &Score, value| [score.key.to_owned(), number(value), format!("{} ({})", score.meaning, score.name)];
         shown.map(move |(score, value)| Value::from(row(score, value).to_vec()))
     });
     let data = context! {

@@ -257,8 +257,8 @@ fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| all || MAIN_SCORES.contains(&score.key)) {
         let Some(value) = scores.get(score.key) else { continue };
-        let name = if all { format!("{}: ", score.name) } else { String::new() };
-        let (key, meaning) = (score.key.to_owned(), cut(&format!("{name}{}", score.meaning), room));
+        let name = if all { format!(" ({})", score.name) } else { String::new() };
+        let (key, meaning) = (score.key.to_owned(), cut(&format!("{}{name}", score.meaning), room));
         table.row([(key, Style::PLAIN), (number(value), Style::PLAIN), (meaning, Style::DIM)]);
     }
     let more = look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n";
@@ -329,7 +329,7 @@ rank by     0.500  g4
     6  \" 48\"       0.970       1.000                   answer
 
   score                   value  higher is more confident
-  p                       0.870  UQAC P: probability of th…
+  p                       0.870  probability of the answer…
   p_sim                   0.600  probability of the kept c…
 ";
         let rendered = sample.render(true, PLAIN);
