@@ -310,8 +310,12 @@ impl TokenizerConfig {
         let old = if config.added_tokens_decoder.is_some() { Map::new() } else { read_object(&older)? };
         let (named, list) = special_tokens((&path, &tree), (&older, &old))?;
         config.special_tokens = named.iter().map(|(name, token)| (name.clone(), token.token.content.clone())).collect();
-        let standard = named.iter().filter(|(name, _)| STANDARD.contains(&name.as_str())).map(|(_, token)| token);
-        let special: HashSet<String> = standard.chain(&list).map(|token| token.token.content.clone()).collect();
+        // an object in tokenizer_config.json does not make a token of added_tokens.json special
+        let counts = |name: &str, token: &Token| token.is_text || old.contains_key(name);
+        let standard = named.iter().filter(|(name, token)| STANDARD.contains(&name.as_str()) && counts(name, token));
+        let listed = list.iter().filter(|token| counts("extra_special_tokens", token));
+        let special = standard.map(|(_, token)| token).chain(listed).map(|token| token.token.content.clone());
+        let special: HashSet<String> = special.collect();
         config.in_order = named.into_iter().map(|(_, token)| token).chain(list).collect();
         if config.added_tokens_decoder.is_none() {
             let path = folder.join("added_tokens.json");
