@@ -12,12 +12,14 @@ mod cuda_selftest;
 mod early;
 mod embedded_model;
 mod eval_run;
+#[cfg(unix)] // a shell script
 mod gpu_bench;
 mod isolation;
 mod report;
 mod report_page;
 mod runs;
 mod serve;
+#[cfg(target_os = "linux")] // limits and peaks of processes
 mod template_bombs;
 mod thinking;
 mod trust;

@@ -189,7 +189,7 @@ fn expert_views(device: &Device, layer: &DeviceLayer) -> Result<Buffer<ExpertVie
 fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
     let max_weight = norm.iter().fold(f32::MIN_POSITIVE, |max, w| max.max((offset + w).abs()));
     let max = (norm.len() as f32).sqrt() * max_weight;
-    (f32::from(f16::MAX) / max).log2().floor().clamp(-100.0, 100.0).exp2()
+    libm::exp2f(libm::log2f(f32::from(f16::MAX) / max).floor().clamp(-100.0, 100.0))
 }
 
 /// The type of the experts' weights on the device, if there are experts.

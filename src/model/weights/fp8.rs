@@ -22,7 +22,7 @@ impl TensorIndex<'_> {
         let scales: Vec<f32> = match scales.dtype {
             // powers of two, with a bias of 127
             Dtype::F8_E8M0 => {
-                scales.file.map[scales.bytes.clone()].iter().map(|code| (f32::from(*code) - 127.0).exp2()).collect()
+                scales.file.map[scales.bytes.clone()].iter().map(|code| libm::exp2f(f32::from(*code) - 127.0)).collect()
             }
             _ => self.tensor(of_scales, &scales.shape)?.elements().to_vec(),
         };
@@ -64,8 +64,8 @@ fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let magnitude = match (exponent, code & 7) {
         (15, 7) => f32::NAN,
-        (0, _) => mantissa / 8.0 * (-6f32).exp2(),
-        _ => (1.0 + mantissa / 8.0) * ((exponent - 7) as f32).exp2(),
+        (0, _) => mantissa / 8.0 * libm::exp2f(-6.0),
+        _ => (1.0 + mantissa / 8.0) * libm::exp2f((exponent - 7) as f32),
     };
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }

@@ -117,5 +117,5 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 
 fn angle(a: &[f64], b: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()).clamp(-1.0, 1.0).acos()
+    libm::acos((dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()).clamp(-1.0, 1.0))
 }

@@ -53,7 +53,7 @@ impl Constant {
                 return root.power(exponent.mul(Rational::integer(degree.into()))?.whole()?).map(Exact);
             }
         }
-        Self::computed(self.value().powf(exponent.value()))
+        Self::computed(libm::pow(self.value(), exponent.value()))
     }
 
     fn key(self) -> String {
@@ -246,17 +246,17 @@ impl Form {
     /// A function of `vocabulary.txt`, a rounding or an absolute value: its value at this number; for other forms, a symbol.
     pub fn applied(&self, name: &str) -> Option<Self> {
         let function: fn(f64) -> f64 = match name {
-            "sin" => f64::sin,
-            "cos" => f64::cos,
-            "tan" => f64::tan,
-            "sec" => |x| 1.0 / x.cos(),
-            "csc" => |x| 1.0 / x.sin(),
-            "cot" => |x| 1.0 / x.tan(),
-            "arcsin" => f64::asin,
-            "arccos" => f64::acos,
-            "arctan" => f64::atan,
-            "ln" => f64::ln,
-            "exp" => f64::exp,
+            "sin" => libm::sin,
+            "cos" => libm::cos,
+            "tan" => libm::tan,
+            "sec" => |x| 1.0 / libm::cos(x),
+            "csc" => |x| 1.0 / libm::sin(x),
+            "cot" => |x| 1.0 / libm::tan(x),
+            "arcsin" => libm::asin,
+            "arccos" => libm::acos,
+            "arctan" => libm::atan,
+            "ln" => libm::log,
+            "exp" => libm::exp,
             "⌊" => f64::floor,
             "⌈" => f64::ceil,
             "abs" => f64::abs,

@@ -85,7 +85,7 @@ impl Rational {
             return None;
         }
         let root = |value: i128| {
-            let near = (value as f64).powf(1.0 / f64::from(degree)).round() as i128;
+            let near = libm::pow(value as f64, 1.0 / f64::from(degree)).round() as i128;
             (near.checked_pow(degree)? == value).then_some(near)
         };
         let numerator = root(self.numerator.checked_abs()?)?;
