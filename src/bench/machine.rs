@@ -203,7 +203,7 @@ fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: Multip
         let mut sums = [S::splat(0.0); N];
         for _ in 0..iterations {
             for sum in &mut sums {
-                *sum = S::fma(a, *sum, b);
+                *sum = S::fma(a, b, *sum); // the register of the sum is the result's on every CPU
             }
         }
         for sum in sums {

@@ -29,10 +29,10 @@ def build():
     """The command that runs the program, which keeps its symbols for neon.py."""
     rustc = subprocess.check_output([ROOT / "tests/targets/rustc.sh"], text=True).strip()
     folder = Path(rustc).parent / "target"
-    environment = {**os.environ, "RUSTC": rustc, "RUSTC_BOOTSTRAP": "1", "NVCC": "", "CARGO_TARGET_DIR": str(folder),
-                   "CARGO_PROFILE_RELEASE_STRIP": "none", "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER": LINKER}
-    subprocess.run(["cargo", "build", "-Zbuild-std=std,panic_unwind,panic_abort", "--release", "--locked", "--target", TARGET,
-                    "--bin", "uqac"], cwd=ROOT, env=environment, check=True)
+    environment = {**os.environ, "RUSTC": rustc, "NVCC": "", "CARGO_TARGET_DIR": str(folder),
+                   "CARGO_PROFILE_RELEASE_STRIP": "none", "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER": LINKER,
+                   "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS": "-Csymbol-mangling-version=v0"}  # names with their types
+    subprocess.run(["cargo", "build", "--release", "--locked", "--target", TARGET, "--bin", "uqac"], cwd=ROOT, env=environment, check=True)
     return [EMULATOR, "-L", "/usr/aarch64-linux-gnu", str(folder / TARGET / "release/uqac")]
 
 
@@ -85,6 +85,9 @@ def serve(program, folder):
             break
         except OSError:
             time.sleep(0.5)
+    else:
+        server.kill()
+        sys.exit(f"emulated.py: {program[-1]} serve does not answer")
     server.send_signal(signal.SIGTERM)
     answer["exit_code"] = server.wait(60)
     del answer["id"]  # random
@@ -111,8 +114,14 @@ RUNS = {
 
 
 def main():
-    own, arm = [sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/uqac")], build()
-    bad = 0
+    own = [sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/uqac")]
+    if missing := [tool for tool in (LINKER, EMULATOR) if not shutil.which(tool)]:
+        print(f"SKIPPED: the program on 64-bit Arm: no {', no '.join(missing)}")
+        return 0
+    arm, bad = build(), 0
+    versions = [subprocess.check_output([*program, "--version"], text=True).strip() for program in (own, arm)]
+    if len(set(versions)) > 1:
+        sys.exit(f"emulated.py: {own[0]} is of another commit: {' and '.join(versions)}")
     print(f"{'run':40} {'values':>8} {'differ':>7} {'seconds':>8}")
     for name, run in RUNS.items():
         found = []
@@ -127,8 +136,9 @@ def main():
         print(f"{name:40} {len(here):8} {len(differ):7} {seconds:8.0f}", flush=True)
         for path in sorted(differ)[:5]:
             print(f"    {path}: {here.get(path)} here, {there.get(path)} there")
-    sys.exit(bad > 0)
+    print("instructions:")
+    return subprocess.run([ROOT / "tests/targets/neon.py", arm[-1]]).returncode or int(bad > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Downloads a Rust compiler with the standard library's source from Debian (rustc-web, about 130 MB) into a folder and prints the
-# path of a working rustc, for targets whose library rustup would have to fetch. Needs apt's tools, not root; nothing is fetched
-# twice.
+# Downloads a Rust compiler from Debian (rustc-web, about 170 MB) into a folder and prints the path of a working rustc, for targets
+# whose standard library rustup would have to fetch: it has that of 64-bit Arm, and the source, from which check.sh makes others.
+# Needs apt's tools, not root; nothing is fetched twice.
 #
 #   rustc.sh [FOLDER]     default: $UQAC_RUSTC_CACHE, else ~/.cache/uqac-rustc
 set -euo pipefail
 
 folder=${1:-${UQAC_RUSTC_CACHE:-$HOME/.cache/uqac-rustc}}
 rustc=$folder/rustc
-source=root/usr/lib/rustlib/src/rust/library
-complete() { [[ -f $folder/$source/Cargo.lock && -x $folder/root/usr/bin/x86_64-w64-mingw32-dlltool ]] && "$rustc" --version > /dev/null 2>&1; }
+libraries=$folder/root/usr/lib/rustlib
+complete() {
+  [[ -f $libraries/src/rust/library/Cargo.lock && -d $libraries/aarch64-unknown-linux-gnu &&
+    -x $folder/root/usr/bin/x86_64-w64-mingw32-dlltool ]] && "$rustc" --version > /dev/null 2>&1
+}
 
 mkdir -p "$folder"
 exec 9> "$folder/lock"
@@ -32,7 +35,7 @@ Dir::Etc::sourcelist "$folder/apt/sources.list";
 Dir::Etc::sourceparts "/dev/null";
 APT::Sandbox::User "root";
 APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
+APT::Architectures { "amd64"; "arm64"; };
 EOF
   export APT_CONFIG=$folder/apt/apt.conf
   cd "$folder/apt"
@@ -41,7 +44,7 @@ EOF
   depends() { apt-cache depends "$1" | sed -n "s/.*Depends: \($2[^ ]*\)$/\1/p" | head -n 1; }
   compiler=$(depends libstd-rust-web-dev libstd-rust-web-)
   # the last one has dlltool, which writes import libraries of Windows
-  packages=(rustc-web rust-web-src libstd-rust-web-dev "$compiler" "$(depends "$compiler" libllvm)" binutils-mingw-w64-x86-64)
+  packages=(rustc-web rust-web-src libstd-rust-web-dev libstd-rust-web-dev:arm64 "$compiler" "$(depends "$compiler" libllvm)" binutils-mingw-w64-x86-64)
   apt-get download -qq "${packages[@]}" >&2
   for package in ./*.deb; do dpkg -x "$package" "$folder/root"; done
   rm -f ./*.deb

@@ -2,7 +2,7 @@
 
 use super::{files::Entry, files::TensorIndex, matrix::DType, matrix::Weight, matrix::copy};
 use crate::model::{ModelError, Result};
-use half::bf16;
+use half::{bf16, f16};
 use safetensors::Dtype;
 
 impl TensorIndex<'_> {
@@ -19,11 +19,9 @@ impl TensorIndex<'_> {
             let expected = vec![rows.div_ceil(block[0].max(1)), columns.div_ceil(block[1].max(1))];
             return Err(ModelError::Shape { path, tensor, expected, found });
         };
+        let power = |code: &u8| libm::exp2f(f32::from(*code) - 127.0);
         let scales: Vec<f32> = match scales.dtype {
-            // powers of two, with a bias of 127
-            Dtype::F8_E8M0 => {
-                scales.file.map[scales.bytes.clone()].iter().map(|code| libm::exp2f(f32::from(*code) - 127.0)).collect()
-            }
+            Dtype::F8_E8M0 => scales.file.map[scales.bytes.clone()].iter().map(power).collect(),
             _ => self.tensor(of_scales, &scales.shape)?.elements().to_vec(),
         };
         let values: [f32; 256] = std::array::from_fn(|byte| e4m3(byte as u8));
@@ -59,13 +57,10 @@ fn block_size(size: usize, scales: usize, block: usize) -> Option<usize> {
     (scales > 0 && size > 0 && size.is_multiple_of(scales)).then(|| size / scales)
 }
 
-/// The number of a code: a sign, 4 bits of exponent (bias 7) and 3 of mantissa; no infinity.
+/// The number of a code: a sign, 4 bits of exponent (bias 7) and 3 of mantissa; no infinity. Its bits, moved to their places, are
+/// 2^-8 of it in f16, subnormal numbers included.
 fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa / 8.0 * libm::exp2f(-6.0),
-        _ => (1.0 + mantissa / 8.0) * libm::exp2f((exponent - 7) as f32),
-    };
+    let bits = u16::from(code & 0x7f);
+    let magnitude = if bits == 0x7f { f32::NAN } else { 256.0 * f16::from_bits(bits << 7).to_f32() };
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
