@@ -171,6 +171,12 @@ def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
         model.ask("1 + 1?", rules={"heads": "1"})
     with pytest.raises(ValueError, match="k: expected a number of heads from 1 to 32, found \"64\""):
         model.ask("1 + 1?", parameters={"k": 64})
+    for field, value in [("name", "Al"), ("reasoning_content", "hm"), ("tool_calls", [{"id": "1"}]), ("prefix", True)]:
+        messages = [{"role": "user", "content": "1 + 1?", field: value}]
+        with pytest.raises(uqac.Error, match=rf"messages\[0\]\.{field}: the model's chat template does not read it"):
+            model.ask(messages)
+        with pytest.raises(uqac.Error, match=field):
+            model.score(messages, "2")
     with pytest.raises(uqac.Error, match=r"input_ids\[1\]: expected a token id"):
         model.score([1, -2], [3])
     with pytest.raises(uqac.Error, match="answer_span: expected"):

@@ -308,6 +308,9 @@ mod tests {
             let variables = [("HOME", path), ("X", Path::new("x")), ("HF_HOME", Path::new(value))];
             assert_eq!(found(&variables), Some(Path::new(expected).join("hub")), "{value}");
         }
+        // huggingface_hub expands the default once more
+        let of = |name| found(&[("A", Path::new("$X/y")), ("X", Path::new("x")), (name, Path::new("$A"))]);
+        assert_eq!((of("HF_HOME"), of("HF_HUB_CACHE")), (Some("x/y/hub".into()), Some("$X/y".into())));
     }
 
     #[test]

@@ -95,6 +95,7 @@ fn poisonous() -> Vec<(&'static str, Value, Option<u16>)> {
         (COMPLETIONS, json!({"prompt": "<image>", "max_tokens": 0, "echo": true, "logprobs": 1}), Some(400)),
         (CHAT, chat(user("describe <image>")), Some(400)),
         (CHAT, chat(json!([{"role": "alien", "content": "x"}])), Some(400)),
+        (CHAT, chat(json!([{"role": "", "content": "x"}])), Some(400)),
         (CHAT, chat(json!([{"role": "user", "content": "x", "name": "Al"}])), Some(400)),
         (COMPLETIONS, json!({"prompt": "long ".repeat(1000), "max_tokens": 4}), Some(400)),
         (COMPLETIONS, json!({"prompt": bad, "max_tokens": 4}), Some(500)),
