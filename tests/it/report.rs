@@ -95,10 +95,10 @@ fn samples_are_scored_at_their_cost() {
         }
     }
     assert_eq!((of("p").passes, of("g4_agreement").passes, of("verbalized").passes), (Some(1.0), Some(6.0), None));
-    // all of them have their row already
+    // that of all five is recorded, of one score
     assert_eq!(task.method("g4_agreement:5"), None);
     let auroc = |key: &str| of(key).answered.value(Metric::Auroc).unwrap();
-    assert!(auroc("agreement") > auroc("agreement:1") && auroc("g4_agreement:1") > auroc("agreement:1"));
+    assert!(auroc("agreement:5") > auroc("agreement:1") && auroc("g4_agreement:1") > auroc("agreement:1"));
     let pictures = folder.path().join("pictures");
     let page = stdout(&[folder.path().to_str().unwrap(), "--format", "html", "--pictures", pictures.to_str().unwrap()]);
     let picture = std::fs::read_to_string(pictures.join("frontier.svg")).unwrap();

@@ -50,7 +50,7 @@ fn score_task_identity(run: &mut Run) {
     }
 }
 
-/// Adds the scores of an answered item's first samples alone, of fewer than the run drew.
+/// Adds the scores of an answered item's first samples alone; of all that the run drew, where they are not recorded.
 fn score_fewer_samples(item: &mut Item, drawn: usize) {
     let Some((samples, answer)) = item.samples().zip(item.uq.answer.as_ref()) else { return };
     // those of older versions: numbers and formulas, for which one grader does
@@ -58,11 +58,13 @@ fn score_fewer_samples(item: &mut Item, drawn: usize) {
     let same = |other: &Option<String>| other.as_ref().is_some_and(|other| form(other) == form(&answer.text));
     let agrees = |n: usize| samples.agrees.get(n).copied().unwrap_or_else(|| same(&samples.answers[n]));
     let (g4, mut agreeing) = (item.score("g4").map(sigmoid), 0.0);
-    for n in 1..=samples.answers.len().min(MOST_SAMPLES).min(drawn.saturating_sub(1)) {
+    for n in 1..=samples.answers.len().min(MOST_SAMPLES) {
         agreeing += f64::from(agrees(n - 1));
         let share = agreeing / n as f64;
         for (key, score) in [(AGREEMENT, Some(share)), (G4_AGREEMENT, g4.map(|sigma| share + sigma))] {
-            item.uq.scores.insert(of_samples(key, n), score);
+            if n < drawn || !item.uq.scores.contains_key(key) {
+                item.uq.scores.insert(of_samples(key, n), score);
+            }
         }
     }
 }
