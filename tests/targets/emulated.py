@@ -4,7 +4,8 @@
     tests/targets/emulated.py [PROGRAM]     PROGRAM: this machine's, with AVX2 or AVX-512 [default: target/release/uqac]
 
 Needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user 10 or newer (older ones hang with two threads), Debian's names; the
-compiler is that of rustc.sh. Times and a server's random ids may differ, and nothing else. Then neon.py counts instructions.
+compiler is that of rustc.sh. Times, the name of the device and a server's random ids may differ, and nothing else. Then neon.py counts
+instructions.
 """
 
 import json
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = "aarch64-unknown-linux-gnu"
 LINKER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 # keys whose values name the run, not a result
-OF_THE_RUN = {"seconds", "seconds_per_item", "relative_to_generate", "tokens_per_second", "created", "command"}
+OF_THE_RUN = {"seconds", "seconds_per_item", "relative_to_generate", "tokens_per_second", "created", "command", "device"}
 
 
 def build(rustc):
